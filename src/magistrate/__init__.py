@@ -1,0 +1,89 @@
+"""Magistrate: a local judge of what language models write.
+
+    import magistrate
+    verdict = magistrate.judge(output="Bern has a zoo.", context=["Bern has 134,000 people."])
+
+Names are imported when they are first used, so that `import magistrate` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from magistrate.version import __version__
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint, Lark, check, constraint
+    from magistrate.datasets import Dataset, load
+    from magistrate.engines.base import Choice, Engine, Generation, Likelihood, Option, Sampling
+    from magistrate.engines.local.engine import LocalEngine
+    from magistrate.engines.scripted import ScriptedEngine
+    from magistrate.errors import MagistrateError
+    from magistrate.evaluation import Run, aevaluate, ajudge, evaluate, judge
+    from magistrate.generation import agenerate, generate
+    from magistrate.judges import Faithfulness, Hallucination, Judge, JudgeInfo
+    from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
+
+_HOMES = {
+    "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
+    "magistrate.datasets": ("Dataset", "load"),
+    "magistrate.engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
+    "magistrate.engines.local.engine": ("LocalEngine",),
+    "magistrate.engines.scripted": ("ScriptedEngine",),
+    "magistrate.errors": ("MagistrateError",),
+    "magistrate.evaluation": ("Run", "aevaluate", "ajudge", "evaluate", "judge"),
+    "magistrate.generation": ("agenerate", "generate"),
+    "magistrate.judges": ("Faithfulness", "Hallucination", "Judge", "JudgeInfo"),
+    "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Abstention",
+    "Choice",
+    "Claim",
+    "Constraint",
+    "Dataset",
+    "Engine",
+    "Failure",
+    "Faithfulness",
+    "Generation",
+    "Hallucination",
+    "Judge",
+    "JudgeInfo",
+    "Lark",
+    "Likelihood",
+    "LocalEngine",
+    "MagistrateError",
+    "Option",
+    "Prompt",
+    "Run",
+    "Sample",
+    "Sampling",
+    "ScriptedEngine",
+    "Span",
+    "Verdict",
+    "__version__",
+    "aevaluate",
+    "agenerate",
+    "ajudge",
+    "check",
+    "constraint",
+    "evaluate",
+    "generate",
+    "judge",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'magistrate' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

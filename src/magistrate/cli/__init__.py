@@ -1,0 +1,94 @@
+"""The command line: `magistrate COMMAND`."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from magistrate.errors import EngineError, InputError, MagistrateError, MissingExtra, ModelError, StoreError
+from magistrate.version import __version__
+
+COMMANDS = (
+    "judge",
+    "run",
+    "runs",
+    "show",
+    "export",
+    "generate",
+    "check",
+    "judges",
+    "datasets",
+    "models",
+    "doctor",
+)
+
+DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class Commands(click.Group):
+    """Imports a command's module when it is asked for, so that `--help` stays quick."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"magistrate.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from magistrate.resolve import unknown
+
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(unknown("command", args[0], COMMANDS, "magistrate --help"), context)
+        return super().resolve_command(context, args)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: magistrate judge --context 'Bern has 134,000 people.' --output 'Bern has 2 million people.'",
+)
+@click.version_option(__version__, prog_name="magistrate")
+def command() -> None:
+    """A local judge: is what a language model wrote faithful to what it was given?"""
+
+
+def main() -> None:
+    """Run the command line and exit with its code.
+
+    0 done, 1 a gate failed, 2 bad usage or input, 3 too many failures or the engine is gone,
+    130 interrupted.
+    """
+    try:
+        code = command.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except MagistrateError as error:
+        from magistrate.report.plain import plain
+
+        click.echo(f"error: {plain(str(error))}", err=True)
+        sys.exit(exit_code(error))
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; Python would complain once more when it closes stdout.
+        sys.stdout = None
+        sys.exit(DONE)
+    sys.exit(code if isinstance(code, int) else DONE)
+
+
+def exit_code(error: MagistrateError) -> int:
+    """What a script should see of an error."""
+    if isinstance(error, InputError | StoreError | MissingExtra):
+        return BAD_INPUT
+    if isinstance(error, ModelError | EngineError):
+        return ENGINE_GONE
+    return BAD_INPUT

@@ -1,0 +1,139 @@
+"""`magistrate generate`: structured generation on its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import TextOrFile, console, json_option, model_options, print_json
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Generation
+
+EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' --trace"
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("prompt", type=TextOrFile())
+@click.option(
+    "--schema", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A JSON Schema file."
+)
+@click.option("--regex", help="A regular expression instead of a schema.")
+@click.option("--choice", "choices", multiple=True, help="An allowed answer instead of a schema; repeatable.")
+@click.option(
+    "--unconstrained", is_flag=True, help="Let the model write what it likes; the schema only checks."
+)
+@click.option(
+    "--trace", is_flag=True, help="Show, step by step, what the model wanted and what the mask removed."
+)
+@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@model_options
+@json_option
+def command(
+    prompt: str,
+    schema: Path | None,
+    regex: str | None,
+    choices: tuple[str, ...],
+    unconstrained: bool,
+    trace: bool,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    model: str | None,
+    device: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Let the model answer PROMPT (a text or @FILE) under a schema, a regular expression or choices."""
+    from magistrate import background, resolve
+    from magistrate.constraints import check
+    from magistrate.engines.base import Sampling
+    from magistrate.types import Prompt
+
+    constraint = _constraint(schema, regex, choices)
+    engine = resolve.engine(model, device=device, threads=threads)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
+    masked = None if unconstrained else constraint
+    generation = background.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))
+    verdict = None if constraint is None else check(generation.text, constraint)
+    if as_json:
+        answer = {
+            key: value for key, value in asdict(generation).items() if key not in ("value", "tokens", "trace")
+        }
+        if trace:
+            answer["trace"] = [asdict(step) for step in generation.trace]
+        print_json({**answer, "check": verdict})
+        return
+    if trace:
+        _print_trace(generation)
+    click.echo(generation.text)
+    if verdict is not None and unconstrained:
+        click.echo(f"without constraint this is {verdict} for the schema", err=True)
+
+
+def read_schema(path: Path) -> Any:
+    """A JSON file. Raises `SpecError` that says where it breaks."""
+    from magistrate.errors import SpecError
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not UTF-8 text: {error}") from None
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
+
+
+def _constraint(schema: Path | None, regex: str | None, choices: tuple[str, ...]) -> Any:
+    import re
+
+    from magistrate.constraints import constraint
+    from magistrate.errors import SpecError
+
+    if sum((schema is not None, regex is not None, bool(choices))) > 1:
+        raise click.UsageError("give one of --schema, --regex and --choice")
+    if schema is not None:
+        return constraint(read_schema(schema))
+    if regex is not None:
+        try:
+            return constraint(re.compile(regex))
+        except re.error as error:
+            raise SpecError(f"{regex!r} is not a regular expression: {error}") from None
+    return constraint(list(choices)) if choices else None
+
+
+def _print_trace(generation: Generation) -> None:
+    """One line a token: the text so far, what was wanted, what the mask took away, what came."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from magistrate.report.plain import plain
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
+    for column in ("text so far", "the model wanted", "removed", "written"):
+        table.add_column(column, overflow="fold", justify="right" if column == "removed" else "left")
+    for step in generation.trace:
+        wanted = "  ".join(f"{_shown(text)} {share:.0%}" for text, share in step.wanted[:3])
+        tail = step.text if len(step.text) <= 32 else "…" + step.text[-31:]
+        table.add_row(
+            Text(plain(tail).replace("\n", "⏎")),
+            Text(wanted or "(not asked)", style="" if wanted else "dim"),
+            Text(f"{step.removed_mass:.1%}" if step.wanted else ""),
+            Text(_shown(step.chosen), style="dim" if step.forced else "bold"),
+        )
+    console().print(table)
+    console().print(
+        Text("Dim: forced, the only way on. Removed: probability mass that the mask took away.", "dim")
+    )
+
+
+def _shown(token: str) -> str:
+    from magistrate.report.plain import plain
+
+    return plain(token).replace("\n", "⏎").replace(" ", "·") or "∅"

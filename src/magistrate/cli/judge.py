@@ -1,0 +1,71 @@
+"""`magistrate judge`: one output, now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from magistrate.cli.options import TextOrFile, console, json_option, model_options, print_json
+
+EXAMPLE = (
+    "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--output", required=True, type=TextOrFile(), help="The text on trial.")
+@click.option(
+    "--context", multiple=True, type=TextOrFile(), help="What it must be faithful to; may be repeated."
+)
+@click.option("--input", type=TextOrFile(), help="The question that was asked: background only.")
+@click.option(
+    "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
+)
+@click.option(
+    "--deadline", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for a verdict."
+)
+@click.option("--steps", is_flag=True, help="Show what the model was asked and what it answered.")
+@model_options
+@json_option
+def command(
+    output: str,
+    context: tuple[str, ...],
+    input: str | None,
+    judges: tuple[str, ...],
+    deadline: float,
+    steps: bool,
+    model: str | None,
+    device: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> int:
+    """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
+    from magistrate import evaluation
+    from magistrate.cli import DONE, ENGINE_GONE
+    from magistrate.report import outcome_panel
+    from magistrate.types import Failure, Sample
+
+    outcomes = [
+        evaluation.judge(
+            output=output,
+            context=context,
+            input=input,
+            judge=judge,
+            model=model,
+            device=device,
+            threads=threads,
+            deadline=deadline,
+        )
+        for judge in judges
+    ]
+    if as_json:
+        plain = [{"kind": type(each).__name__.lower(), **asdict(each)} for each in outcomes]
+        for each in plain:
+            if not steps:
+                del each["steps"]
+        print_json(plain[0] if len(plain) == 1 else plain)
+    else:
+        sample = Sample(id="sample", output=output, context=context, input=input)
+        outcome_panel(sample, outcomes, console(), steps=steps)
+    return ENGINE_GONE if any(isinstance(each, Failure) for each in outcomes) else DONE

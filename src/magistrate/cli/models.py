@@ -1,0 +1,120 @@
+"""`magistrate models`: which models are known, pull one, where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import console, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLE = "Example: magistrate models pull smollm2-135m-instruct"
+
+
+@click.group(epilog=EXAMPLE)
+def command() -> None:
+    """Models that are known, pinned by hash."""
+
+
+@command.command("list", epilog="Example: magistrate models list --json")
+@json_option
+def list_models(as_json: bool) -> None:
+    """List the catalogue."""
+    from magistrate.engines.catalog import entries, is_pulled
+
+    models = entries()
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": model.name,
+                    "default": model.default,
+                    "pulled": is_pulled(model),
+                    "source": str(model.source),
+                    "sha256": model.sha256,
+                    "bytes": model.size,
+                    "quantization": model.quantization,
+                    "context_length": model.context_length,
+                    "licence": model.licence,
+                    "notes": model.notes,
+                }
+                for model in models
+            ]
+        )
+        return
+    print_table(
+        ["model", "here", "size", "context", "licence", "notes"],
+        [
+            [
+                model.name + (" (default)" if model.default else ""),
+                "yes" if is_pulled(model) else "no",
+                f"{model.size / 1e6:,.0f} MB",
+                f"{model.context_length:,}",
+                model.licence,
+                model.notes,
+            ]
+            for model in models
+        ],
+    )
+
+
+@command.command(epilog="Example: magistrate models pull qwen3-0.6b")
+@click.argument("name", required=False)
+@json_option
+def pull(name: str | None, as_json: bool) -> None:
+    """Download, check and convert the model NAME (default: the built-in one); done once."""
+    from magistrate.engines import catalog
+
+    entry = catalog.entry(name) if name else catalog.default()
+    with Stages(console(error=True)) as stages:
+        folder = catalog.pull(entry, stages.report)
+    if as_json:
+        print_json({"name": entry.name, "path": str(folder)})
+    else:
+        click.echo(f"{entry.name} is ready in {folder}")
+
+
+@command.command(epilog="Example: magistrate models path smollm2-135m-instruct")
+@click.argument("name")
+def path(name: str) -> None:
+    """Print the folder that the engine loads for NAME (also a GGUF file or an OpenVINO folder)."""
+    from magistrate.engines.catalog import locate
+
+    with Stages(console(error=True)) as stages:
+        folder = locate(name, stages.report)
+    click.echo(folder)
+
+
+class Stages:
+    """A bar a stage on a terminal, a line a stage elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        self._console = console
+        self._bars = Progress(
+            TextColumn("{task.description:<9}"),
+            BarColumn(bar_width=24),
+            DownloadColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Stages:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def report(self, stage: str, done: int, total: int | None) -> None:
+        """`done` of `total` bytes of a stage."""
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total)
+            if not self._console.is_terminal:
+                click.echo(f"{stage} …", err=True)
+        self._bars.update(self._tasks[stage], completed=done, total=total)

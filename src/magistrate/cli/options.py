@@ -1,0 +1,111 @@
+"""Options that several commands share, and how they read and print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from magistrate.store import Store
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class TextOrFile(click.ParamType[str]):
+    """A text, or `@FILE` for a file's contents (`@-` for standard input)."""
+
+    name = "TEXT|@FILE"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        text = str(value)
+        if not text.startswith("@"):
+            return text
+        try:
+            data = sys.stdin.buffer.read() if text == "@-" else Path(text[1:]).read_bytes()
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            self.fail(f"{text[1:]} is not UTF-8 text: {error}", parameter, context)
+        except OSError as error:
+            self.fail(f"cannot read {text[1:]}: {error.strerror}", parameter, context)
+
+
+class Assignment(click.ParamType[tuple[str, str]]):
+    """`name=value`."""
+
+    name = "NAME=FIELD"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, str]:
+        name, equals, field = str(value).partition("=")
+        if not equals or not name or not field:
+            self.fail(f"expected name=field, such as context=docs, got {value!r}", parameter, context)
+        return name, field
+
+
+def model_options(function: Decorated) -> Decorated:
+    """`--model`, `--device`, `--threads`."""
+    for option in (
+        click.option("--threads", type=click.IntRange(1), help="Cores to use (default: all it may run on)."),
+        click.option("--device", help="OpenVINO device (default: $MAGISTRATE_DEVICE or CPU)."),
+        click.option(
+            "--model", help="Catalogue name, GGUF file or OpenVINO folder (default: the small built-in one)."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def store_option(function: Decorated) -> Decorated:
+    """`--store`."""
+    return click.option(
+        "--store", metavar="FILE", help="Where runs are kept (default: magistrate.db in $MAGISTRATE_HOME)."
+    )(function)
+
+
+def json_option(function: Decorated) -> Decorated:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print data for machines.")(function)
+
+
+def open_store(place: str | None) -> Store:
+    """The store named by `--store`, or the usual one."""
+    from magistrate.home import default_store
+    from magistrate.store import Store
+
+    return Store.open(place or default_store())
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; NaN is refused, everything is ASCII."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False, default=str))
+
+
+def console(*, error: bool = False) -> Console:
+    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else."""
+    from rich.console import Console
+
+    return Console(stderr=error, markup=False, emoji=False, highlight=False)
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """A plain table without frame; every cell is foreign text."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from magistrate.report.plain import plain
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    console().print(table)

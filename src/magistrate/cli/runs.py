@@ -1,0 +1,111 @@
+"""`magistrate runs`: what was run; rename, tag and delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import json_option, open_store, print_json, print_table, store_option
+
+if TYPE_CHECKING:
+    from magistrate.store import RunRecord
+
+EXAMPLE = "Example: magistrate runs --limit 5; magistrate runs rename last nightly"
+
+
+@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The newest N runs.")
+@click.option("--tag", help="Only runs with this tag.")
+@click.option("--dataset", help="Only runs over this dataset.")
+@store_option
+@json_option
+@click.pass_context
+def command(
+    context: click.Context, limit: int, tag: str | None, dataset: str | None, store: str | None, as_json: bool
+) -> None:
+    """List runs, newest first. RUN is an id, the beginning of one, a name, or 'last'."""
+    if context.invoked_subcommand is not None:
+        return
+    with open_store(store) as opened:
+        records = opened.runs(limit=limit, tag=tag, dataset=dataset)
+    if as_json:
+        print_json([as_data(record) for record in records])
+    elif not records:
+        click.echo("no runs yet; begin with: magistrate run quickstart")
+    else:
+        print_table(
+            ["run", "name", "dataset", "judges", "outcomes", "failed", "status"],
+            [_row(each) for each in records],
+        )
+
+
+@command.command(epilog="Example: magistrate runs rename last nightly")
+@click.argument("run")
+@click.argument("name")
+@store_option
+def rename(run: str, name: str, store: str | None) -> None:
+    """Give RUN another NAME."""
+    with open_store(store) as opened:
+        click.echo(f"{opened.rename(run, name).id} is now {name}")
+
+
+@command.command(epilog="Example: magistrate runs tag last baseline --remove draft")
+@click.argument("run")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", multiple=True, help="A tag to take away; repeatable.")
+@store_option
+def tag(run: str, tags: tuple[str, ...], remove: tuple[str, ...], store: str | None) -> None:
+    """Add TAGS to RUN."""
+    with open_store(store) as opened:
+        record = opened.tag(run, add=tags, remove=remove)
+    click.echo(f"{record.id}: {', '.join(record.tags) or 'no tags'}")
+
+
+@command.command(epilog="Example: magistrate runs delete 20261121-143012-x7k2 --yes")
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+def delete(run: str, yes: bool, store: str | None) -> None:
+    """Delete RUN with its outcomes."""
+    with open_store(store) as opened:
+        record = opened.find_run(run)
+        if not yes:
+            click.confirm(f"delete {record.id} with {record.n_outcomes} outcomes?", abort=True)
+        opened.delete(record.id)
+    click.echo(f"deleted {record.id}")
+
+
+def as_data(record: RunRecord) -> dict[str, Any]:
+    """A run as plain values."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "created_at": record.created_at.isoformat(),
+        "finished_at": record.finished_at.isoformat() if record.finished_at else None,
+        "status": record.status,
+        "dataset": record.dataset,
+        "dataset_digest": record.dataset_digest,
+        "model": record.model,
+        "judges": list(record.judges),
+        "tags": list(record.tags),
+        "n_total": record.n_total,
+        "n_samples": record.n_samples,
+        "n_verdicts": record.n_verdicts,
+        "n_failures": record.n_failures,
+        "n_abstentions": record.n_abstentions,
+        "recipes": {judge: recipe.line() for judge, recipe in record.recipes.items()},
+    }
+
+
+def _row(record: RunRecord) -> list[str]:
+    tags = f" [{', '.join(record.tags)}]" if record.tags else ""
+    return [
+        record.id,
+        (record.name or "") + tags,
+        record.dataset,
+        ", ".join(record.judges),
+        str(record.n_outcomes),
+        str(record.n_failures),
+        record.status,
+    ]

@@ -1,0 +1,42 @@
+"""`magistrate show`: a run's report, or one sample of it with its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from magistrate.cli.options import console, json_option, open_store, print_json, store_option
+
+EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 --steps"
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option("--sample", help="The id of a sample: show it with every judge's outcome.")
+@click.option("--steps", is_flag=True, help="With --sample: what the model was asked and what it answered.")
+@store_option
+@json_option
+def command(run: str, sample: str | None, steps: bool, store: str | None, as_json: bool) -> None:
+    """Show the report of RUN (an id, the beginning of one, a name, or 'last')."""
+    from magistrate.evaluation import report_of
+    from magistrate.report import outcome_panel, render
+
+    if steps and sample is None:
+        raise click.UsageError("--steps goes with --sample ID")
+    with open_store(store) as opened:
+        record = opened.find_run(run)
+        if sample is None:
+            report = report_of(opened, record.id)
+            if as_json:
+                print_json(report.to_dict())
+            else:
+                render(report, console())
+            return
+        found = opened.sample(record.id, sample)
+        outcomes = list(opened.outcomes(record.id, sample_id=sample, with_steps=steps))
+    if as_json:
+        judged = [{"kind": type(each).__name__.lower(), **asdict(each)} for each in outcomes]
+        print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})
+    else:
+        outcome_panel(found, outcomes, console(), steps=steps)

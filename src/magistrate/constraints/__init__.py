@@ -1,0 +1,9 @@
+"""What a model may write: one `Constraint` from a type, schema, pattern, choices or grammar, and `check`."""
+
+from __future__ import annotations
+
+from magistrate.constraints.checking import check
+from magistrate.constraints.constraint import Constraint, compile_check
+from magistrate.constraints.spec import Lark, constraint
+
+__all__ = ["Constraint", "Lark", "check", "compile_check", "constraint"]

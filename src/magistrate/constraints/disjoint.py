@@ -1,0 +1,64 @@
+"""Whether the branches of `oneOf` exclude each other, so that writing one of them never fits another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+from magistrate.constraints.pointers import Path, pointer_to, resolve
+from magistrate.errors import ConstraintError
+
+
+def check_one_of(branches: list[Any], path: Path, root: Mapping[str, Any]) -> None:
+    """Raise `ConstraintError` unless every two branches differ in type, in fixed value, or in a tag.
+
+    A tag is a property that both require and for which each allows other values than the other.
+    """
+    found = [_followed(branch, root) for branch in branches]
+    for (first, one), (second, other) in combinations(enumerate(found), 2):
+        if not (_excludes(one, other) or _tagged_apart(one, other, root)):
+            raise ConstraintError(
+                f"branches {first} and {second} may both hold, which cannot be ruled out while writing; "
+                "use anyOf, or give each a required property with a const of its own",
+                pointer_to(*path, "oneOf"),
+            )
+
+
+def _followed(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`node`, or what it refers to where it says nothing else that could exclude a value."""
+    steps = 0
+    while isinstance(node, Mapping) and "$ref" in node and "type" not in node and steps < 50:
+        node, steps = resolve(root, node["$ref"]), steps + 1
+    return node if isinstance(node, Mapping) else {}
+
+
+def _types(node: Mapping[str, Any]) -> set[str]:
+    types = node.get("type")
+    names = [types] if isinstance(types, str) else types or []
+    return {"number" if name == "integer" else name for name in names}
+
+
+def _fixed(node: Mapping[str, Any]) -> set[tuple[bool, Any]] | None:
+    """The only values that `node` allows, if they are plain ones; booleans kept apart from 0 and 1."""
+    values = [node["const"]] if "const" in node else node.get("enum")
+    if values is None or any(isinstance(value, dict | list) for value in values):
+        return None
+    return {(isinstance(value, bool), value) for value in values}
+
+
+def _excludes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if _types(one) and _types(other) and not _types(one) & _types(other):
+        return True
+    mine, others = _fixed(one), _fixed(other)
+    return mine is not None and others is not None and not mine & others
+
+
+def _tagged_apart(one: Mapping[str, Any], other: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
+    if _types(one) != {"object"} or _types(other) != {"object"}:
+        return False
+    tags = set(one.get("required", ())) & set(other.get("required", ()))
+    for tag in tags & one.get("properties", {}).keys() & other.get("properties", {}).keys():
+        if _excludes(_followed(one["properties"][tag], root), _followed(other["properties"][tag], root)):
+            return True
+    return False

@@ -1,0 +1,155 @@
+"""Which tokens may come next: llguidance's matchers behind the few calls that decoding needs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from magistrate.errors import ConstraintError, EngineError
+
+if TYPE_CHECKING:
+    from magistrate.constraints.constraint import Constraint
+
+COMPILED = 256  # compiled constraints kept for a tokenizer
+CLOSERS = ("}", "]", '"', "0", "null", "true", "false")
+
+
+class MaskEngine:
+    """Compiles constraints for one tokenizer, given as the text of a `tokenizer.json`.
+
+    `vocabulary` is the width of the model's logits; `ends` the ids that end a turn.
+    """
+
+    def __init__(self, tokenizer_json: str, vocabulary: int, ends: tuple[int, ...]) -> None:
+        from llguidance import LLTokenizer
+
+        self.vocabulary = vocabulary
+        self.ends = ends
+        self.tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(ends))
+        self.letter = self._single("a")
+        self.quote = self._single('"')
+        self.closers = [token for text in CLOSERS if (token := self._single(text)) is not None]
+        self.brackets = [token for text in "}]" if (token := self._single(text)) is not None]
+        self.digits = [token for text in "0123456789" if (token := self._single(text)) is not None]
+        self._compiled: OrderedDict[str, Any] = OrderedDict()
+
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A fresh matcher at the beginning of `constraint`; compiled once, then copied.
+
+        Raises `ConstraintError` for a grammar that cannot be compiled, also where the compiler panics.
+        """
+        compiled = self._compiled.get(constraint.digest)
+        if compiled is None:
+            compiled = self._compile(constraint)
+            self._compiled[constraint.digest] = compiled
+            if len(self._compiled) > COMPILED:
+                self._compiled.popitem(last=False)
+        return Matcher(self, compiled.deep_copy())
+
+    def _compile(self, constraint: Constraint) -> Any:
+        from llguidance import LLMatcher
+
+        try:
+            matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_lark(constraint.grammar))
+            problem = matcher.get_error() if matcher.is_error() else ""
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of the compiler derives from BaseException alone
+            problem = str(error)
+        if problem:
+            raise ConstraintError(f"the constraint {constraint.name!r} cannot be compiled: {problem[:500]}")
+        return matcher
+
+    def _single(self, text: str) -> int | None:
+        tokens = self.tokenizer.tokenize_str(text)
+        return int(tokens[0]) if len(tokens) == 1 else None
+
+
+class Matcher:
+    """How far a text has come under a constraint."""
+
+    __slots__ = ("_engine", "_matcher")
+
+    def __init__(self, engine: MaskEngine, matcher: Any) -> None:
+        self._engine = engine
+        self._matcher = matcher
+
+    @property
+    def accepting(self) -> bool:
+        """The text so far is complete (it may still go on)."""
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def stopped(self) -> bool:
+        """The text is complete and cannot go on."""
+        return bool(self._matcher.is_stopped())
+
+    def mask(self) -> np.ndarray:
+        """Which tokens may come next, bool `[vocabulary]`."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        return np.unpackbits(bits, count=self._engine.vocabulary, bitorder="little").astype(bool)
+
+    def forced(self) -> list[int]:
+        """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
+        run = [] if self.stopped else list(self._matcher.compute_ff_tokens())
+        if run:
+            self.consume(run)
+        return run
+
+    def consume(self, tokens: list[int]) -> None:
+        """Append tokens that the mask allows."""
+        if not self._matcher.consume_tokens(tokens):
+            self._check()
+            raise EngineError(f"the mask engine refused the tokens {tokens}, which its own mask allowed")
+
+    def fork(self) -> Matcher:
+        """An independent copy at the same place."""
+        return Matcher(self._engine, self._matcher.deep_copy())
+
+    def inside_string(self, mask: np.ndarray) -> bool:
+        """Free text is being written that a quotation mark would end."""
+        quote, letter = self._engine.quote, self._engine.letter
+        return quote is not None and letter is not None and bool(mask[quote] and mask[letter])
+
+    def closes_structure(self, mask: np.ndarray) -> bool:
+        """A string, list or object could be closed now, and closing it is not the end of a number."""
+        if self.inside_string(mask):
+            return True
+        return any(mask[token] for token in self._engine.brackets) and not any(
+            mask[token] for token in self._engine.digits
+        )
+
+    def closer(self, mask: np.ndarray) -> int:
+        """An allowed token that brings the end nearer, by the rules that JSON closes with."""
+        if self.inside_string(mask):
+            assert self._engine.quote is not None
+            return self._engine.quote
+        for token in self._engine.closers:
+            if mask[token]:
+                return token
+        return int(np.argmax(mask))
+
+    def shortest_close(self, limit: int) -> list[int] | None:
+        """Tokens that complete the text, found by a dry run on a copy; None where `limit` does not suffice.
+
+        The path is a way to the end, not proven to be the shortest: its length is an upper bound.
+        """
+        walk = self.fork()
+        path: list[int] = []
+        while not walk.accepting:
+            if len(path) >= limit:
+                return None
+            run = walk.forced()
+            if not run:
+                mask = walk.mask()
+                run = [walk.closer(mask)]
+                walk.consume(run)
+            path += run
+        return path if len(path) <= limit else None
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineError(f"the mask engine stopped: {self._matcher.get_error()[:300]}")

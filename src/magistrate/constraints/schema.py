@@ -1,0 +1,226 @@
+"""Our own walk over a JSON Schema, before any compiler sees it: every keyword is enforced or refused.
+
+A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
+unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from magistrate.constraints.disjoint import check_one_of
+from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.numbers import on_grid
+from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, walk
+from magistrate.constraints.regex import translate
+from magistrate.errors import ConstraintError
+
+ANNOTATIONS = frozenset(
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+        "$schema",
+        "$id",
+        "discriminator",
+    }
+)
+ENFORCED = frozenset(
+    {
+        "type",
+        "enum",
+        "const",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "prefixItems",
+        "minItems",
+        "maxItems",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "$ref",
+        "$defs",
+        "definitions",
+    }
+)
+REFUSED = {
+    "not": "list what is allowed with enum, anyOf or a pattern",
+    "if": "write the cases as branches of anyOf",
+    "then": "write the cases as branches of anyOf",
+    "else": "write the cases as branches of anyOf",
+    "dependentRequired": "write the cases as branches of anyOf",
+    "dependentSchemas": "write the cases as branches of anyOf",
+    "dependencies": "write the cases as branches of anyOf",
+    "uniqueItems": "leave it out and check the parsed list, or make one boolean property per value",
+    "contains": "give the items that must be there their own place with prefixItems",
+    "minContains": "give the items that must be there their own place with prefixItems",
+    "maxContains": "give the items that must be there their own place with prefixItems",
+    "unevaluatedItems": "say items: false beside prefixItems",
+    "unevaluatedProperties": "say additionalProperties: false beside properties",
+    "additionalItems": "say items: false beside prefixItems",
+    "patternProperties": "name the properties, or write a list of objects with a key and a value",
+    "propertyNames": "name the properties, or write a list of objects with a key and a value",
+    "minProperties": "say which properties are required",
+    "maxProperties": "name the properties and say additionalProperties: false",
+    "contentEncoding": "describe the text with a pattern",
+    "contentMediaType": "describe the text with a pattern",
+    "contentSchema": "describe the value itself, not a text that holds it",
+    "$anchor": "refer by JSON pointer: #/$defs/NAME",
+    "$dynamicAnchor": "refer by JSON pointer: #/$defs/NAME",
+    "$dynamicRef": "refer by JSON pointer: #/$defs/NAME",
+    "$recursiveRef": "refer by JSON pointer: #/$defs/NAME",
+    "$recursiveAnchor": "refer by JSON pointer: #/$defs/NAME",
+    "$vocabulary": "leave it out",
+}
+KNOWN = sorted(ANNOTATIONS | ENFORCED | set(REFUSED))
+
+TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+LARGEST = 10**15  # fixed numbers beyond it are not exact in the compiler's doubles
+_EMPTY = "an empty schema allows anything of any length; say at least a type"
+_ASSERTING = ENFORCED - {"$defs", "definitions"}
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Raise `ConstraintError`, with the JSON pointer, for what the masks would not hold to."""
+    try:
+        json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
+    for node, path in walk(schema):
+        _check_keywords(node, path)
+    _check_values(schema)
+    for node, path in walk(schema):  # only now is every value known to have the right form
+        _check_reference(node, path, schema)
+    for node, path in walk(schema):
+        _check_details(node, path, schema)
+
+
+def _check_keywords(node: Any, path: Path) -> None:
+    here = pointer_to(*path)
+    if node is True:
+        raise ConstraintError(_EMPTY, here)
+    if node is False:
+        raise ConstraintError("the schema false allows nothing; leave this part out", here)
+    if not isinstance(node, Mapping):
+        raise ConstraintError(f"a schema is an object, not {type(node).__name__}", here)
+    for keyword, value in node.items():
+        at = pointer_to(*path, keyword)
+        if keyword in REFUSED:
+            raise ConstraintError(f'"{keyword}" cannot be enforced while writing; {REFUSED[keyword]}', at)
+        if keyword not in ENFORCED and keyword not in ANNOTATIONS:
+            if keyword.startswith("x-") and keyword != "x-guidance":
+                continue
+            close = difflib.get_close_matches(keyword, KNOWN, n=1)
+            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(ENFORCED))}"
+            raise ConstraintError(f'"{keyword}" is not a keyword; {hint}', at)
+        if keyword == "type":
+            _check_types([value] if isinstance(value, str) else value, at)
+        if keyword == "enum" and value == []:
+            raise ConstraintError("an empty enum allows nothing", at)
+        if keyword in MAPS and not isinstance(value, Mapping):
+            raise ConstraintError("must be an object of schemas", at)
+        if keyword in LISTS and not (isinstance(value, list) and value):
+            raise ConstraintError("must be a list of schemas, not empty", at)
+    if not node.keys() & _ASSERTING:
+        raise ConstraintError(_EMPTY, here)
+    if path and "$id" in node:
+        raise ConstraintError("an inner $id changes what $ref means; leave it out", pointer_to(*path, "$id"))
+
+
+def _check_types(names: Any, at: str) -> None:
+    for name in names if isinstance(names, list) else ():
+        if name not in TYPES:
+            close = difflib.get_close_matches(str(name), TYPES, n=1)
+            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(TYPES)}"
+            raise ConstraintError(f"{name!r} is not a type; {hint}", at)
+
+
+def _check_values(schema: Mapping[str, Any]) -> None:
+    """Let the metaschema say whether every keyword's value has the right form."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
+    error = best_match(Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(plain))
+    if error is not None:
+        raise ConstraintError(error.message, pointer_to(*error.absolute_path))
+
+
+def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
+    if node.get("additionalProperties", False) is not False:
+        raise ConstraintError(
+            "free property names have no bound and may repeat; name the properties and say "
+            "additionalProperties: false, or write a list of objects with a key and a value",
+            pointer_to(*path, "additionalProperties"),
+        )
+    missing = [name for name in node.get("required", ()) if name not in node.get("properties", {})]
+    if missing and not any(keyword in node for keyword in ("$ref", "allOf")) and "properties" in node:
+        raise ConstraintError(
+            f"required properties that are not described: {', '.join(missing)}; add them to properties",
+            pointer_to(*path, "required"),
+        )
+    if "format" in node:
+        _check_format(node, pointer_to(*path, "format"))
+    if "pattern" in node:
+        translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
+    on_grid(node, pointer_to(*path))
+    if "oneOf" in node:
+        if "anyOf" in node:
+            raise ConstraintError("oneOf beside anyOf is not supported; use one", pointer_to(*path, "oneOf"))
+        check_one_of(node["oneOf"], path, root)
+    for keyword in ("enum", "const"):
+        for value in node["enum"] if keyword == "enum" and keyword in node else [node.get(keyword)]:
+            _check_fixed(value, pointer_to(*path, keyword))
+
+
+def _check_reference(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
+    reference = node.get("$ref", "#")
+    if reference == "#":
+        return
+    place = reference_path(reference)
+    if not reference.startswith("#/") or len(place) != 2 or place[0] not in ("$defs", "definitions"):
+        reason = "only references of the form #/$defs/NAME are followed"
+    elif place[1] not in root.get(place[0], {}):
+        reason = f"it points to nothing; known: {', '.join(root.get(place[0], {})) or 'no definitions'}"
+    else:
+        return
+    raise ConstraintError(f"the reference {reference!r}: {reason}", pointer_to(*path, "$ref"))
+
+
+def _check_format(node: Mapping[str, Any], at: str) -> None:
+    if node["format"] not in FORMATS:
+        raise ConstraintError(
+            f"the format {node['format']!r} cannot be enforced; known: {', '.join(FORMATS)}; "
+            "otherwise write a pattern",
+            at,
+        )
+    if "pattern" in node:
+        raise ConstraintError("format beside pattern is not supported; write one pattern", at)
+
+
+def _check_fixed(value: Any, at: str) -> None:
+    """A value of `enum` or `const` is one that the compiler writes exactly as given."""
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            _check_fixed(child, at)
+    elif isinstance(value, int | float) and abs(value) > LARGEST:
+        raise ConstraintError(f"{value} is beyond ±1e15, where numbers are not written exactly", at)

@@ -1,0 +1,68 @@
+"""The validator that stands outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import Any
+
+from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.pointers import pointer_to
+from magistrate.errors import InvalidOutput
+
+
+@cache
+def exact_class() -> Any:
+    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01) and formats asserted."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    return extend(Draft202012Validator, {"multipleOf": _multiple_of, "format": _format})
+
+
+def _multiple_of(validator: Any, step: float, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if (
+        validator.is_type(instance, "number")
+        and (Fraction(str(instance)) / Fraction(str(step))).denominator != 1
+    ):
+        yield ValidationError(f"{instance!r} is not a multiple of {step}")
+
+
+def _format(validator: Any, name: str, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and name in FORMATS and not re.fullmatch(FORMATS[name], instance):
+        yield ValidationError(f"{instance!r} is not a {name!r}")
+
+
+@cache
+def specifications() -> Any:
+    """The registry of the metaschemas. It fetches nothing: references elsewhere stay unresolved."""
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+
+    return REGISTRY
+
+
+def validate(value: Any, schema: Mapping[str, Any], text: str) -> None:
+    """Raise `InvalidOutput` with the place of the gravest violation."""
+    from jsonschema.exceptions import best_match
+
+    try:
+        error = best_match(_validator(json.dumps(schema)).iter_errors(value))
+    except (RecursionError, OverflowError) as cause:  # nested or large beyond what can be checked
+        raise InvalidOutput(f"the value cannot be checked: {cause}", text) from None
+    if error is not None:
+        where = pointer_to(*error.absolute_path)
+        raise InvalidOutput(f"the output breaks its schema at {where}: {error.message[:300]}", text)
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    # Without "$schema", which would make jsonschema go back to its own class at a reference to the root.
+    plain = {keyword: value for keyword, value in json.loads(schema).items() if keyword != "$schema"}
+    return exact_class()(plain, registry=specifications())

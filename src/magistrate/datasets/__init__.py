@@ -1,0 +1,252 @@
+"""Samples from files, from named public sets and from memory, one at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from magistrate.datasets.fields import check_mapping, near, plain
+from magistrate.datasets.files import Problem, Row, Source, looks_like_path, open_file, read_stdin
+from magistrate.datasets.named import Listing, catalogue, describe, find
+from magistrate.datasets.selection import Selection
+from magistrate.errors import DatasetError, SpecError
+from magistrate.types import Sample
+
+__all__ = ["Dataset", "Listing", "Problem", "Selection", "describe", "load"]
+
+HOPELESS = 1000
+"""So many bad rows at the beginning, and not a good one, mean that the file or the mapping is wrong."""
+
+READING_RULES = "1"
+"""Goes into every digest, and up when the same bytes begin to read as other samples."""
+
+SampleSource = str | Path | Iterable[Mapping[str, Any] | Sample]
+
+
+@dataclass(eq=False, slots=True)
+class Dataset:
+    """Samples that can be gone through again and again, in the order of their source.
+
+    Rows that cannot be read are in `problems` once an iteration has passed them; the others go on.
+    Going through it raises DatasetError where no row at all can be read.
+    """
+
+    name: str
+    source: Source = field(repr=False)
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
+    need_output: bool = True
+    _problems: dict[Problem, None] = field(default_factory=dict, repr=False)
+    _digest: str | None = field(default=None, repr=False)
+    _length: int | None = field(default=None, repr=False)
+    _size: int | None = field(default=None, repr=False)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The rows that could not be read, as far as iteration has come."""
+        return list(self._problems)
+
+    @property
+    def digest(self) -> str:
+        """sha256 (64 hexadecimal digits) of the source's bytes, the mapping and the selection."""
+        if self._digest is None:
+            recipe = {
+                "rules": READING_RULES,
+                "source": self.source.digest(),
+                "mapping": dict(self.mapping),
+                "selection": self.selection.recipe(),
+                "need_output": self.need_output,
+            }
+            self._digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+        return self._digest
+
+    @property
+    def size(self) -> int | None:
+        """At most how many samples come, for a progress bar: rows that cannot be read still count."""
+        if self._length is not None:
+            return self._length
+        if self._size is None:
+            counts = [n for n in (self.selection.at_most, self.source.count()) if n is not None]
+            self._size = min(counts, default=None)
+        return self._size
+
+    def __len__(self) -> int:
+        """How many samples there are, once all have been read; TypeError before."""
+        if self._length is None:
+            raise TypeError(f"{self.name} is read as a stream: its length is not known before it was read")
+        return self._length
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Sample]:
+        number = 0
+        for number, sample in enumerate(self.selection.apply(self._read), 1):  # noqa: B007
+            yield sample
+        self._length = number
+
+    def _read(self) -> Iterator[Sample]:
+        """Every sample of the source, each with an id of its own."""
+        good, bad, ids = 0, 0, _Ids()
+        first: Problem | None = None
+        for row in self.source.rows():
+            sample = row if isinstance(row, Problem) else self._sample(row)
+            if isinstance(sample, Problem):
+                self._problems[sample] = None
+                first, bad = first or sample, bad + 1
+                if not good and bad >= HOPELESS:
+                    raise DatasetError(f"none of the first {bad} rows of {self.name} can be read; {first}")
+                continue
+            good += 1
+            yield ids.alone(sample)
+        if not good:
+            raise DatasetError(
+                f"none of the {bad} rows of {self.name} can be read; {first}"
+                if first
+                else f"{self.name} has no samples"
+            )
+
+    def _sample(self, row: Row) -> Sample | Problem:
+        from magistrate.datasets.rows import RowError, to_sample
+
+        try:
+            return to_sample(
+                row.values,
+                id=row.id,
+                mapping=self.mapping,
+                need_output=self.need_output,
+                cells=row.cells,
+            )
+        except RowError as error:
+            return row.problem(str(error))
+
+
+class _Ids:
+    """Gives every sample an id that no earlier one has: `x`, `x~2`, `x~3`."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def alone(self, sample: Sample) -> Sample:
+        wanted = found = sample.id
+        while found in self._seen:
+            number = self._next.get(wanted, 2)
+            self._next[wanted] = number + 1
+            found = f"{wanted}~{number}"
+        self._seen.add(found)
+        return sample if found == wanted else replace(sample, id=found)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """Rows that are already here, as canonical rows."""
+
+    items: tuple[Row | Problem, ...]
+
+    def rows(self) -> Iterator[Row | Problem]:
+        return iter(self.items)
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for item in self.items:
+            text = str(item) if isinstance(item, Problem) else json.dumps(item.values, sort_keys=True)
+            digest.update(text.encode() + b"\n")
+        return digest.hexdigest()
+
+    def count(self) -> int | None:
+        return len(self.items)
+
+
+def load(
+    source: SampleSource,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    view: str | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
+    balance: str | None = None,
+    seed: int = 0,
+    need_output: bool = True,
+) -> Dataset:
+    """The samples of a named set, a file, `-` (JSONL from standard input), or rows in memory.
+
+    `mapping` says which column or dotted path gives a field; `view` picks one of a named set's, which
+    `NAME:VIEW` does too. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
+    `need_output=False` rows without an output are samples too, for a task to answer. Raises SpecError
+    for what is not known and DatasetError for what cannot be read.
+
+    >>> [s.label for s in load([{"answer": "Bern", "knowledge": "Bern is old.", "label": "PASS"}])]
+    ['faithful']
+    """
+    selection = Selection(limit, sample, balance, seed)
+    fields = check_mapping(mapping)
+    if isinstance(source, str | Path):
+        name, rows = _named(source, view)
+        return Dataset(name, rows, fields, selection, need_output)
+    if isinstance(source, Dataset) and not fields and selection == Selection() and view is None:
+        return source
+    if view is not None:
+        raise SpecError(f"view {view!r} is for named sets; known sets: {', '.join(catalogue())}")
+    if isinstance(source, Mapping | bytes) or not isinstance(source, Iterable):
+        raise SpecError(f"samples are a name, a path or a list of rows, got {type(source).__name__}")
+    name = source.name if isinstance(source, Dataset) else "rows"
+    memory = _in_memory(name, source, fields, limit, need_output)
+    # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
+    return Dataset(name, memory, {}, selection, need_output)
+
+
+def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
+    text = str(source)
+    name, _, after = text.partition(":")
+    if isinstance(source, str) and name in catalogue():
+        if view is not None and after and view != after:
+            raise SpecError(f"two views are named, {after!r} and {view!r}; keep one")
+        return find(name, view or after or None)
+    if view is not None:
+        raise SpecError(f"view {view!r} is for named sets, not for {text!r}; known: {', '.join(catalogue())}")
+    if text == "-":
+        return "stdin", read_stdin()
+    if isinstance(source, Path) or looks_like_path(text):
+        opened = open_file(source)
+        return opened.stem, opened
+    known = catalogue()
+    raise SpecError(
+        f"unknown dataset {plain(repr(text))}{near(text, known)}; known: {', '.join(known)}; "
+        "or a path to a .jsonl, .ndjson, .csv or .json file"
+    )
+
+
+def _in_memory(
+    name: str,
+    source: Iterable[Any],
+    mapping: Mapping[str, str],
+    limit: int | None,
+    need_output: bool,
+) -> MemorySource:
+    """Rows read once and made canonical, so that they have a digest and can be gone through again."""
+    from magistrate.datasets.rows import RowError, canonical, kind_of, to_sample
+
+    items: list[Row | Problem] = []
+    good = itertools.count(1)
+    for number, item in enumerate(source, 1):
+        id = f"{name}-{number}"
+        try:
+            if isinstance(item, Mapping):
+                item = to_sample(item, id=id, mapping=mapping, need_output=need_output)
+            elif not isinstance(item, Sample):
+                raise RowError(f"must be a dict or a Sample, got {kind_of(item)}")
+            elif item.output is None and need_output:
+                raise RowError("no output")
+            items.append(Row(name, number, id, json.loads(canonical(item))))
+        except RowError as error:
+            items.append(Problem(name, number, str(error)))
+            continue
+        if next(good) == limit:
+            break
+    return MemorySource(tuple(items))

@@ -1,0 +1,122 @@
+"""The field names that other tools use, and the words they use for labels.
+
+A column name is compared in lower case with `_` between words, so `Retrieved Contexts`,
+`retrieved-contexts` and `retrievedContexts` are all `retrieved_contexts`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from magistrate.errors import SpecError
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "sample_id"),
+    "input": ("input", "question", "query", "user_input", "user_query", "prompt"),
+    "output": (
+        *("output", "answer", "response", "actual_output", "generation", "summary"),
+        *("prediction", "completion", "model_output", "generated_text"),
+    ),
+    "context": (
+        *("context", "contexts", "knowledge", "document", "documents", "passage", "passages"),
+        *("retrieved_context", "retrieved_contexts", "retrieved_documents", "retrieval_context"),
+        *("reference_text", "reference_texts"),
+    ),
+    "expected": (
+        *("expected", "expected_output", "expected_answer", "reference", "reference_answer"),
+        *("ground_truth", "right_answer"),
+    ),
+    "label": ("label",),
+    "hallucination": ("hallucination", "is_hallucination", "hallucination_label"),
+    "faithful": ("faithful", "is_faithful"),
+    "spans": ("spans", "hallucination_spans"),
+    "messages": ("messages",),
+    "alternatives": ("alternatives",),
+    "metadata": ("metadata", "meta"),
+}
+"""What a row can say, and the column names it is known by."""
+
+POLARITY = {"hallucination": (HALLUCINATED, FAITHFUL), "faithful": (FAITHFUL, HALLUCINATED)}
+"""Yes-or-no columns that give the label: what yes means, what no means."""
+
+LABELS = {
+    **dict.fromkeys(("faithful", "pass", "factual", "supported", "grounded", "consistent"), FAITHFUL),
+    **dict.fromkeys(("hallucinated", "fail", "non-factual", "nonfactual"), HALLUCINATED),
+    **dict.fromkeys(("unsupported", "ungrounded", "inconsistent"), HALLUCINATED),
+}
+TRUTH = {
+    **dict.fromkeys(("yes", "true", "1", "1.0"), True),
+    **dict.fromkeys(("no", "false", "0", "0.0"), False),
+}
+
+_FIELD_OF = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
+
+
+def slot(field: str) -> str:
+    """The part of a sample that `field` fills: three fields give the label, each other one itself."""
+    return "label" if field in POLARITY else field
+
+
+@lru_cache(maxsize=4096)
+def field_of(column: str) -> str | None:
+    """The field that `column` is a known name of, or None."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", column.strip())
+    return _FIELD_OF.get(re.sub(r"[\s_\-]+", "_", words).lower())
+
+
+def label_of(field: str, value: object) -> str | None:
+    """`faithful`, `hallucinated` or None for what a label column says; case does not matter.
+
+    Raises ValueError where the value is not a known word, or does not say which way round it is.
+    """
+    if value is None:
+        return None
+    word = re.sub(r"[\s_]+", "-", str(value).strip().lower())
+    if field in POLARITY:
+        if word not in TRUTH:
+            raise ValueError(f"{_shown(value)} is not yes or no (also known: true, false, 1, 0)")
+        yes, no = POLARITY[field]
+        return yes if TRUTH[word] else no
+    if word in LABELS:
+        return LABELS[word]
+    if word in TRUTH:
+        raise ValueError(
+            f"{_shown(value)} does not say which way round it is; use --map hallucination=COLUMN where yes "
+            "means hallucinated, or --map faithful=COLUMN where yes means faithful"
+        )
+    raise ValueError(f"{_shown(value)} is not a known label; known: {', '.join(LABELS)}")
+
+
+def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
+    """`mapping` (field -> column or dotted path), or SpecError where it names no known field."""
+    checked = dict(mapping or {})
+    for field, column in checked.items():
+        if field not in ALIASES:
+            known = ", ".join(ALIASES)
+            raise SpecError(f"unknown field {_shown(field)} in --map{near(field, ALIASES)}; known: {known}")
+        if not isinstance(column, str) or not column:
+            raise SpecError(f"--map {field}= needs the name of a column")
+    given = [field for field in checked if slot(field) == "label"]
+    if len(given) > 1:
+        raise SpecError(f"--map gives the label twice, by {' and '.join(given)}; keep one")
+    return checked
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` where one of `known` is close to `word`, else nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def plain(text: str, width: int = 60) -> str:
+    """Foreign text for a message: at most `width` characters, and none that a terminal would obey."""
+    text = text if len(text) <= width else text[: width - 1] + "…"
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _shown(value: object) -> str:
+    return plain(repr(value))

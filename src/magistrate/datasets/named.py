@@ -1,0 +1,185 @@
+"""The sets that have a name: found in `MAGISTRATE_DATA_DIR`, in the package, or by a pinned download."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from magistrate.datasets.fields import near
+from magistrate.datasets.files import Problem, Row, Source, open_file
+from magistrate.errors import DatasetError, SpecError
+from magistrate.home import datasets_dir
+
+VARIABLE = "MAGISTRATE_DATA_DIR"
+CATALOGUE = Path(__file__).with_name("named.toml")
+CONVERTER_VERSION = "1"
+NOT_HERE = f"not here: set {VARIABLE} or allow a download"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One selection that a set is known by: `local` in the data folder, or made by an upstream converter."""
+
+    name: str
+    rows: int | None = None
+    local: str | None = None
+    upstream: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    """A set of the catalogue."""
+
+    name: str
+    description: str
+    task: str
+    licence: str
+    upstream: str
+    views: tuple[View, ...] = ()
+    packaged: str | None = None
+    repository: str = ""
+    revision: str = ""
+    files: tuple[str, ...] = ()
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One line of `magistrate datasets`; `rows` is of the view that is used if none is named."""
+
+    name: str
+    rows: int | None
+    description: str
+    task: str
+    licence: str
+    upstream: str
+    where: str
+    views: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSource:
+    """The rows that a converter makes of downloaded files."""
+
+    converter: str
+    paths: tuple[Path, ...]
+    expected: int | None
+
+    def rows(self) -> Iterator[Row | Problem]:
+        from magistrate.datasets.upstream import CONVERTERS
+
+        return CONVERTERS[self.converter](self.paths)
+
+    def digest(self) -> str:
+        digest = hashlib.sha256(f"{self.converter}/{CONVERTER_VERSION}".encode())
+        for path in self.paths:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+    def count(self) -> int | None:
+        return self.expected
+
+
+@cache
+def catalogue() -> Mapping[str, NamedSet]:
+    """Every set that has a name, in the order of the catalogue."""
+    import tomllib
+
+    sets = {}
+    for name, entry in tomllib.loads(CATALOGUE.read_text(encoding="utf-8")).items():
+        views = tuple(View(view, **facts) for view, facts in entry.pop("views", {}).items())
+        pinned = entry.pop("download", {})
+        files = tuple(pinned.pop("files", ()))
+        sets[name] = NamedSet(name=name, views=views, files=files, **entry, **pinned)
+    return sets
+
+
+def find(name: str, view: str | None = None) -> tuple[str, Source]:
+    """The rows of a named set and the name that says which view they are.
+
+    SpecError for an unknown view, DatasetError where the rows are not here and cannot be fetched.
+    """
+    known = catalogue()[name]
+    if known.packaged is not None:
+        if view is not None:
+            raise SpecError(f"{name} has no views, got {view!r}")
+        return name, open_file(Path(__file__).with_name(known.packaged))
+    chosen = _view(known, view)
+    return f"{name}:{chosen.name}", _source(known, chosen)
+
+
+def describe() -> list[Listing]:
+    """What `magistrate datasets` lists; nothing is fetched."""
+    return [_listing(known) for known in catalogue().values()]
+
+
+def _view(known: NamedSet, name: str | None) -> View:
+    if name is None:
+        here = (view for view in known.views if _where(known, view))
+        fetchable = (view for view in known.views if view.upstream)
+        return next(here, None) or next(fetchable, known.views[0])
+    for view in known.views:
+        if view.name == name:
+            return view
+    names = [view.name for view in known.views]
+    raise SpecError(f"{known.name} has no view {name!r}{near(name, names)}; known: {', '.join(names)}")
+
+
+def _source(known: NamedSet, view: View) -> Source:
+    from magistrate.datasets import download
+
+    if local := _local(view):
+        return open_file(local)
+    missing = f"{known.name}:{view.name} is not here"
+    wanted = f"set {VARIABLE} to a folder with {view.local}" if view.local else None
+    if view.upstream is None:
+        raise DatasetError(f"{missing} and has no download; {wanted}")
+    try:
+        paths = tuple(
+            download.fetch(datasets_dir(), known.repository, known.revision, path, known.sha256.get(path))
+            for path in known.files
+        )
+    except DatasetError as error:
+        raise DatasetError(f"{missing}: {error}" + (f"; or {wanted}" if wanted else "")) from error
+    return UpstreamSource(view.upstream, paths, view.rows)
+
+
+def _local(view: View) -> Path | None:
+    folder = os.environ.get(VARIABLE)
+    if not folder or view.local is None:
+        return None
+    path = Path(folder).expanduser() / view.local
+    return path if path.is_file() else None
+
+
+def _kept(known: NamedSet) -> bool:
+    from magistrate.datasets import download
+
+    keep = datasets_dir()
+    at = (download.kept_at(keep, known.repository, known.revision, path) for path in known.files)
+    return all(path.is_file() for path in at)
+
+
+def _where(known: NamedSet, view: View) -> str | None:
+    if local := _local(view):
+        return str(local)
+    if view.upstream and _kept(known):
+        return str(datasets_dir() / known.repository.replace("/", "--"))
+    return None
+
+
+def _listing(known: NamedSet) -> Listing:
+    facts: dict[str, Any] = {
+        name: getattr(known, name) for name in ("name", "description", "task", "licence", "upstream")
+    }
+    if known.packaged is not None:
+        path = Path(__file__).with_name(known.packaged)
+        return Listing(**facts, rows=open_file(path).count(), where="in the package", views={})
+    view = _view(known, None)
+    views = {view.name: view.rows for view in known.views}
+    return Listing(**facts, rows=view.rows, where=_where(known, view) or NOT_HERE, views=views)

@@ -1,0 +1,70 @@
+"""How one outcome reads to a person: a line of text, and a fragment of HTML for notebooks.
+
+Pure functions of an outcome's fields. Everything that comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Protocol
+
+MARK = {"hallucinated": "#b3261e", "faithful": "#1b7f4b"}
+NEUTRAL = "#6b6b6b"
+
+
+class Marked(Protocol):
+    """Anything with half-open character offsets into a text."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+def percent(value: float | None) -> str:
+    """A share in [0, 1] as `93.1%`; a dash where there is none.
+
+    >>> percent(0.931), percent(None)
+    ('93.1%', '–')
+    """
+    return "–" if value is None else f"{100 * value:.1f}%"
+
+
+def shorten(text: str, width: int = 100) -> str:
+    """One line of at most `width` characters, with an ellipsis where something was left out."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+
+
+def highlight(text: str, spans: Sequence[Marked]) -> str:
+    """`text` as HTML with every span marked; overlapping spans are merged.
+
+    >>> highlight("a <b> c", [])
+    'a &lt;b&gt; c'
+    """
+    pieces, end = [], 0
+    for span in sorted(spans, key=lambda s: (s.start, s.end)):
+        start = max(span.start, end)
+        if span.end <= start:
+            continue
+        pieces.append(escape(text[end:start]))
+        pieces.append(f"<mark>{escape(text[start : span.end])}</mark>")
+        end = span.end
+    pieces.append(escape(text[end:]))
+    return "".join(pieces)
+
+
+def card(title: str, colour: str, facts: Sequence[tuple[str, str]], body: str | None) -> str:
+    """A bordered HTML card: `title`, a row of name–value facts and an escaped paragraph."""
+    cells = "".join(
+        f'<span style="margin-right:1.2em"><span style="opacity:.65">{escape(name)}</span> '
+        f"<b>{escape(value)}</b></span>"
+        for name, value in facts
+    )
+    text = f'<p style="margin:.5em 0 0">{escape(body)}</p>' if body else ""
+    return (
+        f'<div style="border-left:4px solid {colour};padding:.4em .9em;font-family:system-ui,sans-serif">'
+        f'<div style="font-weight:600;color:{colour};font-size:1.1em">{escape(title)}</div>'
+        f'<div style="margin-top:.3em">{cells}</div>{text}</div>'
+    )

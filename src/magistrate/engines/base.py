@@ -1,0 +1,172 @@
+"""The three verbs every engine speaks, and the values they answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from magistrate.errors import CapabilityError, SpecError
+from magistrate.types import Prompt, Usage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from magistrate.constraints import Constraint
+
+Capability = Literal[
+    "generate", "choose", "likelihood", "constraints", "data_isolation", "exact_probability", "trace"
+]
+ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine is and can do. `fingerprint` is a sha256 that pins weights and arithmetic;
+    `context_window` is in tokens."""
+
+    name: str
+    model: str
+    fingerprint: str
+    context_window: int
+    can: frozenset[Capability]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token is picked. Temperature 0 is greedy; `seed` fixes the draw for this request alone,
+    whatever else is in the batch. `max_tokens` bounds what is generated."""
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise SpecError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.temperature < 0:
+            raise SpecError(f"temperature must not be negative, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise SpecError(f"top_p must be in (0, 1], got {self.top_p}")
+        if not 0 <= self.min_p < 1:
+            raise SpecError(f"min_p must be in [0, 1), got {self.min_p}")
+
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An answer to choose: a label and the surfaces (spellings) that count as it."""
+
+    label: str
+    surfaces: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.surfaces or not all(self.surfaces):
+            raise SpecError(f"option {self.label!r} needs at least one surface, none of them empty")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One generated token, explained.
+
+    `text` is the output so far; `wanted` the model's own likeliest tokens with their probabilities;
+    `removed_mass` the probability in [0, 1] that the mask took away; `chosen` what was appended;
+    `forced` says that nothing else was allowed and no forward pass was spent on the choice.
+    """
+
+    text: str
+    wanted: tuple[tuple[str, float], ...]
+    removed_mass: float
+    chosen: str
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Text that a model wrote. `value` is the parsed object under a constraint, else the text.
+
+    `finish` is `stop` when the text is complete and `length` when the budget ended it, which cannot
+    happen under a constraint: there `steered` says that the end was steered to fit the budget.
+    """
+
+    text: str
+    value: Any
+    finish: Literal["stop", "length"]
+    steered: bool = False
+    tokens: tuple[int, ...] = ()
+    usage: Usage = Usage()
+    trace: tuple[TraceStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Probabilities of the offered labels.
+
+    `probabilities` sum to 1 over the labels, in the order offered; None with method `label_only`.
+    `mass` in [0, 1] is what they had together before renormalizing. `best` is the likeliest label.
+    """
+
+    best: str
+    probabilities: Mapping[str, float] | None
+    mass: float | None
+    method: ChoiceMethod
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """How probable a given text is. `logprobs`: float64 `[n]`, natural logarithms, one a token;
+    `offsets`: half-open character offsets of each token into the text."""
+
+    text: str
+    tokens: tuple[int, ...]
+    logprobs: np.ndarray
+    offsets: tuple[tuple[int, int], ...]
+    usage: Usage = field(default=Usage())
+
+    @property
+    def total(self) -> float:
+        """Log-probability of the whole text, in nats."""
+        return float(self.logprobs.sum())
+
+
+class Engine(Protocol):
+    """Anything that answers the three verbs. Every method may raise `EngineError` or `OverLength`."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation: ...
+
+    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice: ...
+
+    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood: ...
+
+
+def check_options(options: Sequence[Option]) -> None:
+    """Refuse options that no engine could tell apart."""
+    if len(options) < 2:
+        raise SpecError(f"a choice needs at least two options, got {len(options)}")
+    labels = [option.label for option in options]
+    if len(set(labels)) != len(labels):
+        raise SpecError(f"option labels must differ, got {labels}")
+    surfaces = [surface for option in options for surface in option.surfaces]
+    if len(set(surfaces)) != len(surfaces):
+        raise SpecError(f"a surface may stand for one label only, got {surfaces}")
+
+
+def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
+    """Raise `CapabilityError` before anything is spent if the engine lacks what `who` needs."""
+    missing = sorted(needs - info.can)
+    if missing:
+        raise CapabilityError(
+            f"{who} needs {', '.join(missing)}, which engine {info.name!r} ({info.model}) does not offer; "
+            f"it can: {', '.join(sorted(info.can))}"
+        )

@@ -1,0 +1,118 @@
+"""From a GGUF to the folder that the engine loads."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate.engines.catalog import children, disk, folder, rewrite
+from magistrate.engines.catalog.tokenizer import bos_id, eos_ids, tokenizer_files
+from magistrate.errors import MissingExtra, ModelError
+from magistrate.home import models_dir
+
+# Raised whenever the same GGUF would become another folder: older conversions are then made anew.
+CONVERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a GGUF comes from: what its folder will say about it."""
+
+    name: str
+    source: str
+    sha256: str
+    licence: str | None = None
+
+
+def place(sha256: str) -> Path:
+    """Where the conversion of the GGUF with that hash stands, or would stand."""
+    return models_dir() / f"{sha256[:16]}-v{CONVERSION}"
+
+
+def is_ready(sha256: str) -> bool:
+    """Whether the GGUF with that hash was converted already."""
+    return folder.complete(place(sha256), sha256, CONVERSION)
+
+
+def prepared(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report) -> Path:
+    """The folder converted from `origin`; made now, from the file that `obtain(scratch)` gives, if need be.
+
+    Any number of processes may call this at once: one works, the others wait for its result.
+    """
+    target = place(origin.sha256)
+    if is_ready(origin.sha256):
+        return target
+    for module in ("openvino", "openvino_genai", "gguf", "tokenizers"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(module, "local")
+    with disk.claimed(target, report) as scratch:
+        if not is_ready(origin.sha256):
+            made = _convert(obtain(scratch), origin, scratch, report)
+            disk.publish(made, target, scratch)
+    return target
+
+
+def _convert(gguf: Path, origin: Origin, scratch: Path, report: disk.Report) -> Path:
+    """Convert inside `scratch`; returns the finished folder there."""
+    source = rewrite.opened(gguf)
+    made = scratch / "model"
+    made.mkdir()
+    for name, content in tokenizer_files(source.metadata).items():
+        _write(made / name, content)
+    disk.need(scratch, rewrite.bytes_needed(source), f"converting {origin.name}")
+    _import(source, scratch, made, report)
+    _write(made / folder.CARD, _card(source, origin, made, report))
+    folder.check(made)
+    return made
+
+
+def _import(source: rewrite.Source, scratch: Path, made: Path, report: disk.Report) -> None:
+    import numpy as np
+
+    work = scratch / "import"
+    work.mkdir()
+    rewritten, turns = work / "model.gguf", work / "frequencies.npy"
+    rewrite.rewrite(source, rewritten, report)
+    np.save(turns, rewrite.frequencies(source))
+    arguments = ["-m", "magistrate.engines.catalog.importer", str(rewritten), str(turns)]
+    ended = children.run(arguments, scratch, "import", None, report)
+    model, weights = (work / name for name in folder.NEEDED[:2])
+    if ended.status != 0 or not model.is_file() or not weights.is_file():
+        if any(sign in ended.stderr for sign in disk.FULL_SIGNS):
+            raise ModelError(disk.full(scratch.parent))
+        raise ModelError(
+            f"OpenVINO could not import {source.path.name}: {ended.reason()}; if memory ran out use a "
+            "smaller model, else use an OpenVINO folder of this model"
+        )
+    for path in (model, weights):
+        path.rename(made / path.name)
+
+
+def _card(source: rewrite.Source, origin: Origin, made: Path, report: disk.Report) -> Mapping[str, Any]:
+    weights = made / "openvino_model.bin"
+    pinned = f"{origin.sha256}\n{CONVERSION}\n"
+    return {
+        "format": folder.FORMAT,
+        "conversion": CONVERSION,
+        "name": origin.name,
+        "source": origin.source,
+        "gguf_sha256": origin.sha256,
+        "licence": origin.licence or source.metadata.get("general.license"),
+        "architecture": source.architecture,
+        "context_length": source.context_length,
+        "vocab_size": source.vocab_size,
+        "eos_ids": eos_ids(source.metadata),
+        "bos_id": bos_id(source.metadata),
+        "bin_bytes": weights.stat().st_size,
+        "bin_sha256": disk.sha256(weights, report),
+        "fingerprint": hashlib.sha256(pinned.encode()).hexdigest(),
+    }
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")

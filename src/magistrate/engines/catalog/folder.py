@@ -1,0 +1,144 @@
+"""A model's folder: what the engine needs to find in it, and what it says about itself.
+
+Two kinds are read: folders converted here, which carry `magistrate.json`, and OpenVINO folders as they are
+published on hubs, which carry the usual `config.json` and its companions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate.engines.catalog import disk
+from magistrate.errors import ModelError
+
+FORMAT = 1
+CARD = "magistrate.json"
+NEEDED = ("openvino_model.xml", "openvino_model.bin", "tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """What a model's folder says about the model.
+
+    `fingerprint` is a sha256 that pins the weights. `context_length` is in tokens. The first of `eos_ids`
+    ends a turn. None stands for what the folder does not say.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    architecture: str | None
+    licence: str | None
+    context_length: int | None
+    vocab_size: int | None
+    eos_ids: tuple[int, ...]
+    bos_id: int | None
+    chat_template: str | None
+
+
+def check(folder: Path) -> None:
+    """Raise `ModelError` naming the files that an OpenVINO model's folder lacks."""
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(
+            f"{folder} is not a complete OpenVINO model: it lacks {', '.join(missing)}; needed are "
+            f"{', '.join(NEEDED)}; download the whole repository, or export the model with its tokenizer"
+        )
+
+
+def describe(folder: Path) -> ModelCard:
+    """What a model's folder says about itself. Raises `ModelError` for missing or damaged files."""
+    check(folder)
+    configuration = _json(folder / "tokenizer_config.json")
+    template = _template(folder, configuration)
+    card = _json(folder / CARD) if (folder / CARD).exists() else None
+    if card is not None:
+        return ModelCard(
+            name=card["name"],
+            source=card["source"],
+            fingerprint=card["fingerprint"],
+            architecture=card["architecture"],
+            licence=card["licence"],
+            context_length=card["context_length"],
+            vocab_size=card["vocab_size"],
+            eos_ids=tuple(card["eos_ids"]),
+            bos_id=card["bos_id"],
+            chat_template=template,
+        )
+    return _published(folder, configuration, template)
+
+
+def complete(folder: Path, sha256: str, conversion: int) -> bool:
+    """Whether `folder` holds this conversion of that GGUF, whole."""
+    try:
+        check(folder)
+        card = _json(folder / CARD)
+        size = (folder / "openvino_model.bin").stat().st_size
+    except (ModelError, OSError):
+        return False
+    found = tuple(card.get(name) for name in ("format", "gguf_sha256", "conversion", "bin_bytes"))
+    return found == (FORMAT, sha256, conversion, size)
+
+
+def _published(folder: Path, configuration: dict[str, Any], template: str | None) -> ModelCard:
+    config = _json(folder / "config.json") if (folder / "config.json").exists() else {}
+    generation = folder / "generation_config.json"
+    chosen = {**config, **(_json(generation) if generation.exists() else {})}
+    length = config.get("max_position_embeddings", configuration.get("model_max_length"))
+    # A tokenizer that knows no limit writes an absurd one.
+    if not isinstance(length, int) or length > 1 << 30:
+        length = None
+    parts = [disk.sha256(folder / name) for name in NEEDED[:3]]
+    return ModelCard(
+        name=folder.resolve().name,
+        source=f"folder:{folder.resolve().name}",
+        fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+        architecture=config.get("model_type"),
+        licence=None,
+        context_length=length,
+        vocab_size=config.get("vocab_size"),
+        eos_ids=_endings(folder, configuration, chosen.get("eos_token_id")),
+        bos_id=chosen.get("bos_token_id"),
+        chat_template=template,
+    )
+
+
+def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tuple[int, ...]:
+    """The declared end tokens, the one that ends a turn (the tokenizer's own end token) first."""
+    ids = [] if declared is None else declared if isinstance(declared, list) else [declared]
+    named = configuration.get("eos_token")
+    content = named.get("content") if isinstance(named, dict) else named
+    if content is not None:
+        added = _json(folder / "tokenizer.json").get("added_tokens", [])
+        ids = [token["id"] for token in added if token["content"] == content] + ids
+    if not ids:
+        raise ModelError(
+            f"{folder} does not say which token ends a turn; add generation_config.json with eos_token_id"
+        )
+    return tuple(dict.fromkeys(int(token_id) for token_id in ids))
+
+
+def _template(folder: Path, configuration: dict[str, Any]) -> str | None:
+    beside = folder / "chat_template.jinja"
+    if beside.is_file():
+        return beside.read_text(encoding="utf-8")
+    inside = configuration.get("chat_template")
+    if isinstance(inside, list):
+        inside = next((row.get("template") for row in inside if row.get("name") == "default"), None)
+    return inside if isinstance(inside, str) else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} cannot be read ({error}); it is damaged: pull or download it again"
+        ) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object; it is damaged: pull or download it again")
+    return value

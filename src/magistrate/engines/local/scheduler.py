@@ -1,0 +1,202 @@
+"""One thread owns the model and moves everything in flight forward together.
+
+A request is a *program*: a generator that yields the rows it wants computed and is sent their
+logits, so that each verb reads like straight-line code. Every step takes rows of all active
+programs, as many tokens as fit, and computes them in one forward.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from magistrate.engines.local.backend import Backend, Row
+from magistrate.engines.local.blocks import BLOCK, blocks_for
+from magistrate.engines.local.prefix import PrefixCache
+from magistrate.errors import EngineError, EngineGone, OverLength
+
+Program = Generator[list[Row], list[np.ndarray], Any]
+
+SPARE_BLOCKS = 2  # for the copy of a shared block, and for a forced run that passes the budget
+STEP_TOKENS = 512  # tokens computed in one forward: more gains no speed and delays the others
+
+
+@dataclass(slots=True)
+class Request:
+    """A program waiting or running; `blocks` is the most of the cache that it will hold."""
+
+    start: Callable[[Backend, PrefixCache], Program]
+    blocks: int
+    future: Future[Any]
+    program: Program | None = None
+    rows: list[Row] = field(default_factory=list)
+
+
+class Scheduler:
+    """Runs programs on a backend. `load` is called once, in the scheduler's own thread, at the first request.
+
+    `most_active` bounds how many programs run at the same time; the others wait their turn.
+    """
+
+    def __init__(self, load: Callable[[], Backend], most_active: int) -> None:
+        self._load = load
+        self._most_active = most_active
+        self._arrivals: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._waiting: deque[Request] = deque()
+        self._active: deque[Request] = deque()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self.steps = 0
+
+    def submit(self, start: Callable[[Backend, PrefixCache], Program], tokens: int) -> Future[Any]:
+        """Queue a program that will hold at most `tokens` tokens; cancelling the future frees it at once."""
+        request = Request(start, blocks_for(tokens) + SPARE_BLOCKS, Future())
+        with self._lock:
+            if self._closed:
+                raise EngineGone("the engine was closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._main, name="magistrate-engine", daemon=True)
+                self._thread.start()
+            self._arrivals.put(request)
+        return request.future
+
+    def close(self) -> None:
+        """Stop the thread; requests in flight fail with `EngineGone`. Closing twice is harmless."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._arrivals.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=30)
+
+    # --- everything below runs in the engine's own thread -----------------------------------------
+
+    def _main(self) -> None:
+        try:
+            backend = self._load()
+        except BaseException as error:
+            self._end(error)
+            return
+        prefixes = PrefixCache(backend.pool)
+        backend.pool.relieve = prefixes.evict
+        while self._receive():
+            self._discard_cancelled()
+            self._admit(backend, prefixes)
+            if self._active:
+                self._step(backend)
+        self._end(EngineGone("the engine was closed"))
+
+    def _receive(self) -> bool:
+        """Take in what has arrived, waiting where there is nothing else to do; False when closed."""
+        while True:
+            try:
+                idle = not self._active and not self._waiting
+                arrival = self._arrivals.get(block=idle)
+            except queue.Empty:
+                return True
+            if arrival is None:
+                return False
+            self._waiting.append(arrival)
+
+    def _discard_cancelled(self) -> None:
+        for requests in (self._active, self._waiting):
+            for request in [each for each in requests if each.future.cancelled()]:
+                requests.remove(request)
+                if request.program is not None:
+                    request.program.close()
+
+    def _admit(self, backend: Backend, prefixes: PrefixCache) -> None:
+        held = sum(request.blocks for request in self._active)
+        while self._waiting and len(self._active) < self._most_active:
+            request = self._waiting[0]
+            if request.blocks > backend.pool.total:
+                self._waiting.popleft()
+                room = (backend.pool.total - SPARE_BLOCKS) * BLOCK
+                _settle(
+                    request.future,
+                    None,
+                    OverLength(f"this takes more than the {room} tokens of the engine's cache"),
+                )
+                continue
+            if held + request.blocks > backend.pool.total:
+                return
+            self._waiting.popleft()
+            held += request.blocks
+            request.program = request.start(backend, prefixes)
+            self._active.append(request)
+            self._advance(request, None)
+
+    def _step(self, backend: Backend) -> None:
+        """One forward with rows of as many active requests as fit, the longest-waiting first."""
+        chosen: list[Request] = []
+        tokens = 0
+        for request in self._active:
+            wanted = sum(len(row.tokens) for row in request.rows)
+            if chosen and tokens + wanted > STEP_TOKENS:
+                continue
+            chosen.append(request)
+            tokens += wanted
+        rows = [row for request in chosen for row in request.rows]
+        try:
+            logits = backend.forward(rows)
+            self.steps += 1
+        except BaseException as error:
+            # What the cache holds after a failed forward is unknown: nobody in flight may go on.
+            for request in list(self._active):
+                self._fail(request, EngineError(f"the model failed in a forward pass: {error}"))
+            return
+        for request in chosen:
+            self._active.remove(request)
+            self._active.append(request)
+            own, logits = logits[: len(request.rows)], logits[len(request.rows) :]
+            self._advance(request, own)
+
+    def _advance(self, request: Request, logits: list[np.ndarray] | None) -> None:
+        """Run a program up to the rows that it wants next, or to its end."""
+        assert request.program is not None
+        try:
+            request.rows = request.program.send(logits) if logits is not None else next(request.program)
+        except StopIteration as stop:
+            self._active.remove(request)
+            _settle(request.future, stop.value, None)
+        except BaseException as error:
+            self._fail(request, error)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        if request in self._active:
+            self._active.remove(request)
+        if request.program is not None:
+            request.program.close()
+        _settle(request.future, None, error)
+
+    def _end(self, error: BaseException) -> None:
+        """Answer everybody who still waits; whoever comes later starts anew or hears that it is closed."""
+        with self._lock:
+            while not self._arrivals.empty():
+                if (arrival := self._arrivals.get()) is not None:
+                    self._waiting.append(arrival)
+            self._thread = None
+        for request in [*self._active, *self._waiting]:
+            if request.program is not None:
+                request.program.close()
+            _settle(request.future, None, error)
+        self._active.clear()
+        self._waiting.clear()
+
+
+def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
+    try:
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+    except InvalidStateError:
+        pass  # cancelled meanwhile: nobody waits for it

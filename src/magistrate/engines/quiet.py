@@ -1,0 +1,44 @@
+"""OpenVINO without its telemetry.
+
+Importing `openvino` runs its model converter's set-up, which reports the import over the network when
+the package `openvino_telemetry` can be imported and falls back to a stub when it cannot.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from types import ModuleType
+
+from magistrate.errors import MissingExtra
+
+TELEMETRY = "openvino_telemetry"
+_lock = threading.Lock()
+
+
+def import_openvino() -> ModuleType:
+    """The package `openvino`, imported so that nothing in it can report home.
+
+    The telemetry package is hidden during the import only: OpenVINO binds its stub then and keeps it,
+    while other users of that package in this process are left alone. Import `openvino_genai` after
+    this call, never before. Raises `MissingExtra` where OpenVINO is not installed.
+    """
+    with _lock:
+        if "openvino" in sys.modules:
+            return sys.modules["openvino"]
+        hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_telemetry(name)}
+        sys.modules[TELEMETRY] = None  # type: ignore[assignment]
+        try:
+            return importlib.import_module("openvino")
+        except ModuleNotFoundError as error:
+            if error.name != "openvino":
+                raise
+            raise MissingExtra("openvino", "local") from None
+        finally:
+            del sys.modules[TELEMETRY]
+            sys.modules.update(hidden)
+
+
+def _is_telemetry(name: str) -> bool:
+    return name == TELEMETRY or name.startswith(TELEMETRY + ".")

@@ -1,0 +1,120 @@
+"""An engine that answers from a script: for tests, demonstrations and people who write judges."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magistrate.engines.base import (
+    GREEDY,
+    Capability,
+    Choice,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+    check_options,
+)
+from magistrate.errors import EngineGone, InvalidOutput
+from magistrate.types import Prompt, Usage
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+Answer = str | Mapping[str, float] | Sequence[float] | BaseException
+Script = Callable[[Prompt], Any] | Iterable[Answer]
+
+EVERYTHING: frozenset[Capability] = frozenset(
+    {"generate", "choose", "likelihood", "constraints", "data_isolation", "exact_probability"}
+)
+
+
+class ScriptedEngine:
+    """Answers each call with the next answer of `script`, or with what `script(prompt)` returns or awaits.
+
+    A text answers `generate`, label probabilities answer `choose` (their sum is the mass), a list
+    of natural log-probabilities answers `likelihood`; an exception is raised. `prompts` keeps what
+    was asked. `delay` seconds pass before each answer. Tokens are counted as words.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        *,
+        can: frozenset[Capability] = EVERYTHING,
+        context_window: int = 100_000,
+        delay: float = 0.0,
+    ) -> None:
+        self._ask = script if callable(script) else None
+        self._answers = iter(()) if callable(script) else iter(script)
+        self._delay = delay
+        self.prompts: list[Prompt] = []
+        fingerprint = hashlib.sha256(b"scripted").hexdigest()
+        self.info = EngineInfo("scripted", "script", fingerprint, context_window, can)
+
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation:
+        """The scripted text; validated under a constraint as a real engine's would be."""
+        if constraint is not None:
+            constraint.require_bounds()
+        text = await self._answer(prompt, str)
+        value = text if constraint is None else constraint.parse(text)
+        usage = Usage(calls=1, prompt=_words(prompt), generated=len(text.split()))
+        return Generation(text, value, "stop", usage=usage)
+
+    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        """The scripted probabilities, renormalized over the options."""
+        check_options(options)
+        given = await self._answer(prompt, Mapping)
+        mass = sum(given.get(option.label, 0.0) for option in options)
+        if not 0 < mass <= 1 + 1e-9:
+            raise InvalidOutput(
+                f"the script gives the options a mass of {mass}; it must be in (0, 1]", str(given)
+            )
+        shares = {option.label: given.get(option.label, 0.0) / mass for option in options}
+        usage = Usage(calls=1, prompt=_words(prompt))
+        return Choice(max(shares, key=shares.__getitem__), shares, min(mass, 1.0), "exact", usage)
+
+    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+        """The scripted log-probabilities, one for each word of `text`."""
+        import numpy as np
+
+        logprobs = np.array(await self._answer(prompt, Sequence), np.float64)
+        offsets, end = [], 0
+        for word in text.split():
+            start = text.index(word, end)
+            end = start + len(word)
+            offsets.append((start, end))
+        if len(offsets) != len(logprobs):
+            raise InvalidOutput(
+                f"the script has {len(logprobs)} log-probabilities for {len(offsets)} words", text
+            )
+        usage = Usage(calls=1, prompt=_words(prompt) + len(offsets))
+        return Likelihood(text, tuple(range(len(offsets))), logprobs, tuple(offsets), usage)
+
+    async def _answer(self, prompt: Prompt, kind: Any) -> Any:
+        self.prompts.append(prompt)
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        if self._ask is not None:
+            answer = self._ask(prompt)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        else:
+            answer = next(self._answers, EngineGone("the script has no answers left"))
+        if isinstance(answer, BaseException):
+            raise answer
+        if not isinstance(answer, kind):
+            raise InvalidOutput(
+                f"the script answers {answer!r} where a {kind.__name__} was asked for", str(answer)
+            )
+        return answer
+
+
+def _words(prompt: Prompt) -> int:
+    return sum(len(message.text.split()) for message in prompt.messages)

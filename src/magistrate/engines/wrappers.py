@@ -1,0 +1,106 @@
+"""Engines around engines: each speaks the same three verbs and adds one thing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from magistrate.engines.base import (
+    GREEDY,
+    Choice,
+    Engine,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+)
+from magistrate.errors import InvalidOutput
+from magistrate.types import Prompt, Step, Usage
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+Answer = TypeVar("Answer", Generation, Choice, Likelihood)
+
+
+class Recorded:
+    """Keeps every call as a `Step`, also one that failed. One is made for each judgement."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.steps: list[Step] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        """The wrapped engine's."""
+        return self._engine.info
+
+    @property
+    def usage(self) -> Usage:
+        """What all calls so far have spent."""
+        return sum((step.usage for step in self.steps), Usage())
+
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation:
+        """As the wrapped engine."""
+
+        def kept(answer: Generation) -> dict[str, Any]:
+            facts: dict[str, Any] = {
+                "text": answer.text,
+                "finish": answer.finish,
+                "steered": answer.steered,
+                "constraint": None if constraint is None else constraint.digest,
+            }
+            return {**facts, "trace": [asdict(step) for step in answer.trace]} if answer.trace else facts
+
+        return await self._record(
+            "generate", prompt, self._engine.generate(prompt, constraint, sampling=sampling), kept
+        )
+
+    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        """As the wrapped engine."""
+
+        def kept(answer: Choice) -> dict[str, Any]:
+            shares = None if answer.probabilities is None else dict(answer.probabilities)
+            return {
+                "best": answer.best,
+                "probabilities": shares,
+                "mass": answer.mass,
+                "method": answer.method,
+            }
+
+        return await self._record("choose", prompt, self._engine.choose(prompt, options), kept)
+
+    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+        """As the wrapped engine."""
+        return await self._record(
+            "likelihood",
+            prompt,
+            self._engine.likelihood(prompt, text),
+            lambda answer: {"text": text, "logprobs": [float(each) for each in answer.logprobs]},
+        )
+
+    async def _record(
+        self,
+        verb: Literal["generate", "choose", "likelihood"],
+        prompt: Prompt,
+        call: Awaitable[Answer],
+        kept: Callable[[Answer], Mapping[str, Any]],
+    ) -> Answer:
+        shown = tuple((message.role, message.text) for message in prompt.messages)
+        start = self._clock()
+        try:
+            answer = await call
+        except BaseException as error:
+            what = {"error": f"{type(error).__name__}: {error}"}
+            if isinstance(error, InvalidOutput):
+                what["text"] = error.text
+            self.steps.append(Step(verb, shown, what, Usage(calls=1), self._clock() - start))
+            raise
+        self.steps.append(Step(verb, shown, kept(answer), answer.usage, self._clock() - start))
+        return answer

@@ -1,0 +1,93 @@
+"""Everything Magistrate raises, and whether trying again would help.
+
+::
+
+    MagistrateError
+    ├── InputError             what was passed in cannot be used             (exit 2)
+    │   ├── SpecError          a name, option or file is not known
+    │   ├── DatasetError       a row or file of samples cannot be read
+    │   ├── ConstraintError    a schema or grammar cannot be enforced
+    │   └── OverLength         the prompt does not fit the model's context window
+    ├── ModelError             weights are missing, damaged or cannot be fetched
+    ├── MissingExtra           an optional dependency is not installed
+    ├── StoreError             the store cannot be read or written
+    └── EngineError            the engine failed                             (retry may help)
+        ├── EngineGone         the engine cannot answer any more            (exit 3)
+        ├── InvalidOutput      the model's text did not pass validation
+        └── CapabilityError    the engine cannot do what was asked
+"""
+
+from __future__ import annotations
+
+
+class MagistrateError(Exception):
+    """Base of every error that Magistrate raises on purpose."""
+
+    retryable = False
+
+
+class InputError(MagistrateError):
+    """What was passed in cannot be used."""
+
+
+class SpecError(InputError):
+    """A name, an option or a file is not known."""
+
+
+class DatasetError(InputError):
+    """Samples cannot be read; the message names the file and the line."""
+
+
+class ConstraintError(InputError):
+    """A schema or grammar cannot be enforced; `pointer` is the JSON pointer of the cause."""
+
+    def __init__(self, message: str, pointer: str | None = None) -> None:
+        super().__init__(f"{pointer}: {message}" if pointer is not None else message)
+        self.pointer = pointer
+
+
+class OverLength(InputError):
+    """The prompt and the reserved output do not fit the model's context window."""
+
+
+class ModelError(MagistrateError):
+    """Model weights are missing, damaged or cannot be fetched."""
+
+
+class MissingExtra(MagistrateError):
+    """An optional dependency is not installed; the message names the extra."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(
+            f"this needs the package '{module}'; install it with: pip install 'magistrate[{extra}]'"
+        )
+
+
+class StoreError(MagistrateError):
+    """The store of runs cannot be read or written."""
+
+
+class EngineError(MagistrateError):
+    """The engine failed while answering."""
+
+    retryable = True
+
+
+class EngineGone(EngineError):
+    """The engine cannot answer any more; every further call would fail too."""
+
+    retryable = False
+
+
+class InvalidOutput(EngineError):
+    """The model's text did not pass validation; `text` is what it wrote."""
+
+    def __init__(self, message: str, text: str = "") -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class CapabilityError(EngineError):
+    """The engine cannot do what was asked."""
+
+    retryable = False

@@ -1,0 +1,41 @@
+"""Structured generation on its own: a prompt and a type in, an object of that type out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from magistrate import background, resolve
+from magistrate.constraints import constraint
+from magistrate.engines.base import Engine, Sampling
+from magistrate.types import Prompt
+
+
+async def agenerate(
+    prompt: str | Prompt,
+    type: Any = None,
+    *,
+    model: str | Path | Engine | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Any:
+    """Let the model answer `prompt` in the shape of `type`; see `generate`."""
+    asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt
+    shape = None if type is None else constraint(type)
+    engine = resolve.engine(model, device=device, threads=threads)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    return (await engine.generate(asked, shape, sampling=sampling)).value
+
+
+def generate(prompt: str | Prompt, type: Any = None, **options: Any) -> Any:
+    """Let the model answer `prompt` in the shape of `type`, and answer an object of that type.
+
+    `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
+    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text.
+    `options` are those of `agenerate`: model, device, threads, max_tokens, temperature, seed. The
+    answer always parses; raises `ConstraintError` where a type has no bound.
+    """
+    return background.run(agenerate(prompt, type, **options))

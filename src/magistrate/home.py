@@ -1,0 +1,37 @@
+"""Where Magistrate keeps its files: models, downloaded sets and the store of runs.
+
+These functions only name paths. Whoever writes creates the folder, so that reading, importing and
+`--help` leave no trace on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+VARIABLE = "MAGISTRATE_HOME"
+
+
+def home() -> Path:
+    """The folder for everything Magistrate writes: `$MAGISTRATE_HOME`, else the platform's data folder."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("magistrate", appauthor=False)
+
+
+def models_dir() -> Path:
+    """The folder of pulled and converted models."""
+    return home() / "models"
+
+
+def datasets_dir() -> Path:
+    """The folder of downloaded public sets."""
+    return home() / "datasets"
+
+
+def default_store() -> Path:
+    """The SQLite file that runs are written to where no other store is named."""
+    return home() / "magistrate.db"

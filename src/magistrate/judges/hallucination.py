@@ -1,0 +1,91 @@
+"""One step: the model writes bounded reasons and a score, under a schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from magistrate.engines.base import Engine, Sampling
+from magistrate.errors import SpecError
+from magistrate.judges.base import JudgeInfo
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+
+@dataclass(frozen=True)
+class Hallucination:
+    """Scores an output in [0, 1] (1 = hallucinated) with one to `most_reasons` reasons.
+
+    `order` says which the model writes first; `threshold` in [0, 1] from which score on the label is
+    `hallucinated`. Without a context it judges by general knowledge. The score is what the model
+    wrote, not a probability, so the verdict carries none.
+    """
+
+    name: str = "hallucination"
+    order: Literal["reasons_first", "score_first"] = "reasons_first"
+    threshold: float = 0.5
+    most_reasons: int = 3
+    most_characters: int = 160
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
+        if self.most_reasons < 1 or self.most_characters < 1:
+            raise SpecError("most_reasons and most_characters must be at least 1")
+
+    @cached_property
+    def constraint(self) -> Constraint:
+        """The schema that the model writes under."""
+        from magistrate.constraints import constraint
+
+        reason = {"type": "string", "minLength": 1, "maxLength": self.most_characters}
+        fields = {
+            "reasons": {"type": "array", "items": reason, "minItems": 1, "maxItems": self.most_reasons},
+            "score": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.01},
+        }
+        names = ["reasons", "score"] if self.order == "reasons_first" else ["score", "reasons"]
+        return constraint(
+            {
+                "type": "object",
+                "properties": {name: fields[name] for name in names},
+                "required": names,
+                "additionalProperties": False,
+            }
+        )
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin("hallucination")
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="one step: a score in [0, 1] with short reasons, under a schema",
+            labels=(FAITHFUL, HALLUCINATED),
+            direction="minimize",
+            reads=("input", "context", "output"),
+            needs=frozenset({"generate", "constraints"}),
+            prompt=prompt.digest,
+            constraint=self.constraint.digest,
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        prompt = builtin("hallucination").prompt(
+            flags=frozenset({self.order}), context=sample.context, input=sample.input, output=sample.output
+        )
+        # A token is at least one character; punctuation and keys of the object need a few more.
+        budget = Sampling(max_tokens=self.most_reasons * (self.most_characters + 4) + 32)
+        generation = await engine.generate(prompt, self.constraint, sampling=budget)
+        score = float(generation.value["score"])
+        reasons = [str(reason) for reason in generation.value["reasons"]]
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=HALLUCINATED if score >= self.threshold else FAITHFUL,
+            score=score,
+            explanation="; ".join(reasons) or None,
+            details={"reasons": reasons, "steered": generation.steered},
+        )

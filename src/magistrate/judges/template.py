@@ -1,0 +1,96 @@
+"""Prompts kept as text files: a version, then sections headed `=== system`, `=== user`.
+
+A file is a Jinja template of *trusted* text. Fields of a sample enter it as placeholders only, so
+that the rendered text can be cut into template parts and data parts; what is on trial is never
+rendered, and never part of the template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any
+
+from magistrate.errors import SpecError
+from magistrate.types import Data, Message, Part, Prompt, Trusted
+
+HEADER = re.compile(r"^=== (system|user|assistant)\n", re.MULTILINE)
+PLACEHOLDER = re.compile("\ue000([0-9]+)\ue001")
+
+Field = str | Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """A versioned prompt. `digest` is 12 hexadecimal digits of the sha256 of its text."""
+
+    name: str
+    version: int
+    source: str
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+
+    @cached_property
+    def _template(self) -> Any:
+        from jinja2 import StrictUndefined
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, autoescape=False
+        )
+        return environment.from_string(self.source)
+
+    def prompt(self, *, flags: frozenset[str] = frozenset(), **fields: Field) -> Prompt:
+        """The prompt with `fields` as data parts; None and empty fields read as absent.
+
+        `flags` are names of options that the template may test, as in `{% if "score_first" in flags %}`.
+        """
+        data: list[Data] = []
+
+        def placeholder(name: str, text: str) -> str:
+            data.append(Data(text, name))
+            return f"\ue000{len(data) - 1}\ue001"
+
+        def shown(name: str, value: Field) -> str | list[str]:
+            if isinstance(value, str):
+                return placeholder(name, value) if value else ""
+            return [placeholder(name, text) for text in value or ()]
+
+        fields_shown = {name: shown(name, value) for name, value in fields.items()}
+        rendered = self._template.render(**fields_shown, flags=flags)
+        _, *sections = HEADER.split(rendered)
+        if not sections:
+            raise SpecError(f"prompt {self.name!r} has no section; begin one with a line '=== user'")
+        return Prompt(
+            tuple(
+                Message(role, _parts(text.strip(), data))  # type: ignore[arg-type]
+                for role, text in zip(sections[::2], sections[1::2], strict=True)
+            )
+        )
+
+
+def _parts(text: str, data: list[Data]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for index, piece in enumerate(PLACEHOLDER.split(text)):
+        if index % 2:
+            parts.append(data[int(piece)])
+        elif piece:
+            parts.append(Trusted(piece))
+    return tuple(parts)
+
+
+@cache
+def builtin(name: str) -> PromptTemplate:
+    """A prompt that comes with the package, by its file name in `judges/prompts`."""
+    text = (files("magistrate.judges") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+    first, _, source = text.partition("\n")
+    key, _, version = first.partition(":")
+    if key != "version" or not version.strip().isdigit():
+        raise SpecError(f"prompt {name!r} must begin with a line like 'version: 1', got {first!r}")
+    return PromptTemplate(name, int(version), source)

@@ -1,0 +1,61 @@
+"""Foreign text made fit for a terminal: it can be read, and it can do nothing.
+
+Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
+read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
+rich as `Text`, never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from magistrate.display import Marked
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_VISIBLE = (
+    {code: 0x2400 + code for code in range(32) if code not in (9, 10)}  # control pictures
+    | {9: " ", 127: 0x2421}
+    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1 controls
+    | dict.fromkeys((0x061C, 0x200E, 0x200F, 0x2028, 0x2029), 0xFFFD)
+    | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)  # text direction
+)
+OPEN, CLOSE = "⟦", "⟧"
+
+
+def plain(text: str) -> str:
+    """`text` with every control character made visible, one for one; line ends stay.
+
+    >>> plain("a\\x1b[2Jb")
+    'a␛[2Jb'
+    """
+    return text.translate(_VISIBLE)
+
+
+def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
+    """`text` with every span in `style` and between ⟦ ⟧, which also shows where there is no colour.
+
+    Overlapping spans are merged; what reaches beyond the text is cut.
+    """
+    from rich.text import Text
+
+    shown, end = Text(), 0
+    for start, stop in _merged(spans, len(text)):
+        shown.append(plain(text[end:start]))
+        shown.append(f"{OPEN}{plain(text[start:stop])}{CLOSE}", style=style)
+        end = stop
+    return shown.append(plain(text[end:]))
+
+
+def _merged(spans: Iterable[Marked], length: int) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted((max(s.start, 0), min(s.end, length)) for s in spans):
+        if stop <= start:
+            continue
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged

@@ -1,0 +1,89 @@
+"""What a reader of the numbers must not miss, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from magistrate.display import percent
+from magistrate.report.figures import decimal, interval, tally
+from magistrate.report.values import JudgeReport
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+
+def remarks(report: JudgeReport) -> tuple[str, ...]:
+    """Sentences about what limits this judge's numbers, the gravest first."""
+    return tuple(_remarks(report))
+
+
+def _remarks(report: JudgeReport) -> Iterator[str]:
+    yield from _coverage(report)
+    if report.n_ok > 1 and len(report.verdicts) == 1:
+        (label,) = report.verdicts
+        yield f"It gave one label to everything: all {report.n_ok} verdicts are {label!r}."
+    yield from _measured_on(report)
+    if report.result is not None:
+        yield from _ranking(report)
+        yield from _beside_baselines(report)
+
+
+def _coverage(report: JudgeReport) -> Iterator[str]:
+    if report.n_ok == report.n_total:
+        return
+    parts = []
+    if failed := sum(report.failures.values()):
+        parts.append(f"{failed} failed ({tally(report.failures)})")
+    if abstained := sum(report.abstentions.values()):
+        parts.append(f"{abstained} abstained ({tally(report.abstentions)})")
+    if waiting := report.n_total - report.n_judged:
+        parts.append(f"{waiting} not judged")
+    yield (
+        f"{report.n_total - report.n_ok} of {report.n_total} samples have no verdict "
+        f"(coverage {percent(report.coverage)}): {', '.join(parts)}. They count as no label."
+    )
+
+
+def _measured_on(report: JudgeReport) -> Iterator[str]:
+    """Which verdicts the metrics leave out, and why."""
+    known = f"only {FAITHFUL!r} and {HALLUCINATED!r} are counted"
+    if report.other_gold:
+        yield f"Gold labels of other names: {report.other_gold}; {known}."
+    if report.other_verdicts:
+        yield f"Verdict labels of other names: {report.other_verdicts}; {known}."
+    if not report.n_ok:
+        return
+    if not report.n_labelled:
+        yield (
+            f"No sample is labelled, so nothing can be measured; "
+            f"{percent(report.hallucinated_share)} of the verdicts say {HALLUCINATED!r}."
+        )
+    elif unlabelled := report.n_judged - report.n_labelled - report.other_gold:
+        yield f"Without a gold label: {unlabelled} of {report.n_judged} samples; the metrics leave them out."
+
+
+def _ranking(report: JudgeReport) -> Iterator[str]:
+    assert report.result is not None
+    area = report.result.metrics["auroc"]
+    if area.low is None or area.high is None:
+        return
+    shown = f"AUROC {decimal(area.value)} {interval(area)}"
+    if area.low <= 0.5 <= area.high:
+        yield (
+            f"As far as {report.n_measured} samples can tell, no better than chance at ranking: "
+            f"its interval contains .5 ({shown})."
+        )
+    elif area.high < 0.5:
+        yield f"It ranks the wrong way round, worse than chance ({shown})."
+
+
+def _beside_baselines(report: JudgeReport) -> Iterator[str]:
+    assert report.result is not None
+    own = report.result.metrics["balanced_accuracy"].value
+    scored = [(value, b) for b in report.baselines if (value := b.metrics["balanced_accuracy"]) is not None]
+    if own is None or not scored:
+        return
+    value, best = max(scored, key=lambda pair: pair[0])
+    if own <= value:
+        yield (
+            f"It does not beat the best trivial baseline on balanced accuracy: {decimal(own)} against "
+            f"{decimal(value)} by {best.name.replace('_', ' ')}."
+        )

@@ -1,0 +1,301 @@
+"""Reports and single samples in the terminal: readable at 80 columns, with and without colour."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from magistrate.display import percent
+from magistrate.report.baselines import FOOTNOTE
+from magistrate.report.figures import decimal, duration, interval, tally
+from magistrate.report.plain import marked, plain
+from magistrate.report.values import JudgeReport, Report
+from magistrate.stats.classification import METRICS, Classification, Confusion
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Failure,
+    Outcome,
+    Sample,
+    Span,
+    Step,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+ROOMY = 100  # columns from which the comparison has room for F1
+NAMES = {
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "always_hallucinated": "always\nhallucinated",
+    "ngram_overlap": "n-gram\noverlap",
+    "length": "length\nonly",
+}
+
+
+def render(report: Report, console: Console) -> None:
+    """Print the run, a comparison if there are several judges, and each judge's numbers."""
+    from rich.text import Text
+
+    run = report.run
+    console.print(Text.assemble((plain(run.name), "bold"), f"  {plain(run.id)}"))
+    facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
+    if run.seconds is not None:
+        facts.append(duration(run.seconds))
+    console.print(Text("  ·  ".join(facts)))
+    if len(report.judges) > 1:
+        console.print()
+        console.print(_comparison(report, console.width))
+    for judge in report.judges:
+        console.print()
+        console.print(Text(f"── {plain(judge.judge)} ", style="bold cyan"))
+        for part in _judge(judge, console):
+            console.print(part)
+    if any(judge.result for judge in report.judges):
+        console.print()
+        console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
+
+
+def _table(*columns: str) -> Table:
+    """A table without frame; its first column gives way where room is short, numbers never."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column(columns[0], overflow="fold")
+    for name in columns[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _estimate(result: Classification | None, metric: str) -> Text:
+    """`.62 [.55, .69]`, or a dash."""
+    from rich.text import Text
+
+    if result is None or result.metrics[metric].value is None:
+        return Text("-")
+    estimate = result.metrics[metric]
+    return Text.assemble((decimal(estimate.value), "bold"), " ", (interval(estimate), "dim"))
+
+
+def _comparison(report: Report, width: int) -> Table:
+    """One row a judge."""
+    from rich.text import Text
+
+    metrics = ["balanced_accuracy", "auroc"]
+    if width >= ROOMY:
+        metrics.insert(1, "f1")
+    table = _table("judge", "ok", *(NAMES[metric] for metric in metrics), "time")
+    for judge in report.judges:
+        table.add_row(
+            Text(plain(judge.judge)),
+            f"{judge.n_ok}/{judge.n_total}",
+            *(_estimate(judge.result, metric) for metric in metrics),
+            duration(judge.seconds_median),
+        )
+    return table
+
+
+def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
+    from rich.table import Table
+
+    if judge.result is not None:
+        metrics, matrix = _metrics(judge, judge.result), _matrix(judge.result.confusion)
+        beside = Table.grid(padding=(0, 4, 0, 0), pad_edge=False)
+        beside.add_row(metrics, matrix)
+        room = console.options.update(width=10 * console.width)
+        if console.measure(beside, options=room).maximum <= console.width:
+            yield beside
+        else:
+            yield metrics
+            yield ""
+            yield matrix
+        yield ""
+    yield _facts(judge)
+
+
+def _metrics(judge: JudgeReport, result: Classification) -> Table:
+    """Metrics down, the judge and the trivial rules across."""
+    table = _table("metric", "judge", *(NAMES.get(b.name, b.name) for b in judge.baselines))
+    for metric in METRICS:
+        table.add_row(
+            NAMES.get(metric, metric),
+            _estimate(result, metric),
+            *(decimal(b.metrics[metric]) for b in judge.baselines),
+        )
+    return table
+
+
+def _matrix(confusion: Confusion) -> Table:
+    """Truth down, what the judge said across."""
+    table = _table("truth \\ judged", HALLUCINATED, FAITHFUL)
+    table.add_row(HALLUCINATED, str(confusion.true_positive), str(confusion.false_negative))
+    table.add_row(FAITHFUL, str(confusion.false_positive), str(confusion.true_negative))
+    return table
+
+
+def _facts(judge: JudgeReport) -> Table:
+    """Everything else that is known, one line a fact, then the remarks."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in _fact_lines(judge):
+        grid.add_row(name, Text(plain(value)))
+    for remark in judge.remarks:
+        grid.add_row("remark", Text(plain(remark), style="yellow"))
+    return grid
+
+
+def _fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
+    yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)})"
+    if judge.failures:
+        yield "failures", tally(judge.failures)
+    if judge.abstentions:
+        yield "abstentions", tally(judge.abstentions)
+    if judge.verdicts:
+        yield "verdicts", tally(judge.verdicts)
+    if judge.result is not None:
+        c = judge.result.confusion
+        yield (
+            "measured on",
+            f"{judge.n_measured} samples: {c.positives} {HALLUCINATED}, {c.negatives} {FAITHFUL} in truth",
+        )
+        for metric in METRICS:
+            if reason := judge.result.metrics[metric].undefined:
+                yield "undefined", f"{NAMES.get(metric, metric)}: {reason}"
+    yield "time a sample", f"median {duration(judge.seconds_median)}, mean {duration(judge.seconds_mean)}"
+    usage = judge.usage
+    yield (
+        "tokens",
+        f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} written "
+        f"({usage.forced:,} forced), {usage.calls:,} calls",
+    )
+    if judge.n_explained:
+        yield "explanations", f"{judge.flips} of {judge.n_explained} lead to another label"
+    for baseline in judge.baselines[2:]:
+        yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
+    yield "recipe", judge.recipe or "not recorded"
+
+
+# --- one sample ---------------------------------------------------------------------------------
+
+MARK = {HALLUCINATED: "bold red", FAITHFUL: "bold green"}
+
+
+def outcome_panel(
+    sample: Sample, outcomes: Iterable[Outcome], console: Console, *, steps: bool = False
+) -> None:
+    """Print a sample with its gold spans marked, then what each judge made of it.
+
+    With `steps`, every engine call follows: its prompt by role and its raw result.
+    """
+    from rich.text import Text
+
+    console.print(Text.assemble(("sample ", "dim"), (plain(sample.id), "bold")))
+    console.print(Text.assemble(("gold label ", "dim"), _label(sample.label or "none")))
+    for turn in sample.messages:
+        _block(console, turn.role, plain(turn.text))
+    if sample.input is not None:
+        _block(console, "input", plain(sample.input))
+    for number, context in enumerate(sample.context, 1):
+        _block(console, "context" if len(sample.context) == 1 else f"context {number}", plain(context))
+    if sample.output is None:
+        _block(console, "output", "not produced yet")
+    else:
+        _block(console, "output", marked(sample.output, sample.spans, "bold red underline"))
+    if sample.expected is not None:
+        _block(console, "expected", plain(sample.expected))
+    for outcome in outcomes:
+        _outcome(outcome, sample, console)
+        for number, step in enumerate(outcome.steps if steps else (), 1):
+            _step(number, step, console)
+
+
+def _label(label: str) -> tuple[str, str]:
+    return plain(label), MARK.get(label, "bold")
+
+
+def _block(console: Console, title: str, body: str | Text, indent: int = 0) -> None:
+    """A title and, indented below it, text of any number of lines."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print()
+    console.print(Padding(Text(plain(title), style="dim"), (0, 0, 0, indent)))
+    text = Text(body) if isinstance(body, str) else body
+    console.print(Padding(text, (0, 0, 0, indent + 2)))
+
+
+def _outcome(outcome: Outcome, sample: Sample, console: Console) -> None:
+    from rich.text import Text
+
+    console.print()
+    line = Text.assemble((f"── {plain(outcome.judge)}  ", "bold cyan"))
+    match outcome:
+        case Verdict():
+            line.append_text(Text.assemble(_label(outcome.label), f"  score {decimal(outcome.score)}"))
+            line.append(f"  probability {decimal(outcome.probability)}")
+            if outcome.mass is not None:
+                line.append(f"  mass {decimal(outcome.mass)}")
+        case Failure():
+            line.append(f"failed: {outcome.code}", style="bold yellow")
+        case Abstention():
+            line.append(f"abstained: {outcome.reason}", style="bold yellow")
+    console.print(line.append(f"  {duration(outcome.seconds)}", style="dim"))
+    if isinstance(outcome, Verdict):
+        _verdict(outcome, sample, console)
+    else:
+        _block(console, "message", plain(outcome.message))
+
+
+def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
+    if verdict.explanation:
+        flipped = ", which leads to another label" if verdict.explanation_agrees is False else ""
+        _block(console, f"explanation{flipped}", plain(verdict.explanation))
+    for number, claim in enumerate(verdict.claims, 1):
+        _block(console, f"claim {number}: {claim.kind}", "\n".join(_claim(claim, sample)))
+    if verdict.details:
+        _block(console, "details", _json(verdict.details))
+
+
+def _claim(claim: Claim, sample: Sample) -> Iterator[str]:
+    yield f"output   “{_quoted(sample.output or '', claim.output_quote)}”"
+    if claim.context_quote is not None:
+        index = claim.context_index or 0
+        source = sample.context[index] if index < len(sample.context) else ""
+        yield f"context  “{_quoted(source, claim.context_quote)}”"
+    if claim.reasoning:
+        yield plain(claim.reasoning)
+
+
+def _quoted(text: str, span: Span) -> str:
+    return plain(text[span.start : span.end])
+
+
+def _step(number: int, step: Step, console: Console) -> None:
+    _block(console, f"step {number}: {step.verb}, {duration(step.seconds)}", _tokens(step), indent=2)
+    for role, text in step.prompt:
+        _block(console, role, plain(text), indent=4)
+    _block(console, "result", _json(step.result), indent=4)
+
+
+def _tokens(step: Step) -> str:
+    usage = step.usage
+    return f"{usage.prompt} tokens read ({usage.cached} from cache), {usage.generated} written"
+
+
+def _json(value: object) -> str:
+    return plain(json.dumps(value, ensure_ascii=False, indent=2, default=str))

@@ -1,0 +1,129 @@
+"""What a report says, as plain frozen values that become JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from magistrate.report.baselines import Baseline
+from magistrate.stats.classification import Classification
+from magistrate.types import HALLUCINATED, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run besides its outcomes.
+
+    `n_total` is how many samples each judge was to judge; `seconds` the wall clock of the whole run,
+    None while it is unknown.
+    """
+
+    id: str
+    name: str
+    dataset: str
+    status: str
+    n_total: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeReport:
+    """One judge's part in a run.
+
+    `n_total` samples were to be judged, `n_judged` have an outcome, `n_ok` a verdict. Of the judged,
+    `n_labelled` carry a gold label `faithful` or `hallucinated`; `n_measured` of these also have a
+    verdict with such a label, and `result` (None if there are none) rests on them alone. `other_gold`
+    and `other_verdicts` count labels of other names, which no metric counts. `verdicts` and `gold`
+    count labels of verdicts and of judged samples. `baselines` are over all labelled samples judged.
+    `seconds_mean` and `seconds_median` are of all outcomes, wall clock, None without any.
+    `flips` of `n_explained` explanations led to another label than the verdict's.
+    """
+
+    judge: str
+    n_total: int
+    n_judged: int
+    n_ok: int
+    n_labelled: int
+    n_measured: int
+    other_gold: int
+    other_verdicts: int
+    failures: Mapping[str, int]
+    abstentions: Mapping[str, int]
+    verdicts: Mapping[str, int]
+    gold: Mapping[str, int]
+    result: Classification | None
+    baselines: tuple[Baseline, ...]
+    seconds_mean: float | None
+    seconds_median: float | None
+    usage: Usage
+    n_explained: int
+    flips: int
+    recipe: str | None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def coverage(self) -> float | None:
+        """`n_ok / n_total`, in [0, 1]; None for a run of no samples."""
+        return self.n_ok / self.n_total if self.n_total else None
+
+    @property
+    def hallucinated_share(self) -> float | None:
+        """Share of the verdicts that say hallucinated, in [0, 1]; None without a verdict."""
+        return self.verdicts.get(HALLUCINATED, 0) / self.n_ok if self.n_ok else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `metrics` and `confusion` are empty where nothing could be measured."""
+        result = self.result
+        return {
+            "n_ok": self.n_ok,
+            "n_total": self.n_total,
+            "n_judged": self.n_judged,
+            "n_labelled": self.n_labelled,
+            "n_measured": self.n_measured,
+            "coverage": self.coverage,
+            "metrics": {name: e.to_dict() for name, e in result.metrics.items()} if result else {},
+            "confusion": result.confusion.to_dict() if result else {},
+            "baselines": {b.name: b.to_dict() for b in self.baselines},
+            "seconds_per_sample": self.seconds_mean,
+            "seconds_per_sample_median": self.seconds_median,
+            "tokens": {
+                "calls": self.usage.calls,
+                "prompt": self.usage.prompt,
+                "cached": self.usage.cached,
+                "generated": self.usage.generated,
+                "forced": self.usage.forced,
+            },
+            "failures": dict(self.failures),
+            "abstentions": dict(self.abstentions),
+            "verdicts": dict(self.verdicts),
+            "hallucinated_share": self.hallucinated_share,
+            "gold": dict(self.gold),
+            "other_labels": {"gold": self.other_gold, "verdicts": self.other_verdicts},
+            "explanations": {"total": self.n_explained, "flips": self.flips},
+            "recipe": self.recipe,
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run and what each judge made of it."""
+
+    run: RunFacts
+    judges: tuple[JudgeReport, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values, without NaN or infinity."""
+        run = self.run
+        return {
+            "run": {
+                "id": run.id,
+                "name": run.name,
+                "status": run.status,
+                "n_total": run.n_total,
+                "seconds": run.seconds,
+            },
+            "dataset": run.dataset,
+            "judges": {judge.judge: judge.to_dict() for judge in self.judges},
+        }

@@ -1,0 +1,194 @@
+"""Values to ASCII JSON text and back, losing nothing.
+
+ASCII JSON carries what a database's own text cannot: NUL characters and lone surrogates. What JSON has
+no word for is tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, and `{"$map": [[key, value], …]}` for a
+mapping whose keys are not all strings or could be taken for a tag.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+from magistrate.errors import InputError, StoreError
+from magistrate.types import Claim, Recipe, Sample, Span, Step, Turn, Usage
+
+MAX_DEPTH = 100
+
+
+def dumps(value: Any, *, sort_keys: bool = False) -> str:
+    """`value` as compact ASCII JSON; `InputError` says where a value stands that cannot be stored."""
+    try:
+        return json.dumps(
+            _plain(value, "$", 0),
+            sort_keys=sort_keys,
+            separators=(",", ":"),
+            allow_nan=False,
+            check_circular=False,
+        )
+    except ValueError as error:
+        raise InputError(f"a value cannot be stored: {error}") from error
+
+
+def loads(text: str) -> Any:
+    """What `dumps` was given; `StoreError` where the text is damaged."""
+    try:
+        return json.loads(text, object_hook=_untagged)
+    except ValueError as error:
+        raise StoreError(f"a stored document is damaged ({error}); restore the store from a copy") from error
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(float(value))}
+    if depth >= MAX_DEPTH:
+        raise InputError(f"a value is nested deeper than {MAX_DEPTH} levels or contains itself; flatten it")
+    if isinstance(value, tuple | list):
+        items = [_plain(item, f"{where}[{place}]", depth + 1) for place, item in enumerate(value)]
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and key[:1] != "$" for key in value):
+            return {key: _plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+        pairs = [
+            [_plain(key, f"{where} key", depth + 1), _plain(item, f"{where}.{key}", depth + 1)]
+            for key, item in value.items()
+        ]
+        return {"$map": pairs}
+    raise InputError(
+        f"{where} is a {type(value).__name__}, which cannot be stored; "
+        "known: None, bool, int, float, str, list, tuple, mapping; convert it first"
+    )
+
+
+def _untagged(value: dict[str, Any]) -> Any:
+    if len(value) == 1:
+        if "$tuple" in value:
+            return tuple(value["$tuple"])
+        if "$float" in value:
+            return float(value["$float"])
+        if "$map" in value:
+            return dict(value["$map"])
+    return value
+
+
+# --- samples ------------------------------------------------------------------------------------
+
+
+def sample_body(sample: Sample) -> str:
+    """A sample's canonical content: everything but its id; fields that hold nothing are left out."""
+    fields = {
+        "output": sample.output,
+        "context": list(sample.context),
+        "input": sample.input,
+        "expected": sample.expected,
+        "messages": [[turn.role, turn.text] for turn in sample.messages],
+        "alternatives": list(sample.alternatives),
+        "label": sample.label,
+        "spans": [_span(span) for span in sample.spans],
+        "metadata": dict(sample.metadata),
+    }
+    kept = {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+    return dumps(kept, sort_keys=True)
+
+
+def sample_key(body: str) -> str:
+    """The sha256 of a sample's canonical content, in hexadecimal."""
+    return sha256(body.encode("ascii")).hexdigest()
+
+
+def sample_from(sample_id: str, body: str) -> Sample:
+    """The sample that `sample_body` was given."""
+    fields = loads(body)
+    return Sample(
+        id=sample_id,
+        output=fields.get("output"),
+        context=tuple(fields.get("context", ())),
+        input=fields.get("input"),
+        expected=fields.get("expected"),
+        messages=tuple(Turn(role, text) for role, text in fields.get("messages", ())),
+        alternatives=tuple(fields.get("alternatives", ())),
+        label=fields.get("label"),
+        spans=tuple(Span(*span) for span in fields.get("spans", ())),
+        metadata=fields.get("metadata", {}),
+    )
+
+
+# --- the parts of outcomes ----------------------------------------------------------------------
+
+
+def claims_plain(claims: Sequence[Claim]) -> list[dict[str, Any]]:
+    """Claims as JSON values."""
+    return [
+        {
+            "kind": claim.kind,
+            "output_quote": _span(claim.output_quote),
+            "context_quote": None if claim.context_quote is None else _span(claim.context_quote),
+            "context_index": claim.context_index,
+            "reasoning": claim.reasoning,
+        }
+        for claim in claims
+    ]
+
+
+def claims_from(values: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
+    """The claims that `claims_plain` was given."""
+    return tuple(
+        Claim(
+            kind=value["kind"],
+            output_quote=Span(*value["output_quote"]),
+            context_quote=None if value["context_quote"] is None else Span(*value["context_quote"]),
+            context_index=value["context_index"],
+            reasoning=value["reasoning"],
+        )
+        for value in values
+    )
+
+
+def steps_body(steps: Sequence[Step]) -> str:
+    """Steps as JSON text."""
+    return dumps(
+        [
+            {
+                "verb": step.verb,
+                "prompt": [list(turn) for turn in step.prompt],
+                "result": dict(step.result),
+                "usage": asdict(step.usage),
+                "seconds": step.seconds,
+            }
+            for step in steps
+        ]
+    )
+
+
+def steps_from(body: str) -> tuple[Step, ...]:
+    """The steps that `steps_body` was given."""
+    return tuple(
+        Step(
+            verb=value["verb"],
+            prompt=tuple((role, text) for role, text in value["prompt"]),
+            result=value["result"],
+            usage=Usage(**value["usage"]),
+            seconds=value["seconds"],
+        )
+        for value in loads(body)
+    )
+
+
+def recipes_body(recipes: Mapping[str, Recipe]) -> str:
+    """Recipes by judge as JSON text."""
+    return dumps({judge: asdict(recipe) for judge, recipe in recipes.items()})
+
+
+def recipes_from(body: str) -> dict[str, Recipe]:
+    """The recipes that `recipes_body` was given."""
+    return {judge: Recipe(**value) for judge, value in loads(body).items()}
+
+
+def _span(span: Span) -> list[Any]:
+    return [span.start, span.end, span.kind]

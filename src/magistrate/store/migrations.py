@@ -1,0 +1,127 @@
+"""The schema as numbered steps, only ever appended to: a released step is never edited.
+
+Version `k` of the schema is what the first `k` steps make. Their SQL is frozen text; `tables` follows
+the newest version.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, inspect, text
+
+from magistrate.errors import StoreError
+from magistrate.version import __version__
+
+_KEY = {"sqlite": "INTEGER NOT NULL PRIMARY KEY"}
+
+_FIRST = (
+    """CREATE TABLE runs (
+        number {key},
+        id TEXT NOT NULL UNIQUE,
+        name TEXT,
+        created_at TEXT NOT NULL,
+        finished_at TEXT,
+        status TEXT NOT NULL,
+        dataset TEXT NOT NULL,
+        dataset_digest TEXT NOT NULL,
+        model TEXT NOT NULL,
+        engine_fingerprint TEXT NOT NULL,
+        n_total BIGINT,
+        package_version TEXT NOT NULL,
+        recipes TEXT NOT NULL,
+        settings TEXT NOT NULL
+    )""",
+    "CREATE INDEX runs_name ON runs (name)",
+    "CREATE INDEX runs_dataset ON runs (dataset)",
+    """CREATE TABLE run_tags (
+        run_id TEXT NOT NULL,
+        tag TEXT NOT NULL,
+        PRIMARY KEY (run_id, tag),
+        FOREIGN KEY (run_id) REFERENCES runs (id) ON DELETE CASCADE
+    )""",
+    "CREATE INDEX run_tags_tag ON run_tags (tag)",
+    "CREATE TABLE samples (key TEXT NOT NULL PRIMARY KEY, body TEXT NOT NULL)",
+    """CREATE TABLE run_samples (
+        run_id TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        sample_id TEXT NOT NULL,
+        sample_key TEXT NOT NULL,
+        PRIMARY KEY (run_id, position),
+        UNIQUE (run_id, sample_id),
+        FOREIGN KEY (run_id) REFERENCES runs (id) ON DELETE CASCADE,
+        FOREIGN KEY (sample_key) REFERENCES samples (key) DEFERRABLE INITIALLY DEFERRED
+    )""",
+    "CREATE INDEX run_samples_key ON run_samples (sample_key)",
+    """CREATE TABLE outcomes (
+        id {key},
+        run_id TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        judge TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        label TEXT,
+        score DOUBLE PRECISION,
+        probability DOUBLE PRECISION,
+        code TEXT,
+        seconds DOUBLE PRECISION NOT NULL,
+        calls BIGINT NOT NULL,
+        prompt_tokens BIGINT NOT NULL,
+        cached_tokens BIGINT NOT NULL,
+        generated_tokens BIGINT NOT NULL,
+        forced_tokens BIGINT NOT NULL,
+        body TEXT NOT NULL,
+        UNIQUE (run_id, position, judge),
+        FOREIGN KEY (run_id, position) REFERENCES run_samples (run_id, position) ON DELETE CASCADE
+    )""",
+    """CREATE TABLE steps (
+        outcome_id INTEGER NOT NULL PRIMARY KEY,
+        body TEXT NOT NULL,
+        FOREIGN KEY (outcome_id) REFERENCES outcomes (id) ON DELETE CASCADE
+    )""",
+)
+
+# Counting the outcomes of every run, as the list of runs does, reads this index alone.
+_COUNTS = ("CREATE INDEX outcomes_counts ON outcomes (run_id, judge, kind)",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _COUNTS)
+LATEST = len(MIGRATIONS)
+
+
+def version(connection: Connection) -> int:
+    """The schema version of a store; 0 for an empty database.
+
+    Raises `StoreError` for a database of another program and for a store newer than this package.
+    """
+    names = set(inspect(connection).get_table_names())
+    if not names:
+        return 0
+    if not {"schema_version", "runs", "run_samples"} <= names:
+        raise StoreError(
+            f"it is a database of another program (tables: {', '.join(sorted(names)[:5])}); "
+            "choose another path with --store"
+        )
+    found = int(connection.scalar(text("SELECT max(version) FROM schema_version")) or 0)
+    if found > LATEST:
+        raise StoreError(
+            f"it was written by a newer Magistrate (schema {found}, version {__version__} knows {LATEST}); "
+            "upgrade with: pip install -U magistrate"
+        )
+    return found
+
+
+def upgrade(connection: Connection, *, upto: int = LATEST) -> None:
+    """Apply what is missing up to version `upto`, within the caller's transaction."""
+    done = version(connection)
+    if done == 0:
+        connection.execute(
+            text(
+                "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
+            )
+        )
+    for number in range(done + 1, upto + 1):
+        for statement in MIGRATIONS[number - 1]:
+            connection.exec_driver_sql(statement.format(key=_KEY[connection.dialect.name]))
+        connection.execute(
+            text("INSERT INTO schema_version (version, applied_at) VALUES (:version, :applied_at)"),
+            {"version": number, "applied_at": datetime.now(UTC).isoformat(timespec="seconds")},
+        )

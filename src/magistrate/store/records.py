@@ -1,0 +1,50 @@
+"""What the store says about a run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from magistrate.types import Recipe
+
+FinishedStatus = Literal["done", "interrupted", "failed"]
+Status = Literal["running", "done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run: what judged what, how far it came, and how many outcomes of each kind it has.
+
+    `number` counts the runs of a store in the order they were created. Times are in UTC;
+    `finished_at` is None while `status` is `running`, which a killed run stays. `n_total` is how many
+    samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are the keys
+    of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges together.
+    """
+
+    id: str
+    number: int
+    name: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    status: Status
+    dataset: str
+    dataset_digest: str
+    model: str
+    engine_fingerprint: str
+    n_total: int | None
+    package_version: str
+    recipes: Mapping[str, Recipe]
+    settings: Mapping[str, Any]
+    tags: tuple[str, ...]
+    judges: tuple[str, ...]
+    n_samples: int
+    n_verdicts: int
+    n_failures: int
+    n_abstentions: int
+
+    @property
+    def n_outcomes(self) -> int:
+        """Verdicts, failures and abstentions together."""
+        return self.n_verdicts + self.n_failures + self.n_abstentions

@@ -1,0 +1,158 @@
+"""The tables of the newest schema; `migrations` is what makes them.
+
+Text that comes from outside is kept by `Words`, documents as the ASCII JSON of `codec` in text columns
+(a JSON column type refuses `\\u0000`), so that every string survives, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.types import TypeDecorator
+
+_UNSAFE = re.compile("[\\\\\0\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
+
+
+class Words(TypeDecorator[str]):
+    """Any Python string as database text: backslash, NUL and surrogates become `\\uXXXX`."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or not _UNSAFE.search(value):
+            return value
+        return _UNSAFE.sub(lambda found: f"\\u{ord(found.group()):04x}", value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        if value is None or "\\" not in value:
+            return value
+        return _ESCAPED.sub(lambda found: chr(int(found.group(1), 16)), value)
+
+
+class Instant(TypeDecorator[datetime]):
+    """A moment as text in UTC with microseconds, which sorts as time does."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        return None if value is None else datetime.fromisoformat(value)
+
+
+metadata = MetaData()
+
+schema_version = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("applied_at", Text, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", Words, nullable=False, unique=True),
+    Column("name", Words),
+    Column("created_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Column("status", Text, nullable=False),
+    Column("dataset", Words, nullable=False),
+    Column("dataset_digest", Words, nullable=False),
+    Column("model", Words, nullable=False),
+    Column("engine_fingerprint", Words, nullable=False),
+    Column("n_total", BigInteger),
+    Column("package_version", Words, nullable=False),
+    Column("recipes", Text, nullable=False),
+    Column("settings", Text, nullable=False),
+    Index("runs_name", "name"),
+    Index("runs_dataset", "dataset"),
+)
+
+run_tags = Table(
+    "run_tags",
+    metadata,
+    Column("run_id", Words, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("tag", Words, primary_key=True),
+    Index("run_tags_tag", "tag"),
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+# The key's foreign key waits for the commit, so that samples can go before the run that names them.
+run_samples = Table(
+    "run_samples",
+    metadata,
+    Column("run_id", Words, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("sample_id", Words, nullable=False),
+    Column(
+        "sample_key",
+        Text,
+        ForeignKey("samples.key", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+    ),
+    UniqueConstraint("run_id", "sample_id"),
+    Index("run_samples_key", "sample_key"),
+)
+
+# Outcomes name their sample by its position: small keys, and the index reads them in dataset order.
+outcomes = Table(
+    "outcomes",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", Words, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("judge", Words, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("label", Words),
+    Column("score", Double),
+    Column("probability", Double),
+    Column("code", Words),
+    Column("seconds", Double, nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("generated_tokens", BigInteger, nullable=False),
+    Column("forced_tokens", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    UniqueConstraint("run_id", "position", "judge"),
+    ForeignKeyConstraint(
+        ["run_id", "position"], ["run_samples.run_id", "run_samples.position"], ondelete="CASCADE"
+    ),
+    Index("outcomes_counts", "run_id", "judge", "kind"),
+)
+
+# Apart from the outcomes, so that a report never reads past them.
+steps = Table(
+    "steps",
+    metadata,
+    Column("outcome_id", Integer, ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True),
+    Column("body", Text, nullable=False),
+)

@@ -1,0 +1,264 @@
+"""The words of the domain as frozen values: what is judged, what is asked, what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from magistrate import display
+
+FAITHFUL = "faithful"
+HALLUCINATED = "hallucinated"
+
+Direction = Literal["minimize", "maximize"]
+FailureCode = Literal[
+    "invalid_output", "rate_limited", "timeout", "engine_error", "budget", "cancelled", "task_error"
+]
+AbstentionReason = Literal["over_length", "no_context", "uncertain"]
+
+
+# --- what is judged -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Half-open character offsets `[start, end)` into a text, with the kind of what stands there."""
+
+    start: int
+    end: int
+    kind: str = HALLUCINATED
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation that is part of a sample."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One text on trial (`output`) and what it must be faithful to (`context`).
+
+    `label` is `faithful` or `hallucinated` where a person has decided; `spans` are offsets into
+    `output`. `output` is None only before a task has produced it.
+    """
+
+    id: str
+    output: str | None
+    context: tuple[str, ...] = ()
+    input: str | None = None
+    expected: str | None = None
+    messages: tuple[Turn, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    label: str | None = None
+    spans: tuple[Span, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- what a model is asked ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Template text: written by the judge's author, may steer the model."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Text on trial: never becomes template, special token or turn. `name` says which field."""
+
+    text: str
+    name: str = "data"
+
+
+Part = Trusted | Data
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a prompt. A last message of role `assistant` is continued, not answered."""
+
+    role: Literal["system", "user", "assistant"]
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """All parts as one string, as a person would read it."""
+        return "".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages of trusted template text and untrusted data parts."""
+
+    messages: tuple[Message, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Prompt:
+        """A single user message of trusted text."""
+        return cls((Message("user", (Trusted(text),)),))
+
+    def continued(self, *parts: Part) -> Prompt:
+        """This prompt with the beginning of the assistant's answer already written."""
+        return Prompt((*self.messages, Message("assistant", parts)))
+
+    def data(self) -> Iterator[Data]:
+        """Every data part, in order."""
+        for message in self.messages:
+            for part in message.parts:
+                if isinstance(part, Data):
+                    yield part
+
+
+# --- what came out ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and calls spent. `cached` of the `prompt` tokens needed no computation;
+    `forced` of the `generated` tokens were the only ones allowed and were not sampled."""
+
+    calls: int = 0
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    forced: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.generated + other.generated,
+            self.forced + other.forced,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One engine call made on the way to an outcome, kept as evidence.
+
+    `result` holds plain JSON values: the text of a generation, the probabilities of a choice.
+    """
+
+    verb: Literal["generate", "choose", "likelihood"]
+    prompt: tuple[tuple[str, str], ...]
+    result: Mapping[str, Any]
+    usage: Usage
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement of the output, with where it stands and what speaks for or against it."""
+
+    kind: Literal["contradiction", "unsupported", "agreement"]
+    output_quote: Span
+    context_quote: Span | None = None
+    context_index: int | None = None
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What pins a number: rerun with the same recipe, get the same bytes."""
+
+    judge: str
+    model: str
+    fingerprint: str
+    prompt: str
+    constraint: str
+    seed: int
+    n: int
+    package: str
+
+    def line(self) -> str:
+        """The recipe on one line, to stand under every figure."""
+        return (
+            f"judge={self.judge} model={self.model}#{self.fingerprint[:12]} prompt={self.prompt} "
+            f"constraint={self.constraint} seed={self.seed} n={self.n} magistrate={self.package}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A judge's decision on one sample.
+
+    `score` is in [0, 1]; for hallucination judges 1 means hallucinated. `probability` is the
+    engine's own probability of `label`, in [0, 1], or None where the engine had none to give.
+    `mass` is what the offered answers had before renormalizing. `explanation_agrees` is False
+    where the label chosen again from the explanation alone was another.
+    """
+
+    sample_id: str
+    judge: str
+    label: str
+    score: float
+    probability: float | None = None
+    explanation: str | None = None
+    explanation_agrees: bool | None = None
+    mass: float | None = None
+    claims: tuple[Claim, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    usage: Usage = field(default=Usage(), repr=False)
+    seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        facts = [("score", f"{self.score:.3f}"), ("probability", display.percent(self.probability))]
+        facts += [("judge", self.judge), ("sample", self.sample_id)]
+        return display.card(
+            self.label, display.MARK.get(self.label, display.NEUTRAL), facts, self.explanation
+        )
+
+    def __str__(self) -> str:
+        line = f"{self.label} (score {self.score:.3f}, probability {display.percent(self.probability)})"
+        return f"{line}: {display.shorten(self.explanation)}" if self.explanation else line
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A judgement that could not be made. It counts as failed, never as a label."""
+
+    sample_id: str
+    judge: str
+    code: FailureCode
+    message: str
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    usage: Usage = field(default=Usage(), repr=False)
+    seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        return display.card(f"failed: {self.code}", display.NEUTRAL, [("judge", self.judge)], self.message)
+
+    def __str__(self) -> str:
+        return f"failed ({self.code}): {display.shorten(self.message)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """A judge that declined, with the reason. It counts as abstained, never as a label."""
+
+    sample_id: str
+    judge: str
+    reason: AbstentionReason
+    message: str
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    usage: Usage = field(default=Usage(), repr=False)
+    seconds: float = 0.0
+
+    def _repr_html_(self) -> str:
+        return display.card(
+            f"abstained: {self.reason}", display.NEUTRAL, [("judge", self.judge)], self.message
+        )
+
+    def __str__(self) -> str:
+        return f"abstained ({self.reason}): {display.shorten(self.message)}"
+
+
+Outcome = Verdict | Failure | Abstention
