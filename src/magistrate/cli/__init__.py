@@ -52,7 +52,7 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: magistrate judge --context 'Bern has 134,000 people.' --output 'Bern has 2 million people.'",
+    epilog="Example: magistrate judge --context 'Bern has 134,000 people.' --output 'Bern has two million.'",
 )
 @click.version_option(__version__, prog_name="magistrate")
 def command() -> None:

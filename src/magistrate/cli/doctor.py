@@ -125,4 +125,5 @@ def _speed() -> str:
     evaluation.judge(output="It closes at five.", context=context, model=engine)
     loaded = time.perf_counter()
     evaluation.judge(output="Children pay nothing.", context=context, model=engine)
-    return f"first verdict after {loaded - start:.1f} s (with loading), the next in {1000 * (time.perf_counter() - loaded):.0f} ms"
+    next_ms = 1000 * (time.perf_counter() - loaded)
+    return f"first verdict after {loaded - start:.1f} s (with loading), the next in {next_ms:.0f} ms"

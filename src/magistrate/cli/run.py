@@ -9,7 +9,7 @@ import click
 
 from magistrate.cli.options import Assignment, console, json_option, model_options, print_json, store_option
 
-EXAMPLE = "Example: magistrate run answers.jsonl --judge faithfulness --judge hallucination --map context=docs --limit 100"
+EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
 
 
 @click.command(epilog=EXAMPLE)

@@ -42,20 +42,20 @@ def quiet(stage: str, done: int, total: int | None) -> None:
 def claimed(target: Path, report: Report = quiet) -> Iterator[Path]:
     """An empty scratch folder beside `target`, held by this process alone and removed afterwards.
 
-    Waits while another process works on the same target. Scratch that a killed process left is removed
-    first. Errors of the disk become `ModelError`.
+    Waits while another process works on the same target. Scratch that a killed process left is removed.
+    Errors of the disk become `ModelError`.
     """
     with on_disk(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         with _locked(target.parent / f".{target.name}.lock", report):
-            for stale in target.parent.glob(f".{target.name}.partial-*"):
-                shutil.rmtree(stale, ignore_errors=True)
+            _sweep(target)
             # A new name each time: a child of a killed process may still be writing to the old one.
             scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
             try:
                 yield scratch
             finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+                # Such a child may also have written while the old one was swept, so again.
+                _sweep(target)
 
 
 def publish(folder: Path, target: Path, scratch: Path) -> None:
@@ -144,6 +144,11 @@ def _sha256(path: Path, size: int, _modified: int, callback: _Ignored) -> str:
             done += len(chunk)
             callback.report("verify", done, size)
     return digest.hexdigest()
+
+
+def _sweep(target: Path) -> None:
+    for scratch in target.parent.glob(f".{target.name}.partial-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextlib.contextmanager
