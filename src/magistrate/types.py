@@ -203,11 +203,11 @@ class Verdict:
     explanation: str | None = None
     explanation_agrees: bool | None = None
     mass: float | None = None
-    claims: tuple[Claim, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = field(default=(), repr=False)
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
     steps: tuple[Step, ...] = field(default=(), repr=False)
     usage: Usage = field(default=Usage(), repr=False)
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
         facts = [("score", f"{self.score:.3f}"), ("probability", display.percent(self.probability))]
@@ -231,7 +231,7 @@ class Failure:
     message: str
     steps: tuple[Step, ...] = field(default=(), repr=False)
     usage: Usage = field(default=Usage(), repr=False)
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
         return display.card(f"failed: {self.code}", display.NEUTRAL, [("judge", self.judge)], self.message)
@@ -250,7 +250,7 @@ class Abstention:
     message: str
     steps: tuple[Step, ...] = field(default=(), repr=False)
     usage: Usage = field(default=Usage(), repr=False)
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
         return display.card(
