@@ -1,10 +1,11 @@
-# Two commands do everything: `make demo` and `make test`. `make` alone checks all that CI checks.
+# Two commands do everything: `make demo` and `make test`. `make` alone is format check, lint, types and tests.
 
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: all demo test lint format docs lock wheel clean
+.PHONY: all demo test lint format docs lock clean
+.DELETE_ON_ERROR:
 
 all: lint test
 
@@ -38,16 +39,24 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-.venv/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
-	$(PYTHON) -m venv .venv
+# The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.local: .venv/bin/python requirements.lock pyproject.toml
+.venv/.made:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
+		"Python 3.11 to 3.14 is needed and $(PYTHON) is %d.%d; name another one: make PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.local: requirements.lock pyproject.toml | .venv/.made
 	$(PIP) install -r requirements.lock
 	$(PIP) install --no-deps -e .
-	touch $@
+	@touch $@
 
-.venv/.dev: .venv/bin/python requirements-dev.lock pyproject.toml
+.venv/.dev: requirements-dev.lock pyproject.toml | .venv/.made
 	$(PIP) install -r requirements-dev.lock
 	$(PIP) install --no-deps -e .
-	touch $@ .venv/.local
+	@touch $@ .venv/.local

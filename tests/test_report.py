@@ -105,8 +105,8 @@ def test_counts_and_metrics_rest_on_labelled_verdicts_alone() -> None:
     assert judge.gold == {FAITHFUL: 4, HALLUCINATED: 4, "partly": 1}
     assert (judge.n_explained, judge.flips) == (2, 1)
     assert judge.usage == Usage(calls=9, prompt=900, cached=540, generated=90, forced=36)
-    assert judge.seconds_median == 0.5
-    assert judge.seconds_mean == pytest.approx(34 / 10)
+    assert judge.latency_median == 0.5
+    assert judge.seconds_per_sample == pytest.approx(12.5 / 10)
     assert judge.result is not None
     assert judge.result.confusion.to_dict() == {
         "true_positive": 2,
@@ -202,8 +202,30 @@ def test_the_report_as_data_has_the_promised_shape() -> None:
     assert list(judge["baselines"]) == ["majority", "always_hallucinated", "length", "ngram_overlap"]
     for baseline in judge["baselines"].values():
         assert set(baseline) == {*METRICS, "rule"}
-    assert judge["seconds_per_sample"] == pytest.approx(3.4)
+    assert judge["seconds_per_sample"] == pytest.approx(1.25)
+    assert judge["latency_median"] == 0.5
     assert judge["recipe"] == RECIPE.line()
+
+
+def test_the_time_of_a_run_is_shared_among_its_judges() -> None:
+    """However many are in flight at once, the parts add up to the run's wall clock."""
+    samples = alternating(4)
+    outcomes = [verdict(i, 0.9, "slow", seconds=9.0) for i in range(4)]
+    outcomes += [verdict(i, 0.9, "quick", seconds=1.0) for i in range(2)]
+    slow, quick = summary(samples, outcomes, slow="recipe", quick="recipe").judges
+    assert slow.seconds_per_sample is not None
+    assert quick.seconds_per_sample is not None
+    assert 4 * slow.seconds_per_sample + 2 * quick.seconds_per_sample == pytest.approx(12.5)
+    assert slow.seconds_per_sample == pytest.approx(9 * quick.seconds_per_sample)
+
+
+def test_a_run_without_an_end_says_that_its_time_is_not_known() -> None:
+    samples = alternating(2)
+    facts = RunFacts("r1", "first", "quickstart", "running", 2)
+    report = summarize(facts, samples, [verdict(i, 0.9, seconds=3.0) for i in range(2)], {"exact": RECIPE})
+    judge = only(report)
+    assert (judge.seconds_per_sample, judge.latency_median) == (None, 3.0)
+    assert "not known, the run has no end; answered after 3.0 s" in printed(report, 100)
 
 
 def test_a_run_without_anything_is_data_too() -> None:
@@ -371,7 +393,7 @@ failures        1 timeout
 abstentions     1 over_length
 verdicts        4 faithful, 4 hallucinated
 measured on     6 samples: 3 hallucinated, 3 faithful in truth
-time a sample   median 500 ms, mean 3.4 s
+time a sample   1.2 s of the run; answered after 500 ms (median)
 tokens          900 read (540 from cache), 90 written (36 forced), 9 calls
 explanations    1 of 2 lead to another label
 length only     hallucinated where the output has 23 or more characters

@@ -6,11 +6,16 @@ It works under a running loop too, as in a notebook, because it never touches th
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CLEAN_UP = 60.0  # seconds that cancelled work gets to put things in order
 
@@ -20,28 +25,82 @@ _thread: threading.Thread | None = None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end and answer its result; Ctrl-C cancels it and waits until it has cleaned up."""
+    """Run a coroutine to its end and answer its result.
+
+    Ctrl-C cancels it and waits until it has cleaned up; a second Ctrl-C does not wait.
+    """
     loop = _background_loop()
     if threading.current_thread() is _thread:
         work.close()
         raise RuntimeError(
             "this is a synchronous call inside async work of Magistrate; await the async twin instead"
         )
-    ended = threading.Event()
+    outcome: Future[T] = Future()
+    tasks: list[asyncio.Task[T]] = []
 
-    async def tracked() -> T:
-        try:
-            return await work
-        finally:
-            ended.set()
+    def begin() -> None:
+        tasks.append(loop.create_task(work))
+        tasks[0].add_done_callback(functools.partial(_hand_over, outcome))
 
-    future = asyncio.run_coroutine_threadsafe(tracked(), loop)
+    loop.call_soon_threadsafe(begin)
     try:
-        return future.result()
+        return outcome.result()
     except KeyboardInterrupt:
-        future.cancel()
-        ended.wait(CLEAN_UP)
+        loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+        wait([outcome], timeout=CLEAN_UP)
         raise
+
+
+def synchronous(twin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The form of an async function `aNAME` that is called without `await`, with its signature."""
+
+    @functools.wraps(twin)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(twin(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = twin.__name__.removeprefix("a")
+    return call
+
+
+async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `call` answers, called in a thread of its own, so that the loop goes on meanwhile.
+
+    Unlike `asyncio.to_thread` it starts at once, however many others are at work, and a call that
+    nobody waits for any more does not keep the program from ending.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if not ended.done():
+            ended.set_result((value, error))
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = call(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            loop.call_soon_threadsafe(settle, value, error)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), name="magistrate-call", daemon=True).start()
+    value, error = await ended
+    if isinstance(error, StopIteration):
+        raise RuntimeError("StopIteration was raised") from error  # a coroutine may not raise it
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]
+
+
+def _hand_over(outcome: Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        outcome.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
 
 
 def _background_loop() -> asyncio.AbstractEventLoop:
@@ -49,6 +108,13 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_loop.run_forever, name="magistrate-loop", daemon=True)
+            _thread = threading.Thread(target=_serve, args=(_loop,), name="magistrate-loop", daemon=True)
             _thread.start()
         return _loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        # Work that calls sys.exit() stops the loop; it has its answer, and the others go on.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()

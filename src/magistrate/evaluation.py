@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from magistrate import background, resolve
 from magistrate.datasets import Dataset, load
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError
+from magistrate.errors import InputError, StoreError
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
-from magistrate.running import CONCURRENCY, DEADLINE, Judged, Task, judge_one, stream
+from magistrate.running import CONCURRENCY, DEADLINE, Judged, Task, check_stream, judge_one, stream
 from magistrate.types import Failure, Outcome, Recipe, Sample
 from magistrate.version import __version__
 
@@ -100,6 +101,8 @@ def report_of(store: Store, run_id: str) -> Report:
     samples = {sample.id: sample for sample in store.samples(run_id)}
     n_total = max(record.n_total or 0, len(samples))
     seconds = (record.finished_at - record.created_at).total_seconds() if record.finished_at else None
+    if seconds is not None and seconds < 0:
+        seconds = None  # somebody set the clock back meanwhile
     facts = RunFacts(
         id=record.id,
         name=record.name or record.id,
@@ -132,8 +135,19 @@ async def aevaluate(
     concurrency: int = CONCURRENCY,
     deadline: float = DEADLINE,
     watcher: Watcher | None = None,
+    progress: bool = True,
 ) -> Run:
-    """Judge a dataset and answer the stored run; see `evaluate`."""
+    """Judge a dataset (a file, a named set, rows or samples) and answer the stored run.
+
+    `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
+    of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
+    outputs are made first, as when an application is tested. `model` is a catalogue name, a path or an
+    engine; `mapping`, `view`, `limit`, `sample`, `balance` and `seed` say what is read and how, as in
+    `load`; `store` where the run is kept. At most `concurrency` samples are under way, and a verdict
+    may take `deadline` seconds. Every outcome is committed as it comes; a cancelled run, or Ctrl-C in
+    `evaluate`, stops cleanly and keeps what is done. `progress` shows a bar on a terminal, unless
+    `watcher` is told instead. `evaluate` is the same without `await`, also inside a running event loop.
+    """
     from magistrate.store import Store
 
     if not isinstance(dataset, Dataset):
@@ -148,9 +162,14 @@ async def aevaluate(
             need_output=task is None,
         )
     asked = resolve.judges(judges)
-    engine = resolve.engine(model, device=device, threads=threads)
-    recipes = {judge.info.name: recipe(judge, engine, seed) for judge in asked}
+    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    check_stream(asked, engine.info, concurrency, deadline)
+    if watcher is None and progress:
+        from magistrate.report.progress import ProgressBar
+
+        watcher = ProgressBar()
     total = dataset.size
+    recipes = {judge.info.name: recipe(judge, engine, seed) for judge in asked}
     with Store.open(store or default_store()) as opened:
         run_id = opened.create_run(
             dataset=dataset.name,
@@ -163,19 +182,26 @@ async def aevaluate(
             tags=tags,
             settings={"concurrency": concurrency, "deadline": deadline, "judges": list(recipes)},
         )
-        if watcher is not None:
-            watcher.started(run_id, None if total is None else total * len(asked))
         try:
+            if watcher is not None:
+                watcher.started(run_id, None if total is None else total * len(asked))
             n = await _judge_all(opened, run_id, dataset, asked, engine, task, concurrency, deadline, watcher)
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-            opened.finish_run(run_id, "interrupted" if stopped else "failed")
+            with suppress(StoreError):  # where the store itself is what failed, the first error says so
+                if isinstance(error, InputError) and not opened.find_run(run_id).n_samples:
+                    opened.delete(run_id)  # a source of which nothing can be read makes no run
+                else:
+                    opened.finish_run(run_id, "interrupted" if stopped else "failed")
             raise
         finally:
             if watcher is not None:
                 watcher.finished()
         opened.finish_run(run_id, "done", n_total=n)
         return Run(run_id, opened.path)
+
+
+evaluate = background.synchronous(aevaluate)
 
 
 async def _judge_all(
@@ -222,29 +248,6 @@ def _add(store: Store, run_id: str, outcome: Outcome) -> None:
         store.add_outcome(run_id, Failure(outcome.sample_id, outcome.judge, "invalid_output", message))
 
 
-def evaluate(
-    dataset: Source,
-    judges: str | Judge | Sequence[str | Judge] = resolve.DEFAULT_JUDGE,
-    *,
-    task: Task | None = None,
-    progress: bool = True,
-    **options: Any,
-) -> Run:
-    """Judge a dataset: a file, a named set, rows or samples; works inside a running event loop too.
-
-    `judges` are names or objects. With `task`, a callable of a sample, sync or async, that answers the
-    output (or a mapping with `output` and `context`), the outputs are made first, as when an
-    application is tested. `options` are those of `aevaluate`: model, device, threads, mapping, view,
-    limit, sample, balance, seed, name, tags, store, concurrency, deadline, watcher. Every outcome is
-    committed as it comes; Ctrl-C stops cleanly and keeps what is done.
-    """
-    if progress and "watcher" not in options:
-        from magistrate.report.progress import ProgressBar
-
-        options["watcher"] = ProgressBar()
-    return background.run(aevaluate(dataset, judges, task=task, **options))
-
-
 async def ajudge(
     *,
     output: str,
@@ -257,26 +260,28 @@ async def ajudge(
     deadline: float = DEADLINE,
     id: str = "sample",
 ) -> Outcome:
-    """Judge one output; the answer is a `Verdict`, a `Failure` or an `Abstention`. See `judge`."""
+    """Judge one output: `judge(output=…, context=[…], input=…)`.
+
+    The answer is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object, `model` a
+    catalogue name, a path or an engine; `deadline` is in seconds. `magistrate.judge` is the same without
+    `await`, also inside a running event loop.
+    """
     texts = (context,) if isinstance(context, str) else tuple(context)
     sample = Sample(id=id, output=output, context=texts, input=input)
-    engine = resolve.engine(model, device=device, threads=threads)
-    return await judge_one(sample, resolve.judge(judge), engine, deadline=deadline)
+    asked = resolve.judge(judge)
+    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    check_stream([asked], engine.info, 1, deadline)
+    return await judge_one(sample, asked, engine, deadline=deadline)
 
 
-def judge(**sample: Any) -> Outcome:
-    """Judge one output: `judge(output=…, context=[…], input=…)`; works inside a running event loop too.
-
-    Options are those of `ajudge`: judge, model, device, threads, deadline, id.
-    """
-    return background.run(ajudge(**sample))
+judge = background.synchronous(ajudge)
 
 
 def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
-    """What pins the figures of this judge on this engine."""
+    """What pins the figures of this judge on this engine; its options are part of the judge's name."""
     info = judge.info
     return Recipe(
-        judge=f"{info.name}@{info.version}",
+        judge=f"{_with_options(judge)}@{info.version}",
         model=engine.info.model,
         fingerprint=engine.info.fingerprint,
         prompt=info.prompt,
@@ -285,3 +290,16 @@ def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
         n=n,
         package=__version__,
     )
+
+
+def _with_options(judge: Judge) -> str:
+    """The judge's name with every option that differs from its default, however they were given."""
+    name = judge.info.name.partition(":")[0]
+    if not dataclasses.is_dataclass(judge):
+        return name
+    options = [
+        f"{field.name}={getattr(judge, field.name)}"
+        for field in dataclasses.fields(judge)
+        if field.name != "name" and getattr(judge, field.name) != field.default
+    ]
+    return f"{name}:{','.join(options)}" if options else name

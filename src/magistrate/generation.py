@@ -22,20 +22,19 @@ async def agenerate(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> Any:
-    """Let the model answer `prompt` in the shape of `type`; see `generate`."""
+    """Let the model answer `prompt` in the shape of `type`, and answer an object of that type.
+
+    `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
+    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text. `model` is
+    a catalogue name, a path or an engine; temperature 0 is greedy, else `seed` fixes the draw. The
+    answer always parses; raises `ConstraintError` where a type has no bound. `generate` is the same
+    without `await`, also inside a running event loop.
+    """
     asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt
     shape = None if type is None else constraint(type)
-    engine = resolve.engine(model, device=device, threads=threads)
+    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     return (await engine.generate(asked, shape, sampling=sampling)).value
 
 
-def generate(prompt: str | Prompt, type: Any = None, **options: Any) -> Any:
-    """Let the model answer `prompt` in the shape of `type`, and answer an object of that type.
-
-    `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
-    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text.
-    `options` are those of `agenerate`: model, device, threads, max_tokens, temperature, seed. The
-    answer always parses; raises `ConstraintError` where a type has no bound.
-    """
-    return background.run(agenerate(prompt, type, **options))
+generate = background.synchronous(agenerate)

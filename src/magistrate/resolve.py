@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,6 +17,8 @@ from magistrate.judges.base import Judge
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
 DEFAULT_JUDGE = "faithfulness"
+
+_loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
 
 @cache
@@ -31,21 +34,29 @@ def judge(spec: str | Judge) -> Judge:
     options and values of the wrong type.
     """
     if not isinstance(spec, str):
+        if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
+            raise SpecError(f"a judge is a name or an object such as Faithfulness(), got {spec!r}")
         return spec
     name, colon, options = spec.partition(":")
     known = judge_entries()
     if name not in known:
-        raise SpecError(unknown("judge", name, list(known), "magistrate judges"))
-    kind = known[name].load()
+        raise SpecError(unknown("judge", name, list(known)))
+    try:
+        kind = known[name].load()
+    except (ImportError, AttributeError) as error:
+        raise SpecError(f"judge {name!r} ({known[name].value}) cannot be loaded: {error}") from error
     if not colon:
         return _build(kind, name, {"name": name})
-    given = dict(_option(spec, word) for word in options.split(","))
+    words = [_option(spec, word) for word in options.split(",")]
+    given = dict(words)
+    if len(given) < len(words):
+        raise SpecError(f"an option is set twice in {spec!r}")
     return _build(kind, name, {"name": spec, **given})
 
 
 def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
     """One judge or several, from names or objects."""
-    several = [specs] if isinstance(specs, str) or not isinstance(specs, Sequence) else specs
+    several = specs if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
     return [judge(spec) for spec in several]
 
 
@@ -62,7 +73,8 @@ def engine(
         raise SpecError(f"threads must be at least 1, got {threads}")
     from magistrate.engines.catalog import default
 
-    return _local(str(model) if model is not None else default().name, device, threads)
+    with _loading:
+        return _local(str(model) if model is not None else default().name, device, threads)
 
 
 @cache
@@ -72,11 +84,12 @@ def _local(model: str, device: str | None, threads: int | None) -> Engine:
     return LocalEngine(model, device=device, threads=threads)
 
 
-def unknown(kind: str, name: str, known: Sequence[str], command: str) -> str:
-    """What to say of a name that nothing has, with the nearest ones first."""
+def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:
+    """What to say of a name that nothing `of` that bearer has, with the nearest ones first."""
     near = difflib.get_close_matches(name, known, n=3)
-    meant = f"; did you mean {' or '.join(repr(each) for each in near)}?" if near else ""
-    return f"unknown {kind} {name!r}{meant} Known: {', '.join(known) or 'none'} (see '{command}')"
+    meant = f" (did you mean {' or '.join(repr(each) for each in near)}?)" if near else ""
+    listed = ", ".join(known) or "none"
+    return f"unknown {kind} {name!r}{of}{meant}; known: {listed}; see 'magistrate {see}'"
 
 
 def _option(spec: str, word: str) -> tuple[str, str]:
@@ -93,7 +106,7 @@ def _build(kind: Any, name: str, options: Mapping[str, Any]) -> Judge:
     for option in options:
         if option not in fields:
             choices = [field for field in fields if field != "name"]
-            raise SpecError(unknown(f"option of judge {name!r}", option, choices, "magistrate judges"))
+            raise SpecError(unknown("option", option, choices, of=f" of judge {name!r}"))
     try:
         built: Judge = TypeAdapter(kind).validate_python(dict(options))
     except ValidationError as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from magistrate.engines.base import Engine, require
+from magistrate.background import in_thread
+from magistrate.engines.base import Engine, EngineInfo, require
 from magistrate.engines.wrappers import Recorded
 from magistrate.errors import (
     EngineGone,
@@ -21,7 +22,7 @@ from magistrate.errors import (
     StoreError,
 )
 from magistrate.judges.base import Judge
-from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
 
 Task = Callable[[Sample], Any]
 
@@ -51,24 +52,55 @@ async def judge_one(
     """One judge on one sample, within `deadline` seconds; the outcome carries steps, usage and seconds.
 
     What goes wrong is a `Failure` or, where the sample does not fit, an `Abstention`. Raises only what
-    would fail for every sample: `EngineGone`, `ModelError`, `MissingExtra`.
+    would fail for every sample: `EngineGone`, `ModelError`, `MissingExtra`, `StoreError`.
     """
     recorded = Recorded(engine, clock)
     start = clock()
     name = judge.info.name
+    outcome: Outcome
     try:
-        async with asyncio.timeout(deadline):
-            outcome = await judge.judge(sample, recorded)
+        async with asyncio.timeout(deadline) as limit:
+            outcome = _sound(await judge.judge(sample, recorded))
     except FATAL:
         raise
     except OverLength as error:
         outcome = Abstention(sample.id, name, "over_length", str(error))
-    except TimeoutError:
-        outcome = Failure(sample.id, name, "timeout", f"no verdict within {deadline:g} seconds")
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
     except Exception as error:
         code: FailureCode = "invalid_output" if isinstance(error, InvalidOutput) else "engine_error"
-        outcome = Failure(sample.id, name, code, f"{type(error).__name__}: {error}")
-    return replace(outcome, steps=tuple(recorded.steps), usage=recorded.usage, seconds=clock() - start)
+        message = f"{type(error).__name__}: {error}"
+        if limit.expired():
+            code, message = "timeout", f"no verdict within {deadline:g} seconds"
+        outcome = Failure(sample.id, name, code, message)
+    return replace(
+        outcome,
+        sample_id=sample.id,
+        judge=name,
+        steps=tuple(recorded.steps),
+        usage=recorded.usage,
+        seconds=clock() - start,
+    )
+
+
+def check_stream(judges: Sequence[Judge], info: EngineInfo, concurrency: int, deadline: float) -> None:
+    """Refuse what could never be judged, before anything is spent.
+
+    Raises `SpecError`, and `CapabilityError` where the engine lacks what a judge needs.
+    """
+    if concurrency < 1:
+        raise SpecError(f"concurrency must be at least 1, got {concurrency}")
+    if not deadline > 0:
+        raise SpecError(f"deadline must be more than 0 seconds, got {deadline}")
+    names = [judge.info.name for judge in judges]
+    if not names:
+        raise SpecError("there is no judge; name one at least")
+    if len(set(names)) != len(names):
+        raise SpecError(f"judges need different names, got {', '.join(names)}")
+    for judge in judges:
+        require(info, judge.info.needs, f"judge {judge.info.name!r}")
 
 
 async def stream(
@@ -84,21 +116,15 @@ async def stream(
 
     Samples are pulled as they are needed, so any number of them can be judged. `task` makes the
     outputs first: it is called with the sample, in a thread unless it is async, and answers the
-    output, or a mapping with `output` and perhaps `context`. At most `concurrency` samples are under
-    way. Raises `CapabilityError` before anything is spent, and what `judge_one` raises.
+    output, or a mapping with `output` and perhaps `context`; a label that was given to another output
+    is dropped. At most `concurrency` samples are under way. Raises what `check_stream` and `judge_one`
+    raise, and what `samples` raise, the last two once all that was under way has come out.
     """
-    if concurrency < 1:
-        raise SpecError(f"concurrency must be at least 1, got {concurrency}")
-    names = [judge.info.name for judge in judges]
-    if not names or len(set(names)) != len(names):
-        raise SpecError(f"judges need different names, and there must be one at least; got {names}")
-    for judge in judges:
-        require(engine.info, judge.info.needs, f"judge {judge.info.name!r}")
+    check_stream(judges, engine.info, concurrency, deadline)
     ready: asyncio.Queue[Judged | Exception | None] = asyncio.Queue(maxsize=4 * concurrency)
-    source = _Source(iter(samples))
-    workers = [
-        asyncio.create_task(_work(source, judges, engine, task, deadline, ready)) for _ in range(concurrency)
-    ]
+    source = _pulled(samples)
+    work = _Work(judges, engine, task, deadline, ready)
+    workers = [asyncio.create_task(work.through(source)) for _ in range(concurrency)]
     failure: Exception | None = None
     try:
         working = len(workers)
@@ -116,59 +142,72 @@ async def stream(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+        source.close()
     if failure is not None:
         raise failure
 
 
-class _Source:
+def _pulled(samples: Iterable[Sample]) -> Generator[Sample]:
     """Samples that several workers pull from, until one of them closes it."""
-
-    def __init__(self, samples: Iterator[Sample]) -> None:
-        self._samples = samples
-        self._closed = False
-
-    def close(self) -> None:
-        self._closed = True
-
-    def __iter__(self) -> Iterator[Sample]:
-        while not self._closed:
-            try:
-                yield next(self._samples)
-            except StopIteration:
-                return
+    yield from samples
 
 
-async def _work(
-    source: _Source,
-    judges: Sequence[Judge],
-    engine: Engine,
-    task: Task | None,
-    deadline: float,
-    ready: asyncio.Queue[Judged | Exception | None],
-) -> None:
-    """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
-    try:
-        for sample in source:
-            for pending in asyncio.as_completed(_outcomes(sample, judges, engine, task, deadline)):
-                await ready.put(await pending)
-    except Exception as error:
-        await ready.put(error)
-    else:
-        await ready.put(None)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every worker does with a sample, and where the outcomes go."""
 
+    judges: Sequence[Judge]
+    engine: Engine
+    task: Task | None
+    deadline: float
+    ready: asyncio.Queue[Judged | Exception | None]
 
-def _outcomes(
-    sample: Sample, judges: Sequence[Judge], engine: Engine, task: Task | None, deadline: float
-) -> list[Awaitable[Judged]]:
-    made = asyncio.ensure_future(_produce(sample, task, deadline))
+    async def through(self, source: Iterable[Sample]) -> None:
+        """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
+        try:
+            for sample in source:
+                await self._sample(sample)
+        except Exception as error:
+            await self.ready.put(error)
+        else:
+            await self.ready.put(None)
 
-    async def one(judge: Judge) -> Judged:
-        produced = await asyncio.shield(made)
+    async def _sample(self, sample: Sample) -> None:
+        """All judges at once; a fatal error of one is raised when the others are through."""
+        produced = await _produce(sample, self.task, self.deadline)
         if isinstance(produced, str):
-            return Judged(sample, Failure(sample.id, judge.info.name, "task_error", produced))
-        return Judged(produced, await judge_one(produced, judge, engine, deadline=deadline))
+            for judge in self.judges:
+                failure = Failure(sample.id, judge.info.name, "task_error", produced)
+                await self.ready.put(Judged(sample, failure))
+            return
+        pending = [self._judge(produced, judge) for judge in self.judges]
+        for result in await asyncio.gather(*pending, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
-    return [one(judge) for judge in judges]
+    async def _judge(self, sample: Sample, judge: Judge) -> None:
+        outcome = await judge_one(sample, judge, self.engine, deadline=self.deadline)
+        await self.ready.put(Judged(sample, outcome))
+
+
+def _sound(outcome: Outcome) -> Outcome:
+    """A judge's answer, if it can be one. Raises `InvalidOutput`."""
+    if not isinstance(outcome, Verdict | Failure | Abstention):
+        raise InvalidOutput(
+            f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
+        )
+    if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
+        raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
+    return outcome
+
+
+def _is_cancelled() -> bool:
+    """Whether a CancelledError means this very task, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+# --- outputs that are made first ----------------------------------------------------------------
 
 
 async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample | str:
@@ -176,28 +215,32 @@ async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample
     if task is None:
         return sample if sample.output is not None else "the sample has no output and no task to produce one"
     try:
-        async with asyncio.timeout(deadline):
-            if inspect.iscoroutinefunction(task):
-                answer = await task(sample)
-            else:
-                answer = await asyncio.to_thread(task, sample)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-    except TimeoutError:
-        return f"the task gave no output within {deadline:g} seconds"
-    except Exception as error:
+        async with asyncio.timeout(deadline) as limit:
+            is_async = inspect.iscoroutinefunction(task)
+            answer = task(sample) if is_async else await in_thread(task, sample)
+            if inspect.isawaitable(answer):
+                answer = await answer
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        return "the task was cancelled"
+    except (Exception, SystemExit) as error:
+        if limit.expired():
+            return f"the task gave no output within {deadline:g} seconds"
         return f"the task failed: {type(error).__name__}: {error}"
     return _with_answer(sample, answer)
 
 
 def _with_answer(sample: Sample, answer: Any) -> Sample | str:
-    if isinstance(answer, str):
-        return replace(sample, output=answer)
-    if isinstance(answer, Mapping) and isinstance(answer.get("output"), str):
-        context = answer.get("context", sample.context)
-        context = (context,) if isinstance(context, str) else tuple(context or ())
-        if all(isinstance(text, str) for text in context):
-            return replace(sample, output=answer["output"], context=context)
-    return (
-        f"the task must answer a text or a mapping with 'output' (and 'context'), not {type(answer).__name__}"
-    )
+    given = answer if isinstance(answer, Mapping) else {"output": answer}
+    output, context = given.get("output"), given.get("context", sample.context)
+    context = (context,) if isinstance(context, str) else context or ()
+    if not isinstance(output, str):
+        found = type(answer).__name__ if answer is not given else f"a mapping whose output is {output!r:.80}"
+        return f"the task must answer a text or a mapping with 'output' (and 'context'), not {found}"
+    if not isinstance(context, Sequence) or not all(isinstance(text, str) for text in context):
+        return f"the task's context must be a text or a list of texts, not {context!r:.80}"
+    if sample.output not in (None, output):
+        # A person's label and spans are about the output that they saw.
+        sample = replace(sample, label=None, spans=())
+    return replace(sample, output=output, context=tuple(context))

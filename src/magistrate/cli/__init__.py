@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
-from magistrate.errors import EngineError, InputError, MagistrateError, MissingExtra, ModelError, StoreError
+from magistrate.cli.options import hush
+from magistrate.errors import EngineError, MagistrateError, ModelError
 from magistrate.version import __version__
 
 COMMANDS = (
@@ -39,13 +43,20 @@ class Commands(click.Group):
         command: click.Command = import_module(f"magistrate.cli.{name}").command
         return command
 
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            hush()  # the reader of a pipe has seen enough
+            return DONE
+
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         from magistrate.resolve import unknown
 
         if args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(unknown("command", args[0], COMMANDS, "magistrate --help"), context)
+            raise click.UsageError(unknown("command", args[0], COMMANDS, see="--help"), context)
         return super().resolve_command(context, args)
 
 
@@ -65,30 +76,39 @@ def main() -> None:
     0 done, 1 a gate failed, 2 bad usage or input, 3 too many failures or the engine is gone,
     130 interrupted.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Foreign text and frames also come out where the locale knows few characters.
+        sys.stdout.reconfigure(errors="replace")
+    code = _run()
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            hush()
+    if code == INTERRUPTED:
+        # Whoever presses Ctrl-C does not want to wait for a model that is still being loaded.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         code = command.main(standalone_mode=False)
+        return code if isinstance(code, int) else DONE
     except click.ClickException as error:
         error.show()
-        sys.exit(BAD_INPUT)
+        return BAD_INPUT
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        return INTERRUPTED
     except MagistrateError as error:
         from magistrate.report.plain import plain
 
         click.echo(f"error: {plain(str(error))}", err=True)
-        sys.exit(exit_code(error))
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; Python would complain once more when it closes stdout.
-        sys.stdout = None
-        sys.exit(DONE)
-    sys.exit(code if isinstance(code, int) else DONE)
+        return exit_code(error)
 
 
 def exit_code(error: MagistrateError) -> int:
-    """What a script should see of an error."""
-    if isinstance(error, InputError | StoreError | MissingExtra):
-        return BAD_INPUT
-    if isinstance(error, ModelError | EngineError):
-        return ENGINE_GONE
-    return BAD_INPUT
+    """What a script should see of an error: 3 where no model can answer, else 2."""
+    return ENGINE_GONE if isinstance(error, ModelError | EngineError) else BAD_INPUT

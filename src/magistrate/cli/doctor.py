@@ -12,7 +12,8 @@ from typing import Literal
 
 import click
 
-from magistrate.cli.options import json_option, print_json, print_table
+from magistrate.cli.options import json_option, print_json
+from magistrate.cli.tables import print_table
 
 EXTRAS = {
     "local": ("openvino", "openvino-genai", "tokenizers", "gguf"),
@@ -41,7 +42,8 @@ def command(quick: bool, as_json: bool) -> int:
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
-        print_table(["", "what", "detail"], [[each.state, each.what, each.detail] for each in findings])
+        rows = [[each.what, each.state, each.detail] for each in findings]
+        print_table(["what", "state", "detail"], rows, wrapped={"detail": 30})
     return GATE_FAILED if any(each.state == "missing" for each in findings) else DONE
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from magistrate.cli.options import open_store, store_option
+from magistrate.cli.options import json_option, open_store, print_json, store_option
 
 EXAMPLE = "Example: magistrate export last --to verdicts.csv"
 
@@ -18,7 +18,8 @@ EXAMPLE = "Example: magistrate export last --to verdicts.csv"
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @store_option
-def command(run: str, target: Path, force: bool, store: str | None) -> None:
+@json_option
+def command(run: str, target: Path, force: bool, store: str | None, as_json: bool) -> None:
     """Write every outcome of RUN with its sample, one row each."""
     from magistrate.report.export import export
 
@@ -26,4 +27,7 @@ def command(run: str, target: Path, force: bool, store: str | None) -> None:
         record = opened.find_run(run)
         samples = {sample.id: sample for sample in opened.samples(record.id)}
         written = export(samples, opened.outcomes(record.id), target, replace=force)
-    click.echo(f"{written} rows in {target}")
+    if as_json:
+        print_json({"run": record.id, "file": str(target), "rows": written})
+    else:
+        click.echo(f"{written} rows in {target}")

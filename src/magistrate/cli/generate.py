@@ -30,9 +30,13 @@ EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' 
 @click.option(
     "--trace", is_flag=True, help="Show, step by step, what the model wanted and what the mask removed."
 )
-@click.option("--max-tokens", type=click.IntRange(1), default=512, show_default=True)
-@click.option("--temperature", type=click.FloatRange(0), default=0.0, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=512, show_default=True, help="How long it may get."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 takes the likeliest."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="For a temperature above 0.")
 @model_options
 @json_option
 def command(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
-from magistrate.cli.options import TextOrFile, console, json_option, model_options, print_json
+from magistrate.cli.options import TextOrFile, as_data, console, json_option, model_options, print_json
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
@@ -41,31 +39,24 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
-    from magistrate import evaluation
+    from magistrate import evaluation, resolve
     from magistrate.cli import DONE, ENGINE_GONE
-    from magistrate.report import outcome_panel
+    from magistrate.report.terminal import print_outcome
     from magistrate.types import Failure, Sample
 
+    asked = resolve.judges(judges)
+    engine = resolve.engine(model, device=device, threads=threads)
     outcomes = [
         evaluation.judge(
-            output=output,
-            context=context,
-            input=input,
-            judge=judge,
-            model=model,
-            device=device,
-            threads=threads,
-            deadline=deadline,
+            output=output, context=context, input=input, judge=each, model=engine, deadline=deadline
         )
-        for judge in judges
+        for each in asked
     ]
     if as_json:
-        plain = [{"kind": type(each).__name__.lower(), **asdict(each)} for each in outcomes]
-        for each in plain:
-            if not steps:
-                del each["steps"]
-        print_json(plain[0] if len(plain) == 1 else plain)
+        data = [as_data(each, steps=steps) for each in outcomes]
+        print_json(data[0] if len(data) == 1 else data)
     else:
         sample = Sample(id="sample", output=output, context=context, input=input)
-        outcome_panel(sample, outcomes, console(), steps=steps)
+        for outcome in outcomes:
+            print_outcome(outcome, sample, console(), steps=steps)
     return ENGINE_GONE if any(isinstance(each, Failure) for each in outcomes) else DONE

@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-from magistrate.cli.options import json_option, print_json, print_table
+from magistrate.cli.options import json_option, print_json
+from magistrate.cli.tables import print_table
 
 EXAMPLE = "Example: magistrate judges; magistrate run quickstart --judge faithfulness:prior=empty_context"
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@click.command(epilog=EXAMPLE)
 @json_option
-@click.pass_context
-def command(context: click.Context, as_json: bool) -> None:
+def command(as_json: bool) -> None:
     """List the judges that are installed. Options are set as NAME:option=value,option=value."""
-    if context.invoked_subcommand is not None:
-        return
-    described = [_describe(name) for name in _names()]
+    from magistrate.resolve import judge_entries
+
+    described = [_describe(name) for name in judge_entries()]
     if as_json:
         print_json(described)
         return
     print_table(
-        ["judge", "what it does", "needs of the engine", "options"],
+        ["judge", "what it does", "needs", "options"],
         [
             [
                 f"{each['name']}@{each['version']}",
@@ -34,13 +34,9 @@ def command(context: click.Context, as_json: bool) -> None:
             ]
             for each in described
         ],
+        wrapped={"what it does": 24, "needs": 12, "options": 20},
+        spare=("needs",),
     )
-
-
-def _names() -> list[str]:
-    from magistrate.resolve import judge_entries
-
-    return list(judge_entries())
 
 
 def _describe(name: str) -> dict[str, Any]:

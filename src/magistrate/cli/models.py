@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, print_table
+from magistrate.cli.options import console, json_option, print_json
+from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,18 +47,20 @@ def list_models(as_json: bool) -> None:
         )
         return
     print_table(
-        ["model", "here", "size", "context", "licence", "notes"],
+        ["model", "here", "size", "context", "notes", "licence"],
         [
             [
                 model.name + (" (default)" if model.default else ""),
                 "yes" if is_pulled(model) else "no",
                 f"{model.size / 1e6:,.0f} MB",
                 f"{model.context_length:,}",
-                model.licence,
                 model.notes,
+                model.licence,
             ]
             for model in models
         ],
+        wrapped={"notes": 20, "licence": 12},
+        spare=("licence",),
     )
 
 
@@ -79,13 +82,17 @@ def pull(name: str | None, as_json: bool) -> None:
 
 @command.command(epilog="Example: magistrate models path smollm2-135m-instruct")
 @click.argument("name")
-def path(name: str) -> None:
+@json_option
+def path(name: str, as_json: bool) -> None:
     """Print the folder that the engine loads for NAME (also a GGUF file or an OpenVINO folder)."""
     from magistrate.engines.catalog import locate
 
     with Stages(console(error=True)) as stages:
         folder = locate(name, stages.report)
-    click.echo(folder)
+    if as_json:
+        print_json({"name": name, "path": str(folder)})
+    else:
+        click.echo(folder)
 
 
 class Stages:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from magistrate.store import Store
+    from magistrate.types import Outcome
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -76,11 +79,28 @@ def json_option(function: Decorated) -> Decorated:
 
 
 def open_store(place: str | None) -> Store:
-    """The store named by `--store`, or the usual one."""
+    """The store named by `--store`, or the usual one; unlike a run, reading makes none.
+
+    Raises `SpecError` where there is no such file.
+    """
+    from magistrate.errors import SpecError
     from magistrate.home import default_store
     from magistrate.store import Store
+    from magistrate.store.connect import sqlite_path
 
-    return Store.open(place or default_store())
+    path = sqlite_path(place or default_store())
+    if not path.exists():
+        advice = "check --store" if place else "make one with: magistrate run quickstart"
+        raise SpecError(f"there is no store of runs at {path}; {advice}")
+    return Store.open(path)
+
+
+def as_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
+    """An outcome as plain values, headed by its `kind`."""
+    data = {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
+    if not steps:
+        del data["steps"]
+    return data
 
 
 def print_json(value: Any) -> None:
@@ -89,23 +109,20 @@ def print_json(value: Any) -> None:
 
 
 def console(*, error: bool = False) -> Console:
-    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else."""
+    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else.
+
+    A reader that has seen enough is for `main` to notice, as everywhere else.
+    """
     from rich.console import Console
 
-    return Console(stderr=error, markup=False, emoji=False, highlight=False)
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Terminal(stderr=error, markup=False, emoji=False, highlight=False)
 
 
-def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A plain table without frame; every cell is foreign text."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from magistrate.report.plain import plain
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    console().print(table)
+def hush() -> None:
+    """Let nothing more be written to standard output, whose reader is gone."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

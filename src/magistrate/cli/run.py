@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import Assignment, console, json_option, model_options, print_json, store_option
+from magistrate.cli.options import (
+    Assignment,
+    console,
+    hush,
+    json_option,
+    model_options,
+    print_json,
+    store_option,
+)
 
+if TYPE_CHECKING:
+    from magistrate.datasets import Problem
+    from magistrate.report import Report
+    from magistrate.report.gates import Gate
+
+PROBLEMS_TOLD = 10
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
 
 
@@ -66,37 +82,35 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge DATA: a named set, a .jsonl or .csv file (also .gz), or - for JSONL on standard input."""
-    from magistrate import background, evaluation
-    from magistrate.cli import DONE, ENGINE_GONE, GATE_FAILED, INTERRUPTED
+    from magistrate import evaluation, resolve
+    from magistrate.cli import INTERRUPTED
     from magistrate.datasets import load
     from magistrate.home import default_store
-    from magistrate.report import render
     from magistrate.report.gates import Gate
     from magistrate.report.progress import ProgressBar
 
-    checks = [Gate.parse(gate) for gate in gates]
+    asked = resolve.judges(judges)
+    checks = [Gate.parse(gate, [judge.info.name for judge in asked]) for gate in gates]
     dataset = load(
         data, mapping=dict(mapping), view=view, limit=limit, sample=sample, balance=balance, seed=seed
     )
-    bar = ProgressBar(console(error=True))
+    bar = ProgressBar(console(error=True), lines=True)
     place = Path(store) if store else default_store()
     interrupted = False
     try:
-        run = background.run(
-            evaluation.aevaluate(
-                dataset,
-                list(judges),
-                model=model,
-                device=device,
-                threads=threads,
-                name=name,
-                tags=tags,
-                seed=seed,
-                store=place,
-                concurrency=concurrency,
-                deadline=deadline,
-                watcher=bar,
-            )
+        run = evaluation.evaluate(
+            dataset,
+            asked,
+            model=model,
+            device=device,
+            threads=threads,
+            name=name,
+            tags=tags,
+            seed=seed,
+            store=place,
+            concurrency=concurrency,
+            deadline=deadline,
+            watcher=bar,
         )
     except KeyboardInterrupt:
         if bar.run_id is None:
@@ -104,16 +118,37 @@ def command(
         interrupted = True
         run = evaluation.Run(bar.run_id, place)
     report = run.summary()
-    problems = dataset.problems
-    if as_json:
-        print_json({**report.to_dict(), "problems": [str(problem) for problem in problems]})
-    else:
-        render(report, console())
-        click.echo(f"\nrun {run.id}: see 'magistrate show {run.id}'")
-    _tell_problems(problems)
+    _print(report, dataset.problems, as_json)
     if interrupted:
         click.echo(f"interrupted; what was judged is kept in run {run.id}", err=True)
         return INTERRUPTED
+    return _code(report, checks, max_failures)
+
+
+def _print(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
+    """The report and the rows that were left out; whoever has stopped reading misses it, no more."""
+    from magistrate.report import render
+    from magistrate.report.plain import plain
+
+    try:
+        if as_json:
+            print_json({**report.to_dict(), "problems": [str(problem) for problem in problems]})
+        else:
+            render(report, console())
+            click.echo(f"\nrun {report.run.id}: see 'magistrate show {report.run.id}'")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        hush()
+    for problem in problems[:PROBLEMS_TOLD]:
+        click.echo(f"left out {plain(str(problem))}", err=True)
+    if len(problems) > PROBLEMS_TOLD:
+        click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
+
+
+def _code(report: Report, checks: Sequence[Gate], max_failures: float) -> int:
+    """What a script should see of the figures; why it is not 0 is said on standard error."""
+    from magistrate.cli import DONE, ENGINE_GONE, GATE_FAILED
+
     failed = sum(sum(judge.failures.values()) for judge in report.judges)
     total = sum(judge.n_judged for judge in report.judges)
     if total and failed / total > max_failures:
@@ -121,16 +156,7 @@ def command(
             f"{failed} of {total} judgements failed, more than --max-failures {max_failures:g}", err=True
         )
         return ENGINE_GONE
-    broken = [reason for gate in checks for reason in gate.broken(report)]
+    broken = [reason for check in checks for reason in check.broken(report)]
     for reason in broken:
         click.echo(f"gate failed: {reason}", err=True)
     return GATE_FAILED if broken else DONE
-
-
-def _tell_problems(problems: Sequence[object]) -> None:
-    from magistrate.report.plain import plain
-
-    for problem in problems[:10]:
-        click.echo(f"left out {plain(str(problem))}", err=True)
-    if len(problems) > 10:
-        click.echo(f"… and {len(problems) - 10} more rows that cannot be read", err=True)

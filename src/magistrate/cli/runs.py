@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import json_option, open_store, print_json, print_table, store_option
+from magistrate.cli.options import json_option, open_store, print_json, store_option
+from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
     from magistrate.store import RunRecord
@@ -27,16 +30,23 @@ def command(
     """List runs, newest first. RUN is an id, the beginning of one, a name, or 'last'."""
     if context.invoked_subcommand is not None:
         return
-    with open_store(store) as opened:
-        records = opened.runs(limit=limit, tag=tag, dataset=dataset)
+    from magistrate.home import default_store
+
+    records: list[RunRecord] = []
+    if store is not None or default_store().exists():
+        with open_store(store) as opened:
+            records = opened.runs(limit=limit, tag=tag, dataset=dataset)
     if as_json:
         print_json([as_data(record) for record in records])
     elif not records:
-        click.echo("no runs yet; begin with: magistrate run quickstart")
+        asked = tag is not None or dataset is not None
+        click.echo("no such runs" if asked else "no runs yet; begin with: magistrate run quickstart")
     else:
         print_table(
-            ["run", "name", "dataset", "judges", "outcomes", "failed", "status"],
+            ["run", "name", "dataset", "judges", "outcomes", "status", "tags"],
             [_row(each) for each in records],
+            wrapped={"judges": 14, "status": 11, "tags": 8},
+            spare=("tags", "outcomes", "name"),
         )
 
 
@@ -44,10 +54,12 @@ def command(
 @click.argument("run")
 @click.argument("name")
 @store_option
-def rename(run: str, name: str, store: str | None) -> None:
+@json_option
+def rename(run: str, name: str, store: str | None, as_json: bool) -> None:
     """Give RUN another NAME."""
     with open_store(store) as opened:
-        click.echo(f"{opened.rename(run, name).id} is now {name}")
+        record = opened.rename(run, name)
+    _tell(record, f"{record.id} is now {record.name}", as_json)
 
 
 @command.command(epilog="Example: magistrate runs tag last baseline --remove draft")
@@ -55,29 +67,49 @@ def rename(run: str, name: str, store: str | None) -> None:
 @click.argument("tags", nargs=-1)
 @click.option("--remove", multiple=True, help="A tag to take away; repeatable.")
 @store_option
-def tag(run: str, tags: tuple[str, ...], remove: tuple[str, ...], store: str | None) -> None:
+@json_option
+def tag(run: str, tags: tuple[str, ...], remove: tuple[str, ...], store: str | None, as_json: bool) -> None:
     """Add TAGS to RUN."""
     with open_store(store) as opened:
         record = opened.tag(run, add=tags, remove=remove)
-    click.echo(f"{record.id}: {', '.join(record.tags) or 'no tags'}")
+    _tell(record, f"{record.id}: {', '.join(record.tags) or 'no tags'}", as_json)
 
 
 @command.command(epilog="Example: magistrate runs delete 20261121-143012-x7k2 --yes")
 @click.argument("run")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
-def delete(run: str, yes: bool, store: str | None) -> None:
+@json_option
+def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
     """Delete RUN with its outcomes."""
     with open_store(store) as opened:
         record = opened.find_run(run)
-        if not yes:
-            click.confirm(f"delete {record.id} with {record.n_outcomes} outcomes?", abort=True)
+        if not yes and not _confirmed(record):
+            click.echo("nothing was deleted", err=True)
+            return
         opened.delete(record.id)
-    click.echo(f"deleted {record.id}")
+    _tell(record, f"deleted {record.id}", as_json)
+
+
+def _confirmed(record: RunRecord) -> bool:
+    """What a person says, if there is one to ask."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"deleting {record.id} takes --yes where nobody can be asked")
+    return click.confirm(f"delete {record.id} with {record.n_outcomes} outcomes?", err=True)
+
+
+def _tell(record: RunRecord, words: str, as_json: bool) -> None:
+    from magistrate.report.plain import plain
+
+    if as_json:
+        print_json(as_data(record))
+    else:
+        click.echo(plain(words))
 
 
 def as_data(record: RunRecord) -> dict[str, Any]:
     """A run as plain values."""
+    n = max(record.n_total or 0, record.n_samples)
     return {
         "id": record.id,
         "name": record.name,
@@ -94,18 +126,18 @@ def as_data(record: RunRecord) -> dict[str, Any]:
         "n_verdicts": record.n_verdicts,
         "n_failures": record.n_failures,
         "n_abstentions": record.n_abstentions,
-        "recipes": {judge: recipe.line() for judge, recipe in record.recipes.items()},
+        "recipes": {judge: replace(recipe, n=n).line() for judge, recipe in record.recipes.items()},
     }
 
 
 def _row(record: RunRecord) -> list[str]:
-    tags = f" [{', '.join(record.tags)}]" if record.tags else ""
+    failed = f", {record.n_failures} failed" if record.n_failures else ""
     return [
         record.id,
-        (record.name or "") + tags,
+        record.name or "",
         record.dataset,
         ", ".join(record.judges),
         str(record.n_outcomes),
-        str(record.n_failures),
-        record.status,
+        record.status + failed,
+        ", ".join(record.tags),
     ]

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from magistrate.cli.options import console, json_option, open_store, print_json, store_option
+from magistrate.cli.options import as_data, console, json_option, open_store, print_json, store_option
 
 EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 --steps"
 
@@ -36,7 +36,7 @@ def command(run: str, sample: str | None, steps: bool, store: str | None, as_jso
         found = opened.sample(record.id, sample)
         outcomes = list(opened.outcomes(record.id, sample_id=sample, with_steps=steps))
     if as_json:
-        judged = [{"kind": type(each).__name__.lower(), **asdict(each)} for each in outcomes]
+        judged = [as_data(each, steps=steps) for each in outcomes]
         print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})
     else:
         outcome_panel(found, outcomes, console(), steps=steps)

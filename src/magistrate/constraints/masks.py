@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from magistrate.constraints.constraint import Constraint
 
 COMPILED = 256  # compiled constraints kept for a tokenizer
-CLOSERS = ("}", "]", '"', "0", "null", "true", "false")
+FREE = 64  # tokens allowed where text is free; within an enumeration fewer are
+# What a dry run tries first where it has a choice: what ends things, then the shortest values.
+CLOSERS = ("}", "]", "null", "1", "0", '"', "true", "false", ")", ">", ".", ";")
 
 
 class MaskEngine:
@@ -30,9 +33,10 @@ class MaskEngine:
         self.tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(ends))
         self.letter = self._single("a")
         self.quote = self._single('"')
-        self.closers = [token for text in CLOSERS if (token := self._single(text)) is not None]
-        self.brackets = [token for text in "}]" if (token := self._single(text)) is not None]
-        self.digits = [token for text in "0123456789" if (token := self._single(text)) is not None]
+        self.closers = self._known(CLOSERS)
+        self.last = [*self.closers, *self._known("!?\n")]  # white space may go on for ever: only as the last
+        self.brackets = self._known("}]")
+        self.digits = self._known("0123456789")
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def matcher(self, constraint: Constraint) -> Matcher:
@@ -52,7 +56,7 @@ class MaskEngine:
         from llguidance import LLMatcher
 
         try:
-            matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_lark(constraint.grammar))
+            matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_lark(constraint.grammar), log_level=0)
             problem = matcher.get_error() if matcher.is_error() else ""
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -61,6 +65,9 @@ class MaskEngine:
         if problem:
             raise ConstraintError(f"the constraint {constraint.name!r} cannot be compiled: {problem[:500]}")
         return matcher
+
+    def _known(self, texts: Iterable[str]) -> list[int]:
+        return [token for text in texts if (token := self._single(text)) is not None]
 
     def _single(self, text: str) -> int | None:
         tokens = self.tokenizer.tokenize_str(text)
@@ -95,6 +102,9 @@ class Matcher:
     def forced(self) -> list[int]:
         """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
         run = [] if self.stopped else list(self._matcher.compute_ff_tokens())
+        # Text that looks like a special token is tokenized as one, which the grammar then refuses.
+        special = (index for index, token in enumerate(run) if self._engine.tokenizer.is_special_token(token))
+        del run[next(special, len(run)) :]
         if run:
             self.consume(run)
         return run
@@ -109,28 +119,40 @@ class Matcher:
         """An independent copy at the same place."""
         return Matcher(self._engine, self._matcher.deep_copy())
 
-    def inside_string(self, mask: np.ndarray) -> bool:
-        """Free text is being written that a quotation mark would end."""
-        quote, letter = self._engine.quote, self._engine.letter
-        return quote is not None and letter is not None and bool(mask[quote] and mask[letter])
-
     def closes_structure(self, mask: np.ndarray) -> bool:
-        """A string, list or object could be closed now, and closing it is not the end of a number."""
-        if self.inside_string(mask):
-            return True
-        return any(mask[token] for token in self._engine.brackets) and not any(
-            mask[token] for token in self._engine.digits
-        )
+        """A free string, a list or an object could be closed now; never where a number might go on."""
+        quote, letter = self._engine.quote, self._engine.letter
+        if quote is None or letter is None:
+            return False
+        if mask[letter]:
+            return bool(mask[quote] and np.count_nonzero(mask) > FREE and self._quote_closes())
+        return bool(mask[self._engine.brackets].any() and not mask[self._engine.digits].any())
 
     def closer(self, mask: np.ndarray) -> int:
         """An allowed token that brings the end nearer, by the rules that JSON closes with."""
-        if self.inside_string(mask):
-            assert self._engine.quote is not None
-            return self._engine.quote
-        for token in self._engine.closers:
-            if mask[token]:
-                return token
+        quote, letter = self._engine.quote, self._engine.letter
+        if quote is not None and letter is not None and mask[quote]:
+            bracket = not mask[letter] and mask[self._engine.brackets].any()
+            if not bracket and self._quote_closes():
+                return quote
+        few = np.count_nonzero(mask) <= FREE
+        last = np.flatnonzero(mask).tolist() if few else [each for each in self._engine.last if mask[each]]
+        for token in [*last, *self._engine.closers]:
+            if mask[token] and (token not in last or self._ends_with(token)):
+                return int(token)
         return int(np.argmax(mask))
+
+    def _ends_with(self, token: int) -> bool:
+        trial = self.fork()
+        trial.consume([token])
+        return trial.accepting
+
+    def _quote_closes(self) -> bool:
+        """After a quotation mark, which is allowed, text cannot simply go on."""
+        assert self._engine.quote is not None and self._engine.letter is not None
+        trial = self.fork()
+        trial.consume([self._engine.quote])
+        return trial.stopped or not trial.mask()[self._engine.letter]
 
     def shortest_close(self, limit: int) -> list[int] | None:
         """Tokens that complete the text, found by a dry run on a copy; None where `limit` does not suffice.

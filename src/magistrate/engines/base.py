@@ -47,8 +47,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise SpecError(f"max_tokens must be at least 1, got {self.max_tokens}")
-        if self.temperature < 0:
-            raise SpecError(f"temperature must not be negative, got {self.temperature}")
+        if not 0 <= self.temperature < float("inf"):
+            raise SpecError(f"temperature must be finite and not negative, got {self.temperature}")
+        if self.seed < 0:
+            raise SpecError(f"seed must not be negative, got {self.seed}")
         if not 0 < self.top_p <= 1:
             raise SpecError(f"top_p must be in (0, 1], got {self.top_p}")
         if not 0 <= self.min_p < 1:

@@ -19,7 +19,7 @@ from magistrate.engines.base import (
     Sampling,
     check_options,
 )
-from magistrate.errors import EngineGone, InvalidOutput
+from magistrate.errors import EngineGone, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class ScriptedEngine:
 
     A text answers `generate`, label probabilities answer `choose` (their sum is the mass), a list
     of natural log-probabilities answers `likelihood`; an exception is raised. `prompts` keeps what
-    was asked. `delay` seconds pass before each answer. Tokens are counted as words.
+    was asked. `delay` seconds pass before each answer. Tokens are counted as words; a prompt with more
+    of them than `context_window` raises `OverLength`.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class ScriptedEngine:
         context_window: int = 100_000,
         delay: float = 0.0,
     ) -> None:
+        if isinstance(script, str | Mapping):
+            raise SpecError(f"a script is a list of answers or a function, got the single answer {script!r}")
         self._ask = script if callable(script) else None
         self._answers = iter(()) if callable(script) else iter(script)
         self._delay = delay
@@ -72,9 +75,10 @@ class ScriptedEngine:
         check_options(options)
         given = await self._answer(prompt, Mapping)
         mass = sum(given.get(option.label, 0.0) for option in options)
-        if not 0 < mass <= 1 + 1e-9:
+        if not 0 < mass <= 1 + 1e-9 or min(given.values()) < 0:
             raise InvalidOutput(
-                f"the script gives the options a mass of {mass}; it must be in (0, 1]", str(given)
+                f"the script gives the options a mass of {mass}; it must be in (0, 1], and no part negative",
+                str(given),
             )
         shares = {option.label: given.get(option.label, 0.0) / mass for option in options}
         usage = Usage(calls=1, prompt=_words(prompt))
@@ -84,7 +88,10 @@ class ScriptedEngine:
         """The scripted log-probabilities, one for each word of `text`."""
         import numpy as np
 
-        logprobs = np.array(await self._answer(prompt, Sequence), np.float64)
+        given = await self._answer(prompt, Sequence)
+        if isinstance(given, str):
+            raise InvalidOutput(f"the script answers {given!r} where log-probabilities were asked for", given)
+        logprobs = np.array(given, np.float64)
         offsets, end = [], 0
         for word in text.split():
             start = text.index(word, end)
@@ -99,6 +106,8 @@ class ScriptedEngine:
 
     async def _answer(self, prompt: Prompt, kind: Any) -> Any:
         self.prompts.append(prompt)
+        if (words := _words(prompt)) > self.info.context_window:
+            raise OverLength(f"this takes {words} tokens; the window is {self.info.context_window}")
         if self._delay:
             await asyncio.sleep(self._delay)
         if self._ask is not None:

@@ -35,7 +35,8 @@ class Faithfulness:
     `score` is the probability that it is not. `prior="empty_context"` divides out what the same
     prompt would answer with an empty context. `explain` adds a sentence, opened by the decided
     label, from which the label is then chosen once more: a flip is recorded. `threshold` in (0, 1)
-    is the score from which on the label is `hallucinated`.
+    is the score from which on the label is `hallucinated`. An engine that only names its answer gives
+    a score of 0 or 1 and no probability.
     """
 
     name: str = "faithfulness"
@@ -59,9 +60,12 @@ class Faithfulness:
     @property
     def info(self) -> JudgeInfo:
         prompt = builtin("faithfulness")
+        prompts = [prompt, builtin("faithfulness_explanation")] if self.explain else [prompt]
         needs: set[Capability] = {"choose"}
         if self.explain:
             needs |= {"generate", "constraints"}
+        if self.prior != "none":
+            needs |= {"exact_probability"}  # odds cannot be divided out of a bare answer
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
@@ -70,7 +74,7 @@ class Faithfulness:
             direction="minimize",
             reads=("input", "context", "output"),
             needs=frozenset(needs),
-            prompt=prompt.digest,
+            prompt="+".join(each.digest for each in prompts),
             constraint=self.constraint.digest if self.explain else "choice",
         )
 
@@ -112,8 +116,10 @@ class Faithfulness:
             prompt.continued(Trusted(opening)), self.constraint, sampling=Sampling(max_tokens=96)
         )
         explanation = generation.text.strip()
+        if not explanation:
+            return verdict
         again = await engine.choose(
-            builtin("faithfulness_explanation").prompt(explanation=explanation or opening), OPTIONS
+            builtin("faithfulness_explanation").prompt(explanation=explanation), OPTIONS
         )
         return replace(verdict, explanation=explanation, explanation_agrees=again.best == verdict.label)
 

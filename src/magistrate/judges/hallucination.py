@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Hallucination:
     """Scores an output in [0, 1] (1 = hallucinated) with one to `most_reasons` reasons.
 
-    `order` says which the model writes first; `threshold` in [0, 1] from which score on the label is
-    `hallucinated`. Without a context it judges by general knowledge. The score is what the model
-    wrote, not a probability, so the verdict carries none.
+    `order` says which the model writes first; `threshold` in (0, 1] is the score from which on the label
+    is `hallucinated`. Without a context, or with a blank one, it judges by general knowledge. The score
+    is what the model wrote, not a probability, so the verdict carries none.
     """
 
     name: str = "hallucination"
@@ -73,10 +73,11 @@ class Hallucination:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        context = sample.context if any(text.strip() for text in sample.context) else ()
         prompt = builtin("hallucination").prompt(
-            flags=frozenset({self.order}), context=sample.context, input=sample.input, output=sample.output
+            flags=frozenset({self.order}), context=context, input=sample.input, output=sample.output
         )
-        # A token is at least one character; punctuation and keys of the object need a few more.
+        # Room for reasons of a token a character; where that is not enough the engine steers to the end.
         budget = Sampling(max_tokens=self.most_reasons * (self.most_characters + 4) + 32)
         generation = await engine.generate(prompt, self.constraint, sampling=budget)
         score = float(generation.value["score"])

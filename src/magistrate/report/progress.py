@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from magistrate.report.figures import duration
 from magistrate.running import Judged
 from magistrate.types import Failure, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+SECONDS_A_LINE = 10.0
+
 
 class ProgressBar:
-    """Watches a run on standard error; silent where that is not a terminal. Keeps the run's id."""
+    """Watches a run on standard error, and keeps the run's id.
 
-    def __init__(self, console: Console | None = None) -> None:
+    A bar on a terminal; elsewhere nothing or, with `lines`, a line now and then for a log.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        lines: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.run_id: str | None = None
         self._console = console
+        self._lines = lines
+        self._clock = clock
+        self._told = clock()
         self._bar: Any = None
-        self._task: Any = None
         self._right = self._labelled = self._failed = 0
 
     def started(self, run_id: str, total: int | None) -> None:
         """The run exists; `total` outcomes are expected, None if nobody knows."""
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.run_id = run_id
         console = self._console or Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("judging"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            TextColumn("{task.fields[quality]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("judging", total=total, rate="", quality="")
-        self._bar.start()
+        self._lines = self._lines and not console.is_terminal
+        if console.is_terminal or self._lines:
+            self._bar = _bar(console, self._clock)
+            self._bar.add_task("judging", total=total, quality="")
+            self._bar.start()
 
     def judged(self, judged: Judged) -> None:
         """One more outcome."""
+        if self._bar is None:
+            return
         outcome, gold = judged.outcome, judged.sample.label
         self._failed += isinstance(outcome, Failure)
         if isinstance(outcome, Verdict) and gold is not None:
@@ -51,12 +60,55 @@ class ProgressBar:
             self._right += outcome.label == gold
         quality = [f"{self._right / self._labelled:.0%} right"] if self._labelled else []
         quality += [f"{self._failed} failed"] if self._failed else []
-        speed = self._bar.tasks[0].finished_speed or self._bar.tasks[0].speed
-        self._bar.update(
-            self._task, advance=1, quality=", ".join(quality), rate=f"{speed:.1f}/s" if speed else ""
-        )
+        [task] = self._bar.tasks
+        self._bar.update(task.id, advance=1, quality=", ".join(quality))
+        if self._lines and self._clock() - self._told >= SECONDS_A_LINE:
+            self._told = self._clock()
+            self._bar.console.print(_line(task), soft_wrap=True)
 
     def finished(self) -> None:
         """Nothing more will come."""
         if self._bar is not None:
             self._bar.stop()
+
+
+def _bar(console: Console, clock: Callable[[], float]) -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(_rate(task))
+
+    return Progress(
+        TextColumn("judging"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TextColumn("{task.fields[quality]}"),
+        console=console,
+        get_time=clock,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _rate(task: Any) -> str:
+    speed = task.finished_speed or task.speed
+    return f"{speed:.1f}/s" if speed else ""
+
+
+def _line(task: Any) -> str:
+    """`judged 24 of 72, 1.2/s, 40 s left, 54% right, 1 failed`."""
+    left = task.time_remaining
+    facts = [f"judged {task.completed}" + (f" of {task.total}" if task.total is not None else "")]
+    facts += [_rate(task), f"{duration(left)} left" if left else "", task.fields["quality"]]
+    return ", ".join(fact for fact in facts if fact)

@@ -51,6 +51,7 @@ def summarize(
     tallies |= dict(sorted(late.items()))
     cached: dict[frozenset[str], tuple[Baseline, ...]] = {}
     reports = []
+    busy = sum(sum(tally.seconds) for tally in tallies.values())
     for judge, tally in tallies.items():
         if len(tally.judged) > run.n_total:
             raise InputError(
@@ -60,7 +61,8 @@ def summarize(
         if labelled not in cached:
             # In the order of `samples`, so that the order in which outcomes came changes nothing.
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
-        reports.append(tally.report(run.n_total, samples, cached[labelled], recipes.get(judge)))
+        cost = None if run.seconds is None or not busy else run.seconds / busy
+        reports.append(tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost))
     return Report(run, tuple(reports))
 
 
@@ -108,7 +110,9 @@ class _Tally:
         samples: Mapping[str, Sample],
         beside: tuple[Baseline, ...],
         recipe: Recipe | str | None,
+        cost: float | None,
     ) -> JudgeReport:
+        """`cost` is how many seconds of the run stand for one second of an outcome, None if not known."""
         gold = Counter(label for i in self.judged if (label := samples[i].label) is not None)
         verdicts = Counter(label for label, _ in self.said.values())
         measured = sorted(
@@ -134,8 +138,8 @@ class _Tally:
             gold=_sorted(gold),
             result=result if measured else None,
             baselines=beside,
-            seconds_mean=fmean(self.seconds) if self.seconds else None,
-            seconds_median=median(self.seconds) if self.seconds else None,
+            seconds_per_sample=fmean(self.seconds) * cost if self.seconds and cost is not None else None,
+            latency_median=median(self.seconds) if self.seconds else None,
             usage=self.usage,
             n_explained=self.n_explained,
             flips=self.flips,

@@ -101,7 +101,7 @@ def _comparison(report: Report, width: int) -> Table:
             Text(plain(judge.judge)),
             f"{judge.n_ok}/{judge.n_total}",
             *(_estimate(judge.result, metric) for metric in metrics),
-            duration(judge.seconds_median),
+            duration(judge.seconds_per_sample),
         )
     return table
 
@@ -176,7 +176,12 @@ def _fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
         for metric in METRICS:
             if reason := judge.result.metrics[metric].undefined:
                 yield "undefined", f"{NAMES.get(metric, metric)}: {reason}"
-    yield "time a sample", f"median {duration(judge.seconds_median)}, mean {duration(judge.seconds_mean)}"
+    if judge.latency_median is not None:
+        known = judge.seconds_per_sample is not None
+        cost = (
+            f"{duration(judge.seconds_per_sample)} of the run" if known else "not known, the run has no end"
+        )
+        yield "time a sample", f"{cost}; answered after {duration(judge.latency_median)} (median)"
     usage = judge.usage
     yield (
         "tokens",
@@ -219,9 +224,8 @@ def outcome_panel(
     if sample.expected is not None:
         _block(console, "expected", plain(sample.expected))
     for outcome in outcomes:
-        _outcome(outcome, sample, console)
-        for number, step in enumerate(outcome.steps if steps else (), 1):
-            _step(number, step, console)
+        console.print()
+        print_outcome(outcome, sample, console, steps=steps)
 
 
 def _label(label: str) -> tuple[str, str]:
@@ -234,15 +238,15 @@ def _block(console: Console, title: str, body: str | Text, indent: int = 0) -> N
     from rich.text import Text
 
     console.print()
-    console.print(Padding(Text(plain(title), style="dim"), (0, 0, 0, indent)))
+    console.print(Padding(Text(plain(title), style="dim"), (0, 0, 0, indent), expand=False))
     text = Text(body) if isinstance(body, str) else body
-    console.print(Padding(text, (0, 0, 0, indent + 2)))
+    console.print(Padding(text, (0, 0, 0, indent + 2), expand=False))
 
 
-def _outcome(outcome: Outcome, sample: Sample, console: Console) -> None:
+def print_outcome(outcome: Outcome, sample: Sample, console: Console, *, steps: bool = False) -> None:
+    """Print what a judge made of `sample`; with `steps` also what it noted and every engine call."""
     from rich.text import Text
 
-    console.print()
     line = Text.assemble((f"── {plain(outcome.judge)}  ", "bold cyan"))
     match outcome:
         case Verdict():
@@ -259,6 +263,12 @@ def _outcome(outcome: Outcome, sample: Sample, console: Console) -> None:
         _verdict(outcome, sample, console)
     else:
         _block(console, "message", plain(outcome.message))
+    if not steps:
+        return
+    if isinstance(outcome, Verdict) and outcome.details:
+        _block(console, "details", _json(outcome.details))
+    for number, step in enumerate(outcome.steps, 1):
+        _step(number, step, console)
 
 
 def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
@@ -267,8 +277,6 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
         _block(console, f"explanation{flipped}", plain(verdict.explanation))
     for number, claim in enumerate(verdict.claims, 1):
         _block(console, f"claim {number}: {claim.kind}", "\n".join(_claim(claim, sample)))
-    if verdict.details:
-        _block(console, "details", _json(verdict.details))
 
 
 def _claim(claim: Claim, sample: Sample) -> Iterator[str]:

@@ -36,7 +36,10 @@ class JudgeReport:
     verdict with such a label, and `result` (None if there are none) rests on them alone. `other_gold`
     and `other_verdicts` count labels of other names, which no metric counts. `verdicts` and `gold`
     count labels of verdicts and of judged samples. `baselines` are over all labelled samples judged.
-    `seconds_mean` and `seconds_median` are of all outcomes, wall clock, None without any.
+    `seconds_per_sample` is what an outcome cost: the run's wall clock, with loading and with what a task
+    took, shared among the judges by the time that each one's outcomes took, and divided by their number;
+    None where the run's seconds are not known. `latency_median` is the median of the seconds from the
+    beginning of a judgement to its end, waiting for others under way included; None without any.
     `flips` of `n_explained` explanations led to another label than the verdict's.
     """
 
@@ -54,8 +57,8 @@ class JudgeReport:
     gold: Mapping[str, int]
     result: Classification | None
     baselines: tuple[Baseline, ...]
-    seconds_mean: float | None
-    seconds_median: float | None
+    seconds_per_sample: float | None
+    latency_median: float | None
     usage: Usage
     n_explained: int
     flips: int
@@ -85,8 +88,8 @@ class JudgeReport:
             "metrics": {name: e.to_dict() for name, e in result.metrics.items()} if result else {},
             "confusion": result.confusion.to_dict() if result else {},
             "baselines": {b.name: b.to_dict() for b in self.baselines},
-            "seconds_per_sample": self.seconds_mean,
-            "seconds_per_sample_median": self.seconds_median,
+            "seconds_per_sample": self.seconds_per_sample,
+            "latency_median": self.latency_median,
             "tokens": {
                 "calls": self.usage.calls,
                 "prompt": self.usage.prompt,
@@ -127,3 +130,24 @@ class Report:
             "dataset": run.dataset,
             "judges": {judge.judge: judge.to_dict() for judge in self.judges},
         }
+
+    def __str__(self) -> str:
+        """What `render` prints, without colour and 80 columns wide."""
+        from io import StringIO
+
+        from rich.console import Console
+
+        from magistrate.report.terminal import render
+
+        page = StringIO()
+        plain = Console(
+            file=page,
+            width=80,
+            color_system=None,
+            force_terminal=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        render(self, plain)
+        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())

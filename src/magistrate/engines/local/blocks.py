@@ -75,8 +75,9 @@ class BlockPool:
             shared = sequence.blocks[-1]
             own = self._take()
             self._copy(shared, own)
-            self._references[shared] -= 1
             sequence.blocks[-1] = own
+            # Making room may have taken away whoever shared it, so it may be nobody's now.
+            self._release([shared])
         while len(sequence.blocks) < blocks_for(sequence.length + tokens):
             sequence.blocks.append(self._take())
 

@@ -1,8 +1,8 @@
 """From a prompt to tokens: the model's own chat template, with data that can never become template.
 
-The template is rendered over placeholders in a sandbox. What it wrote around them is tokenized with
-the model's added tokens (`<|im_start|>` and so on); what stands in their places is tokenized by a
-twin that has no added tokens, so text on trial cannot open or close a turn.
+The template is rendered in a sandbox over placeholders, so that it never sees a text. What it wrote and
+the trusted parts are tokenized together, with the model's added tokens (`<|im_start|>` and so on); each
+data part by itself, by a twin that has no added tokens, so text on trial cannot open or close a turn.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from magistrate.engines.catalog import ModelCard
 from magistrate.errors import EngineError, MissingExtra, ModelError, SpecError
-from magistrate.types import Data, Message, Part, Prompt, Trusted
+from magistrate.types import Prompt, Trusted
 
-OPEN, CLOSE = "\ue000", "\ue001"  # private-use characters; refused in trusted text
-PLACEHOLDER = re.compile(f"{OPEN}([0-9]+){CLOSE}")
+PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of tokens of one origin: the template (`data` is None) or the data part so named."""
+    """A run of tokens of one origin: the template (`data` is None) or the data part so named, maybe empty."""
 
     tokens: tuple[int, ...]
     data: str | None
@@ -51,40 +50,45 @@ class ChatTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise MissingExtra("tokenizers", "local") from None
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        content = json.loads(text)
-        content["padding"] = content["truncation"] = None
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        self._added = frozenset(token["id"] for token in content["added_tokens"])
-        self._template_tokenizer = Tokenizer.from_str(json.dumps(content))
-        self._data_tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
-        self.json = json.dumps(content)
-        self.ends = card.eos_ids
-        self._specials = _special_texts(settings)
         if not card.chat_template:
             raise ModelError(f"{folder} has no chat template; only instruction-tuned models can judge")
-        self._template = _compile_template(card.chat_template)
+        try:
+            content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+            content["padding"] = content["truncation"] = None
+            added = content.setdefault("added_tokens", [])
+            self.json = json.dumps(content)
+            self._template_tokenizer = Tokenizer.from_str(self.json)
+            self._data_tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+            settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+            self._template = _compile_template(card.chat_template)
+        except Exception as error:  # the tokenizers package raises nothing more specific
+            raise ModelError(f"the tokenizer or chat template in {folder} cannot be used: {error}") from error
+        self._added = frozenset(token["id"] for token in added)
+        self.ends = card.eos_ids
+        self._specials = _special_texts(settings)
 
     def pieces(self, prompt: Prompt) -> list[Piece]:
-        """The prompt's tokens by origin, in order; template pieces and data pieces alternate freely."""
-        parts: list[Part] = []
-        rendered = self._render(prompt, parts)
-        found: list[Piece] = []
-        end = 0
-        seen = []
-        for match in PLACEHOLDER.finditer(rendered):
-            found.append(self._template_piece(rendered[end : match.start()]))
-            part = parts[int(match[1])]
-            found.append(Piece(self.encode(part.text).tokens, part.name if isinstance(part, Data) else None))
-            seen.append(int(match[1]))
-            end = match.end()
-        found.append(self._template_piece(rendered[end:]))
+        """The prompt's tokens by origin, in order: one piece a data part, and the template between them."""
+        parts = [part for message in prompt.messages for part in message.parts]
+        rendered = self._render(prompt)
+        seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
         if seen != list(range(len(parts))):
             raise ModelError(
-                "the model's chat template drops, repeats or reorders messages, so data cannot be kept apart "
-                f"from it: of {len(parts)} parts it wrote {seen}"
+                "this model's chat template drops, repeats or reorders what it is given: of the parts 0 to "
+                f"{len(parts) - 1} it wrote {seen[:50]}. Where it has no system message, put that text into "
+                "the first user message"
             )
-        return [piece for piece in found if piece.tokens]
+        found: list[Piece] = []
+        trusted = ""
+        for index, between in enumerate(PLACEHOLDER.split(rendered)):
+            part = parts[int(between)] if index % 2 else Trusted(between)
+            if isinstance(part, Trusted):
+                trusted += part.text
+            else:
+                found += [self._template_piece(trusted), Piece(self.encode(part.text).tokens, part.name)]
+                trusted = ""
+        found.append(self._template_piece(trusted))
+        return [piece for piece in found if piece.tokens or piece.data is not None]
 
     def tokens(self, prompt: Prompt) -> list[int]:
         """All tokens of the prompt, up to where the model's answer begins."""
@@ -113,31 +117,27 @@ class ChatTokenizer:
     def _template_piece(self, text: str) -> Piece:
         return Piece(tuple(self._template_tokenizer.encode(text, add_special_tokens=False).ids), None)
 
-    def _render(self, prompt: Prompt, parts: list[Part]) -> str:
+    def _render(self, prompt: Prompt) -> str:
+        """The model's template over the prompt's messages, every part of them a numbered placeholder."""
         if not prompt.messages:
             raise SpecError("a prompt needs at least one message")
-        *turns, last = prompt.messages
-        if last.role != "assistant":
-            turns, last = [*turns, last], Message("assistant", ())
-        messages = [{"role": turn.role, "content": _placeholders(turn, parts)} for turn in turns]
-        rendered = self._template.render(
-            messages=messages, add_generation_prompt=True, enable_thinking=False, **self._specials
-        )
-        return str(rendered) + _placeholders(last, parts)
-
-
-def _placeholders(message: Message, parts: list[Part]) -> str:
-    """The message's trusted text with a numbered placeholder for every data part."""
-    text = []
-    for part in message.parts:
-        if isinstance(part, Trusted):
-            if OPEN in part.text:
-                raise SpecError("template text must not contain the private-use character U+E000")
-            text.append(part.text)
-        else:
-            text.append(f"{OPEN}{len(parts)}{CLOSE}")
-            parts.append(part)
-    return "".join(text)
+        number = count()
+        messages = [
+            {
+                "role": message.role,
+                "content": "".join(f"\ue000{next(number)}\ue001" for _ in message.parts),
+            }
+            for message in prompt.messages
+        ]
+        begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+        try:
+            rendered = self._template.render(
+                messages=messages, add_generation_prompt=True, enable_thinking=False, **self._specials
+            )
+        except Exception as error:  # a template is foreign code
+            roles = ", ".join(message["role"] for message in messages) or "none before the answer"
+            raise ModelError(f"this model's chat template refuses the messages ({roles}): {error}") from error
+        return str(rendered) + begun
 
 
 def _special_texts(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,8 @@ from magistrate.engines.base import (
 from magistrate.engines.catalog import describe, locate
 from magistrate.engines.local import programs
 from magistrate.engines.local.backend import CACHE_PRECISION, OpenVINOBackend
-from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.local.blocks import blocks_for
+from magistrate.engines.local.chat import ChatTokenizer, EncodedText
 from magistrate.engines.local.pen import Pen
 from magistrate.engines.local.scheduler import Program, Scheduler
 from magistrate.errors import ModelError, OverLength, SpecError
@@ -68,10 +69,15 @@ class LocalEngine:
     ) -> None:
         self.folder = locate(model)
         self.device = device or os.environ.get("MAGISTRATE_DEVICE", "CPU")
-        self.threads = threads or available_cores()
+        self.threads = available_cores() if threads is None else threads
+        if min(self.threads, cache_bytes, most_active) < 1:
+            raise SpecError(
+                f"threads, cache_bytes and most_active must be at least 1, got {threads}, {cache_bytes} and "
+                f"{most_active}"
+            )
         self._card = describe(self.folder)
-        self._tokenizer = ChatTokenizer(self.folder, self._card)
-        self._backend: OpenVINOBackend | None = None
+        self.tokenizer = ChatTokenizer(self.folder, self._card)
+        self._masks: MaskEngine | None = None
         self._cache_bytes = cache_bytes
         self._scheduler = Scheduler(self._load, most_active)
         _open_engines.add(self)
@@ -86,25 +92,20 @@ class LocalEngine:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
         return EngineInfo("local", card.name, fingerprint, card.context_length, CAN)
 
-    @cached_property
-    def tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer and chat template."""
-        return self._tokenizer
-
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
         """Write an answer to `prompt`, completed within the budget where a constraint is given."""
         if constraint is not None:
             constraint.require_bounds()
-        tokens = self._tokenizer.tokens(prompt)
+        tokens = self.tokenizer.tokens(prompt)
 
         def start(backend: Backend, prefixes: PrefixCache) -> Program:
-            matcher = None if constraint is None else self._masks.matcher(constraint)
-            return programs.generate(backend, prefixes, tokens, Pen(self._tokenizer, matcher, sampling))
+            matcher = None if constraint is None else self._mask_engine(backend).matcher(constraint)
+            return programs.generate(backend, prefixes, tokens, Pen(self.tokenizer, matcher, sampling))
 
         written = await self._run(start, len(tokens) + sampling.max_tokens)
-        text = self._tokenizer.decode(list(written.tokens))
+        text = self.tokenizer.decode(list(written.tokens))
         return Generation(
             text=text,
             value=text if constraint is None else constraint.parse(text),
@@ -120,12 +121,13 @@ class LocalEngine:
         import numpy as np
 
         check_options(options)
-        tokens = self._tokenizer.tokens(prompt)
+        tokens = self.tokenizer.tokens(prompt)
         paths = self._paths(options)
         flat = [path for group in paths for path in group]
         totals, usage = await self._run(
             lambda backend, prefixes: programs.choose(backend, prefixes, tokens, flat),
-            len(tokens) + sum(len(path) for path in flat if len(path) > 1),
+            len(tokens) + max(len(path) for path in flat),
+            programs.blocks_to_choose(len(tokens), flat),
         )
         # Relative to the likeliest path, so that options of vanishing mass can still be compared.
         relative = iter(np.exp(np.array(totals) - max(totals)))
@@ -140,8 +142,8 @@ class LocalEngine:
         """How probable `text` is as the model's answer, token by token."""
         if not text:
             raise SpecError("likelihood needs a text, got an empty one")
-        tokens = self._tokenizer.tokens(prompt)
-        encoded = self._tokenizer.encode(text)
+        tokens = self.tokenizer.tokens(prompt)
+        encoded = self._answer(text)
         logprobs, usage = await self._run(
             lambda backend, prefixes: programs.likelihood(backend, prefixes, tokens, encoded.tokens),
             len(tokens) + len(encoded.tokens),
@@ -151,45 +153,58 @@ class LocalEngine:
     def close(self) -> None:
         """Free the model; requests in flight fail."""
         self._scheduler.close()
-        self._backend = None
 
     # ------------------------------------------------------------------------------------------------
 
     def _load(self) -> Backend:
-        self._backend = OpenVINOBackend(
+        return OpenVINOBackend(
             self.folder, device=self.device, threads=self.threads, cache_bytes=self._cache_bytes
         )
-        return self._backend
 
-    @cached_property
-    def _masks(self) -> MaskEngine:
+    def _mask_engine(self, backend: Backend) -> MaskEngine:
         """Made in the scheduler's thread, where the model's vocabulary is known."""
-        from magistrate.constraints.masks import MaskEngine
+        if self._masks is None:
+            from magistrate.constraints.masks import MaskEngine
 
-        assert self._backend is not None
-        return MaskEngine(self._tokenizer.json, self._backend.vocabulary, self._tokenizer.ends)
+            self._masks = MaskEngine(self.tokenizer.json, backend.vocabulary, self.tokenizer.ends)
+        return self._masks
+
+    def _answer(self, text: str) -> EncodedText:
+        encoded = self.tokenizer.encode(text)
+        if not encoded.tokens:
+            raise SpecError(f"the tokenizer of {self._card.name} reads {text[:100]!r} as nothing at all")
+        return encoded
 
     def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
         """Canonical token paths of every option's surfaces, ended where one is another's beginning."""
-        paths = [
-            [self._tokenizer.encode(surface).tokens for surface in option.surfaces] for option in options
-        ]
-        every = [path for group in paths for path in group]
-        end = self._tokenizer.ends[0]
+        owner: dict[tuple[int, ...], str] = {}
+        paths: list[list[tuple[int, ...]]] = [[] for _ in options]
+        for option, own in zip(options, paths, strict=True):
+            for path in (self._answer(surface).tokens for surface in option.surfaces):
+                if owner.setdefault(path, option.label) != option.label:
+                    raise SpecError(
+                        f"options {owner[path]!r} and {option.label!r} have surfaces that are the same "
+                        "tokens to this model, so it cannot tell them apart; spell one differently"
+                    )
+                if path not in own:
+                    own.append(path)
+        end = self.tokenizer.ends[0]
 
         def closed(path: tuple[int, ...]) -> tuple[int, ...]:
-            longer = any(other != path and other[: len(path)] == path for other in every)
+            longer = any(other != path and other[: len(path)] == path for other in owner)
             return (*path, end) if longer else path
 
-        return [[closed(path) for path in group] for group in paths]
+        return [[closed(path) for path in own] for own in paths]
 
-    async def _run(self, start: Callable[[Backend, PrefixCache], Program], tokens: int) -> Any:
+    async def _run(
+        self, start: Callable[[Backend, PrefixCache], Program], tokens: int, blocks: int | None = None
+    ) -> Any:
         if tokens > self.info.context_window:
             raise OverLength(
                 f"this takes {tokens} tokens with the room kept for the answer; the context window of "
                 f"{self.info.model} is {self.info.context_window}"
             )
-        return await asyncio.wrap_future(self._scheduler.submit(start, tokens))
+        return await asyncio.wrap_future(self._scheduler.submit(start, blocks or blocks_for(tokens)))
 
 
 def available_cores() -> int:

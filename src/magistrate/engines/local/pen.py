@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,26 +14,26 @@ from magistrate.errors import ConstraintError
 if TYPE_CHECKING:
     from magistrate.constraints.masks import Matcher
 
-SLACK = 16  # tokens left to the model's own choices when steering to the end begins
-TRIED = 8  # likeliest tokens tried while steering before the dry run's own path is taken
+SLACK = 16  # tokens kept for the model's own choice of values: with less, strings and lists are closed
+TRIED = 8  # likeliest tokens tried where the picked one would move the end out of reach
 WANTED = 5  # likeliest tokens shown in a trace
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities in float64 of logits `[..., vocabulary]`."""
+    """Natural log-probabilities, float64, of logits `[vocabulary]`."""
     wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    return np.asarray(wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True)))
+    wide -= wide.max()
+    return np.asarray(wide - np.log(np.exp(wide).sum()))
 
 
 class Pen:
     """The state of one text being written; it never touches the model, only sees logits.
 
     Under a constraint the text is always completed within `sampling.max_tokens`. From time to time a
-    dry run asks how many tokens would close the text. When less than that and some slack is left,
-    the end is steered: strings and lists are closed, the model goes on choosing values, and each
-    choice must leave the end in reach. Where one token moved the end out of reach, what was written
-    since it last was in reach is forgotten. `steered` says that any of this happened.
+    dry run asks how many tokens would close the text. When that leaves little to spare, the pen becomes
+    careful: it closes strings and lists, lets the model choose values, and appends only what a dry run
+    can still complete. Where a single token moved the end out of reach, what was written since it last
+    was in reach is forgotten. `steered` says that the model wanted something else than what was written.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, matcher: Matcher | None, sampling: Sampling) -> None:
@@ -41,13 +42,15 @@ class Pen:
         self.forced_count = 0
         self.finished = False
         self.steered = False
-        self.went_back = False
+        self.kept = 0  # how many tokens the last call of `write` left as they were
         self._tokenizer = tokenizer
         self._matcher = matcher
         self._sampling = sampling
         self._random = np.random.Generator(np.random.Philox(sampling.seed))
         self._look_at = 0
-        self._reachable: tuple[int, int, Matcher] | None = None
+        self._spare = 0
+        self._careful = False
+        self._reachable: tuple[int, int, int, Matcher, np.ndarray] | None = None
 
     @property
     def done(self) -> bool:
@@ -70,77 +73,97 @@ class Pen:
                 f"no way to complete the constraint was found within max_tokens={self._sampling.max_tokens}; "
                 "allow more tokens"
             )
-        self._look_ahead(self._matcher)
         self._append_forced(self._matcher)
 
     def write(self, logits: np.ndarray) -> None:
         """Append one token chosen from `logits` `[vocabulary]`, and the run that it forces."""
-        self.went_back = False
-        if self._matcher is None:
-            token = self._pick(logits, None)
-            self.finished = token in self._tokenizer.ends
-            if not self.finished:
-                self._append(token, logits, None)
-            return
-        if not self.steered and len(self.tokens) >= self._look_at:
-            self._look_ahead(self._matcher)
-            if self.went_back:
-                return
-        mask = self._matcher.mask()
-        token = self._steer(self._matcher, logits, mask) if self.steered else self._pick(logits, mask)
-        if self.finished or token in self._tokenizer.ends:
+        self.kept = len(self.tokens)
+        if not self._careful and len(self.tokens) >= self._look_at:
+            logits = self._look_ahead(logits)
+        self._write_token(logits)
+        if self._matcher is not None and self._remaining < 0:
+            self._write_token(self._go_back())
+
+    def _write_token(self, logits: np.ndarray) -> None:
+        matcher = self._matcher
+        mask = None if matcher is None else matcher.mask()
+        token = self._pick(logits, mask)
+        if matcher is not None and mask is not None and self._careful:
+            token = self._in_reach(matcher, logits, mask, token)
+        if token in self._tokenizer.ends:
             self.finished = True
             return
-        self._matcher.consume([token])
         self._append(token, logits, mask)
-        self._append_forced(self._matcher)
+        if matcher is not None:
+            matcher.consume([token])
+            self._append_forced(matcher)
 
     # --- the end in time ----------------------------------------------------------------------------
 
-    def _look_ahead(self, matcher: Matcher) -> None:
-        """See whether the end is in reach, and say when to look again: halfway to where it might not be."""
-        path = matcher.shortest_close(max(self._remaining, 0))
-        spare = self._remaining - len(path) if path is not None else -1
-        if spare >= SLACK or (path is not None and self._reachable is None):
-            self._reachable = (len(self.tokens), self.forced_count, matcher.fork())
-            self._look_at = len(self.tokens) + max(1, (spare - SLACK) // 2)
-        if spare < SLACK:
-            self.steered = True
-            if spare < 0:
-                self._go_back()
+    def _look_ahead(self, logits: np.ndarray) -> np.ndarray:
+        """See whether the end is in reach, and when to look again: halfway to where it might not be.
 
-    def _go_back(self) -> None:
-        assert self._reachable is not None
-        length, self.forced_count, matcher = self._reachable
+        Answers the logits to go on with: others where something had to be forgotten.
+        """
+        if self._matcher is None:
+            return logits
+        path = self._matcher.shortest_close(self._remaining)
+        if path is None:
+            return self._go_back()
+        self._spare = self._remaining - len(path)
+        self._careful = self._spare < SLACK
+        self._look_at = len(self.tokens) + max(1, (self._spare - SLACK) // 2)
+        if not self._careful:
+            state = (len(self.tokens), self.forced_count, self._spare)
+            self._reachable = (*state, self._matcher.fork(), logits.copy())
+        return logits
+
+    def _go_back(self) -> np.ndarray:
+        assert self._reachable is not None  # `begin` found a way, and a careful pen never loses it
+        length, self.forced_count, self._spare, self._matcher, logits = self._reachable
         del self.tokens[length:]
         del self.trace[length:]
-        self._matcher = matcher.fork()
-        self.went_back = True
+        self.kept = length
+        self.finished = False
+        self._careful = self.steered = True
+        return logits
 
-    def _steer(self, matcher: Matcher, logits: np.ndarray, mask: np.ndarray) -> int:
-        """A token that leaves the end in reach; finishes the text itself where only one way is left."""
-        if matcher.accepting:
-            self.finished = True
-            return -1
-        if matcher.closes_structure(mask):
-            order = [matcher.closer(mask)]
-        else:
-            masked = np.where(mask, logits, -np.inf)
-            order = [int(token) for token in np.argsort(-masked, kind="stable")[:TRIED] if mask[token]]
-        for token in order:
+    def _in_reach(self, matcher: Matcher, logits: np.ndarray, mask: np.ndarray, picked: int) -> int:
+        """The picked token if the end stays in reach after it, else the likeliest of which that is true."""
+        chosen = None
+        for token in self._candidates(matcher, logits, mask, picked):
+            if token in self._tokenizer.ends:
+                chosen = token
+                break
             trial = matcher.fork()
             trial.consume([token])
-            if trial.shortest_close(self._remaining - 1) is not None:
-                return token
-        path = matcher.shortest_close(self._remaining)
-        if path is None:
-            raise ConstraintError(
-                f"the constraint could not be completed within {self._sampling.max_tokens} tokens"
-            )
-        for token in path:
-            self._append(token, None, None)
-        self.finished = True
-        return -1
+            if (path := trial.shortest_close(self._remaining - 1)) is not None:
+                chosen, self._spare = token, self._remaining - 1 - len(path)
+                break
+        if chosen is None:
+            path = matcher.shortest_close(self._remaining)
+            if path is None:
+                raise ConstraintError(
+                    f"the constraint could not be completed within {self._sampling.max_tokens} tokens"
+                )
+            # One token of it only: the next choice may be the model's again.
+            chosen = path[0] if path else self._tokenizer.ends[0]
+        self.steered |= chosen != picked
+        return chosen
+
+    def _candidates(
+        self, matcher: Matcher, logits: np.ndarray, mask: np.ndarray, picked: int
+    ) -> Iterator[int]:
+        closing = self._spare < SLACK and matcher.closes_structure(mask)
+        if not closing or self._tokenizer.show(picked).strip('"]}') == "":
+            yield picked
+        if closing:
+            yield matcher.closer(mask)
+            return
+        allowed = np.flatnonzero(mask)
+        for index in np.argsort(-logits[allowed], kind="stable")[:TRIED]:
+            if allowed[index] != picked:
+                yield int(allowed[index])
 
     # --- picking and appending ----------------------------------------------------------------------
 
@@ -149,19 +172,21 @@ class Pen:
         allowed = logits if mask is None else np.where(mask, logits, -np.inf)
         if sampling.temperature == 0:
             return int(np.argmax(allowed))
-        probabilities = np.exp(log_softmax(allowed / sampling.temperature))
-        order = np.argsort(-probabilities, kind="stable")
-        ranked = probabilities[order]
-        kept = (np.cumsum(ranked) - ranked < sampling.top_p) & (ranked >= sampling.min_p * ranked[0])
-        ranked = np.where(kept, ranked, 0.0)
-        return int(order[self._random.choice(len(order), p=ranked / ranked.sum())])
+        with np.errstate(over="ignore"):  # a tiny temperature: all but the likeliest become impossible
+            weights = np.exp((allowed.astype(np.float64) - allowed.max()) / sampling.temperature)
+        kept = weights >= sampling.min_p
+        if sampling.top_p < 1:
+            order = np.argsort(-weights, kind="stable")
+            before = np.cumsum(weights[order]) - weights[order]
+            kept[order] &= before < sampling.top_p * weights.sum()
+        running = np.cumsum(np.where(kept, weights, 0.0))
+        return int(np.searchsorted(running, self._random.random() * running[-1], side="right"))
 
     def _append_forced(self, matcher: Matcher) -> None:
         for token in matcher.forced():
             self.forced_count += 1
             self._append(token, None, None)
-        # A run that overshoots the budget is taken back by the next look ahead.
-        self.finished = matcher.stopped and self._remaining >= 0
+        self.finished = matcher.stopped
 
     def _append(self, token: int, logits: np.ndarray | None, mask: np.ndarray | None) -> None:
         """Add a token; without `logits` it was the only way on and the model was not asked."""
@@ -174,7 +199,7 @@ class Pen:
                 wanted = tuple(
                     (self._tokenizer.show(int(each)), float(probabilities[each])) for each in likeliest
                 )
-                removed = 0.0 if mask is None else float(probabilities[: len(mask)][~mask].sum())
+                removed = 0.0 if mask is None else min(float(probabilities[~mask].sum()), 1.0)
             so_far = self._tokenizer.decode(self.tokens)
             self.trace.append(TraceStep(so_far, wanted, removed, self._tokenizer.show(token), logits is None))
         self.tokens.append(token)

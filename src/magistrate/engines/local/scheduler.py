@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from magistrate.engines.local.backend import Backend, Row
-from magistrate.engines.local.blocks import BLOCK, blocks_for
+from magistrate.engines.local.blocks import BLOCK
 from magistrate.engines.local.prefix import PrefixCache
-from magistrate.errors import EngineError, EngineGone, OverLength
+from magistrate.errors import EngineError, EngineGone, MagistrateError, OverLength
 
 Program = Generator[list[Row], list[np.ndarray], Any]
 
-SPARE_BLOCKS = 2  # for the copy of a shared block, and for a forced run that passes the budget
-STEP_TOKENS = 512  # tokens computed in one forward: more gains no speed and delays the others
+SPARE_BLOCKS = 2  # while a shared block is copied both are held; a backend may pad with a row of its own
+STEP_TOKENS = 576  # tokens in one forward: two chunks of prompts and what the others write; more is no faster
 
 
 @dataclass(slots=True)
@@ -37,6 +37,11 @@ class Request:
     future: Future[Any]
     program: Program | None = None
     rows: list[Row] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> int:
+        """Tokens that its next forward computes."""
+        return sum(len(row.tokens) for row in self.rows)
 
 
 class Scheduler:
@@ -56,15 +61,19 @@ class Scheduler:
         self._closed = False
         self.steps = 0
 
-    def submit(self, start: Callable[[Backend, PrefixCache], Program], tokens: int) -> Future[Any]:
-        """Queue a program that will hold at most `tokens` tokens; cancelling the future frees it at once."""
-        request = Request(start, blocks_for(tokens) + SPARE_BLOCKS, Future())
+    def submit(self, start: Callable[[Backend, PrefixCache], Program], blocks: int) -> Future[Any]:
+        """Queue a program that will hold at most `blocks` blocks of the cache.
+
+        Cancelling the future frees them before the next forward.
+        """
+        request = Request(start, blocks + SPARE_BLOCKS, Future())
         with self._lock:
             if self._closed:
                 raise EngineGone("the engine was closed")
             if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="magistrate-engine", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._main, name="magistrate-engine", daemon=True)
+                thread.start()
+                self._thread = thread
             self._arrivals.put(request)
         return request.future
 
@@ -83,8 +92,16 @@ class Scheduler:
         try:
             backend = self._load()
         except BaseException as error:
-            self._end(error)
+            self._end(error if isinstance(error, MagistrateError) else _failed("loading the model", error))
             return
+        try:
+            self._serve(backend)
+        except BaseException as error:
+            self._end(_failed("the engine's scheduler", error))
+        else:
+            self._end(EngineGone("the engine was closed"))
+
+    def _serve(self, backend: Backend) -> None:
         prefixes = PrefixCache(backend.pool)
         backend.pool.relieve = prefixes.evict
         while self._receive():
@@ -92,7 +109,6 @@ class Scheduler:
             self._admit(backend, prefixes)
             if self._active:
                 self._step(backend)
-        self._end(EngineGone("the engine was closed"))
 
     def _receive(self) -> bool:
         """Take in what has arrived, waiting where there is nothing else to do; False when closed."""
@@ -123,47 +139,61 @@ class Scheduler:
                 _settle(
                     request.future,
                     None,
-                    OverLength(f"this takes more than the {room} tokens of the engine's cache"),
+                    OverLength(
+                        f"this takes more than the {room} tokens of the engine's cache; "
+                        "shorten it or give the engine more cache_bytes"
+                    ),
                 )
                 continue
             if held + request.blocks > backend.pool.total:
                 return
             self._waiting.popleft()
             held += request.blocks
-            request.program = request.start(backend, prefixes)
             self._active.append(request)
-            self._advance(request, None)
+            self._begin(request, backend, prefixes)
 
     def _step(self, backend: Backend) -> None:
-        """One forward with rows of as many active requests as fit, the longest-waiting first."""
-        chosen: list[Request] = []
-        tokens = 0
-        for request in self._active:
-            wanted = sum(len(row.tokens) for row in request.rows)
-            if chosen and tokens + wanted > STEP_TOKENS:
-                continue
-            chosen.append(request)
-            tokens += wanted
+        """One forward with rows of as many active requests as fit.
+
+        Who has waited longest comes first, so that everybody's turn comes; then those who want least, so
+        that long prompts do not hold up who is writing.
+        """
+        first, *others = self._active
+        chosen = [first]
+        tokens = first.wanted
+        for request in sorted(others, key=lambda request: request.wanted):
+            if tokens + request.wanted <= STEP_TOKENS:
+                chosen.append(request)
+                tokens += request.wanted
         rows = [row for request in chosen for row in request.rows]
         try:
             logits = backend.forward(rows)
             self.steps += 1
         except BaseException as error:
-            # What the cache holds after a failed forward is unknown: nobody in flight may go on.
+            # What these sequences hold is unknown now, so nobody in flight may go on. Remembered prompts are
+            # safe: a block that somebody else holds too is copied before it is written.
             for request in list(self._active):
-                self._fail(request, EngineError(f"the model failed in a forward pass: {error}"))
+                self._fail(request, _failed("a forward pass of the model", error))
             return
         for request in chosen:
             self._active.remove(request)
             self._active.append(request)
             own, logits = logits[: len(request.rows)], logits[len(request.rows) :]
-            self._advance(request, own)
+            assert request.program is not None
+            self._advance(request, request.program, own)
 
-    def _advance(self, request: Request, logits: list[np.ndarray] | None) -> None:
-        """Run a program up to the rows that it wants next, or to its end."""
-        assert request.program is not None
+    def _begin(self, request: Request, backend: Backend, prefixes: PrefixCache) -> None:
         try:
-            request.rows = request.program.send(logits) if logits is not None else next(request.program)
+            request.program = request.start(backend, prefixes)
+        except BaseException as error:
+            self._fail(request, error)
+        else:
+            self._advance(request, request.program, None)
+
+    def _advance(self, request: Request, program: Program, logits: list[np.ndarray] | None) -> None:
+        """Run a program up to the rows that it wants next, or to its end."""
+        try:
+            request.rows = program.send(logits) if logits is not None else next(program)
         except StopIteration as stop:
             self._active.remove(request)
             _settle(request.future, stop.value, None)
@@ -171,28 +201,36 @@ class Scheduler:
             self._fail(request, error)
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        if request in self._active:
-            self._active.remove(request)
+        self._active.remove(request)
         if request.program is not None:
             request.program.close()
-        _settle(request.future, None, error)
+        # A panic of a compiled library is no Exception, and would pass through everybody who waits.
+        _settle(request.future, None, error if isinstance(error, Exception) else _failed("a request", error))
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: Exception) -> None:
         """Answer everybody who still waits; whoever comes later starts anew or hears that it is closed."""
         with self._lock:
+            left = [*self._active, *self._waiting]
             while not self._arrivals.empty():
                 if (arrival := self._arrivals.get()) is not None:
-                    self._waiting.append(arrival)
+                    left.append(arrival)
+            self._active.clear()
+            self._waiting.clear()
             self._thread = None
-        for request in [*self._active, *self._waiting]:
+        for request in left:
             if request.program is not None:
                 request.program.close()
             _settle(request.future, None, error)
-        self._active.clear()
-        self._waiting.clear()
 
 
-def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
+def _failed(what: str, error: BaseException) -> EngineError:
+    reason = str(error).strip() or type(error).__name__
+    failure = EngineError(f"{what} failed: {reason[:400]}")
+    failure.__cause__ = error
+    return failure
+
+
+def _settle(future: Future[Any], value: Any, error: Exception | None) -> None:
     try:
         if error is None:
             future.set_result(value)

@@ -1,0 +1,216 @@
+"""Writes what the pages can take from the code: all of commands.md, and marked parts of other pages.
+
+`python docs/generate.py` brings the files up to date, `--check` only says which are not (exit status 1).
+A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magistrate import cli, resolve
+from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
+from magistrate.datasets.named import NamedSet, catalogue
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+ROOT = Path(__file__).resolve().parent.parent
+POLES = (FAITHFUL, HALLUCINATED)
+
+
+def pages() -> dict[Path, str]:
+    """The text that every page with generated parts should have."""
+    written = {ROOT / "docs" / "commands.md": commands_page()}
+    for name in ("README.md", "docs/data.md"):
+        path = ROOT / name
+        written[path] = with_parts(path.read_text(encoding="utf-8"))
+    return written
+
+
+def with_parts(text: str) -> str:
+    """`text` with every marked part written anew. Raises KeyError for a name that has no writer."""
+
+    def part(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{PARTS[match['name']]()}\n{match[3]}"
+
+    marked = r"(<!-- begin: (?P<name>\w+) -->)\n.*?(<!-- end: (?P=name) -->)"
+    return re.sub(marked, part, text, flags=re.DOTALL)
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Every command and subcommand with its full name, in the order of `magistrate --help`."""
+    yield from _below(cli.command, click.Context(cli.command, info_name="magistrate"))
+
+
+def _below(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        inner = click.Context(child, info_name=name, parent=context)
+        yield inner.command_path, child, inner
+        yield from _below(child, inner)
+
+
+def commands_page() -> str:
+    """docs/commands.md."""
+    sections = [_section(*each) for each in commands()]
+    codes = inspect.getdoc(cli.main) or ""
+    codes = " ".join(codes.partition("\n\n")[2].split())
+    return (
+        "# Commands\n\n"
+        "This page is written by `make docs` from the commands themselves; `--help` says the same.\n\n"
+        f"Exit codes: {codes}\n\n" + "\n".join(sections)
+    )
+
+
+def _section(name: str, command: click.Command, context: click.Context) -> str:
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    options = [
+        record
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and (record := parameter.get_help_record(context))
+    ]
+    lines = [f"{'#' * (name.count(' ') + 1)} {name}", "", inspect.cleandoc(command.help or ""), ""]
+    lines += ["```text", usage, "```", ""]
+    lines += [f"- `{flags}`: {_one_line(text)}" for flags, text in options] + [""] * bool(options)
+    lines += ["```console", *(f"$ {line}" for line in examples(command)), "```", ""]
+    return "\n".join(lines)
+
+
+def examples(command: click.Command) -> list[str]:
+    """The command lines of a command's epilog."""
+    text = _one_line((command.epilog or "").removeprefix("Example:"))
+    return re.split(r";\s+(?=magistrate )", text) if text else []
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def commands_part() -> str:
+    """The commands that stand right under `magistrate`, one a row."""
+    rows = []
+    for name, command, _ in commands():
+        if name.count(" ") == 1:
+            anchor = name.replace(" ", "-")
+            first = re.split(r"(?<=\.)\s", _one_line(command.help or ""))[0]
+            rows.append([f"[`{name}`](docs/commands.md#{anchor})", first])
+    return table(["command", "what it does"], rows)
+
+
+# --- judges and data -----------------------------------------------------------------------------
+
+
+def judges_part() -> str:
+    """The judges of this package with their options and defaults."""
+    rows = []
+    for name, entry in resolve.judge_entries().items():
+        if entry.module.startswith("magistrate."):
+            judge: Any = resolve.judge(name)
+            options = [
+                f"`{field.name}={_word(field.default)}`"
+                for field in dataclasses.fields(judge)
+                if field.name != "name"
+            ]
+            rows.append([f"`{name}`", judge.info.summary, ", ".join(options)])
+    return table(["judge", "how it decides", "options and their defaults"], rows)
+
+
+def _word(value: object) -> str:
+    """A value as it is written on a command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def fields_part() -> str:
+    """The column names that are understood."""
+    rows = [[f"`{field}`", codes(aliases)] for field, aliases in ALIASES.items()]
+    return table(["field", "column names that mean it"], rows)
+
+
+def labels_part() -> str:
+    """The words that a label column may use."""
+    words = {label: codes(word for word, says in LABELS.items() if says == label) for label in POLES}
+    rows = [["`label`", words[FAITHFUL], words[HALLUCINATED]]]
+    for field, (yes, _) in POLARITY.items():
+        faithful, hallucinated = (
+            codes(word for word, says in TRUTH.items() if says == (yes == label)) for label in POLES
+        )
+        rows.append([f"`{field}`", faithful, hallucinated])
+    return table(["field", "means faithful", "means hallucinated"], rows)
+
+
+def sets_part() -> str:
+    """The named sets with their views."""
+    rows = [row for known in catalogue().values() for row in _views(known)]
+    return table(["name", "rows", "file in `MAGISTRATE_DATA_DIR`", "download", "licence"], rows)
+
+
+def _views(known: NamedSet) -> Iterator[list[str]]:
+    if known.packaged:
+        yield [f"`{known.name}`", _packaged_rows(known), "in the package", "", known.licence]
+    pin = f"{known.repository} at `{known.revision[:12]}`"
+    for view in known.views:
+        rows = f"{view.rows:,}" if view.rows else "?"
+        local = f"`{view.local}`" if view.local else ""
+        yield [f"`{known.name}:{view.name}`", rows, local, pin if view.upstream else "", known.licence]
+
+
+def _packaged_rows(known: NamedSet) -> str:
+    from magistrate.datasets import load
+
+    return f"{sum(1 for _ in load(known.name)):,}"
+
+
+def codes(words: Iterable[str]) -> str:
+    """Words as code, with commas between."""
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands_part,
+    "judges": judges_part,
+    "fields": fields_part,
+    "labels": labels_part,
+    "sets": sets_part,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with `--check` name those that are out of date."""
+    stale = [
+        path
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path in stale:
+        name = path.relative_to(ROOT)
+        if "--check" in arguments:
+            print(f"{name} is out of date; run: make docs")
+        else:
+            path.write_text(pages()[path], encoding="utf-8")
+            print(f"wrote {name}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,6 @@
+"""`python -m magistrate` is the command `magistrate`."""
+
+from magistrate.cli import main
+
+if __name__ == "__main__":
+    main()

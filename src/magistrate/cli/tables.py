@@ -1,0 +1,80 @@
+"""Lists on the terminal: one line a row where there is room, and names always whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from magistrate.cli.options import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GAP = 2  # columns between two cells
+EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
+NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    wrapped: Mapping[str, int] = EVERYTHING_WHOLE,
+    spare: Sequence[str] = (),
+) -> None:
+    """Print rows of foreign text under `columns`.
+
+    Cells of the `wrapped` columns may take several lines, down to that many characters wide; all others
+    stay on one. Where even that does not fit, the `spare` columns are left out one after the other, and
+    that is said. Where the output is no terminal, every row is one line, so that it can be searched.
+    Columns without any content are not shown.
+    """
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    from magistrate.report.plain import plain
+
+    terminal = console()
+    as_lines = not terminal.is_terminal and "COLUMNS" not in os.environ
+    cells = [[" ".join(plain(cell).split()) for cell in row] for row in rows]
+    natural = {
+        name: max(map(cell_len, chain([name], (row[at] for row in cells)))) for at, name in enumerate(columns)
+    }
+    width = natural if as_lines else natural | {name: min(natural[name], wrapped[name]) for name in wrapped}
+    kept = [name for at, name in enumerate(columns) if any(row[at] for row in cells)]
+
+    def needed() -> int:
+        return sum(width[name] for name in kept) + GAP * (len(kept) - 1)
+
+    left_out = []
+    for name in spare:
+        if name in kept and not as_lines and needed() > terminal.width:
+            kept.remove(name)
+            left_out.append(name)
+    for _ in range(terminal.width - needed()):
+        # One more column of space for the text that is cut into the most lines.
+        tightest = max(kept, key=lambda name: natural[name] / max(width[name], 1))
+        width[tightest] += natural[tightest] > width[tightest]
+    chosen = [columns.index(name) for name in kept]
+    table = _frame(kept, width)
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in chosen))
+    terminal.width = max(needed(), 1) if as_lines or needed() > terminal.width else terminal.width
+    terminal.print(table)
+    if left_out:
+        terminal.print(Text(NO_ROOM.format(", ".join(left_out)), "dim"))
+
+
+def _frame(columns: Sequence[str], width: Mapping[str, int]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    # The frame itself puts one column of space between two cells.
+    padding = (0, GAP - 1, 0, 0)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, padding=padding)
+    for name in columns:
+        table.add_column(name, width=width[name], overflow="fold")
+    return table

@@ -1,0 +1,263 @@
+"""What the pages say is so: commands, examples, generated parts, links and named tests."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+
+from magistrate import cli
+from magistrate.judges import Faithfulness
+from magistrate.version import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PYTHON = re.compile(r"(?:<!-- run: (?P<name>[^>]+) -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
+CONSOLE = re.compile(r"```console\n(?P<lines>.*?)```", re.DOTALL)
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = load_generator()
+COMMANDS: list[tuple[str, click.Command, click.Context]] = list(GENERATE.commands())
+NAMES = [name for name, _, _ in COMMANDS]
+
+
+# --- generated pages -----------------------------------------------------------------------------
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    for path, text in GENERATE.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date; run: make docs"
+
+
+def test_a_stale_part_is_written_anew_and_the_rest_left_alone() -> None:
+    stale = "Before.\n<!-- begin: labels -->\nold\n<!-- end: labels -->\nAfter.\n"
+    fresh = GENERATE.with_parts(stale)
+    assert fresh.startswith("Before.\n<!-- begin: labels -->\n| field |")
+    assert fresh.endswith("|\n<!-- end: labels -->\nAfter.\n")
+    assert GENERATE.with_parts(fresh) == fresh
+
+
+@pytest.mark.parametrize(("name", "command", "context"), COMMANDS, ids=NAMES)
+def test_every_command_has_help_an_example_and_its_place_in_the_docs(
+    name: str, command: click.Command, context: click.Context
+) -> None:
+    assert command.help and command.help.strip().endswith(".")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name not in (
+            "max_tokens",
+            "temperature",
+            "seed",
+        ):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+    assert any(
+        example.partition(" magistrate ")[2] or name in example for example in GENERATE.examples(command)
+    )
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert re.search(rf"^#+ {re.escape(name)}$", page, re.MULTILINE)
+
+
+def test_all_commands_are_seen() -> None:
+    assert {name.split()[1] for name in NAMES} == set(cli.COMMANDS)
+    assert "magistrate models pull" in NAMES
+
+
+# --- command lines -------------------------------------------------------------------------------
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Every `magistrate …` line that a page or a command's own help shows."""
+    for page in PAGES:
+        for block in CONSOLE.finditer(page.read_text(encoding="utf-8")):
+            for line in block["lines"].splitlines():
+                if line.startswith("$ "):
+                    yield page.name, line.removeprefix("$ ")
+    for name, command, _ in [("magistrate", cli.command, None), *COMMANDS]:
+        for example in GENERATE.examples(command):
+            yield name, example
+
+
+def parse(words: list[str]) -> click.Context:
+    """What the command line would make of the words, without doing it."""
+    command: click.Command = cli.command
+    context = click.Context(command, info_name="magistrate")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        inner = command.get_command(context, words[0])
+        if inner is None:
+            raise click.UsageError(f"no command {words[0]}")
+        command, words = inner, words[1:]
+        context = click.Context(command, info_name=command.name, parent=context)
+    return command.make_context(command.name, list(words), parent=context.parent)
+
+
+@pytest.mark.parametrize(("where", "line"), list(command_lines()))
+def test_a_command_line_that_is_shown_is_one(
+    where: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(line)
+    while "=" in words[0]:
+        words.pop(0)
+    program, *rest = words
+    if program == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(rest) <= set(targets)
+        return
+    assert program == "magistrate", f"{where} shows a line that nothing checks: {line}"
+    for word in rest:
+        for name in re.findall(r"^@?([\w-]+\.(?:json|txt|jsonl))$", word):
+            (tmp_path / name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    parse(rest)
+
+
+@pytest.mark.parametrize(
+    "line", ["run", "run data.jsonl --speed 3", "nonsense", "models fetch", "judge --output", "check a b"]
+)
+def test_a_command_line_that_is_none_is_seen(line: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse(line.split())
+
+
+def test_the_printed_block_is_of_this_version_and_prompt() -> None:
+    readme = README.read_text(encoding="utf-8")
+    (block,) = [found["lines"] for found in CONSOLE.finditer(readme) if "run quickstart" in found["lines"]]
+    told = " ".join(block.split())
+    info = Faithfulness().info
+    assert f"judge=faithfulness@{info.version} " in told
+    assert f"prompt={info.prompt} " in told, "the prompt has changed: run it again and put in what it prints"
+    assert f"magistrate={__version__}" in told
+
+
+def test_the_readme_says_how_each_extra_is_installed() -> None:
+    readme = README.read_text(encoding="utf-8")
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for extra in pyproject["project"]["optional-dependencies"]:
+        assert f"`pip install '.[{extra}]'`" in readme
+
+
+# --- code ----------------------------------------------------------------------------------------
+
+
+def lines_of(printed: str) -> list[str]:
+    return printed.strip().splitlines()
+
+
+def is_label(word: str) -> bool:
+    return word in ("faithful", "hallucinated")
+
+
+def one_verdict(printed: str) -> bool:
+    label, score, probability = lines_of(printed)[0].split()
+    likelier = max(float(score), 1 - float(score))
+    return is_label(label) and float(probability) == likelier
+
+
+def a_dataset(printed: str) -> bool:
+    first = [line.split() for line in lines_of(printed)[:4]]
+    judges = sorted(words[0] for words in first)
+    figures = all(is_label(words[1]) and 0 <= float(words[2]) <= 1 for words in first)
+    return judges == ["faithfulness"] * 2 + ["hallucination"] * 2 and figures and "AUROC" in printed
+
+
+def an_application(printed: str) -> bool:
+    return bool(re.match(r"It closes at five\. (faithful|hallucinated) \(score ", printed))
+
+
+def structured_generation(printed: str) -> bool:
+    ticket, checks = lines_of(printed)
+    return (
+        bool(re.fullmatch("(billing|delivery|other) (True|False)", ticket)) and checks == "incomplete valid"
+    )
+
+
+def both_async(printed: str) -> bool:
+    return [is_label(line.split()[0]) for line in lines_of(printed)] == [True, True]
+
+
+CHECKS: dict[str, Callable[[str], bool]] = {
+    "one verdict": one_verdict,
+    "a dataset": a_dataset,
+    "an application": an_application,
+    "structured generation": structured_generation,
+    "async": both_async,
+}
+
+
+def examples() -> list[Any]:
+    """Every Python example of every page, in order, with its name."""
+    return [
+        pytest.param(block["name"], block["code"], id=f"{page.name}: {block['name']}")
+        for page in PAGES
+        for block in PYTHON.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def test_every_example_has_a_check_and_every_check_an_example() -> None:
+    assert [example.values[0] for example in examples()] == list(CHECKS)
+
+
+@pytest.mark.parametrize(("name", "code"), examples())
+def test_an_example_runs_by_itself_and_prints_what_it_should(
+    name: str, code: str, tmp_path: Path, model_folder: Path
+) -> None:
+    # A home of its own for the runs that it stores, with the models of the usual one.
+    (tmp_path / "models").symlink_to(model_folder.parent, target_is_directory=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "MAGISTRATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert CHECKS[name](done.stdout), done.stdout
+
+
+# --- links and names -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [head.lower().replace(" ", "-") for head in heads]
+
+
+def test_every_design_note_says_what_it_must_and_names_tests_that_exist() -> None:
+    notes = sorted((ROOT / "docs" / "design").glob("*.md"))
+    assert [note.name[:3] for note in notes] == [f"{number:03}" for number in range(1, len(notes) + 1)]
+    for note in notes:
+        text = note.read_text(encoding="utf-8")
+        for part in ("Problem", "Decision", "Rejected", "Guarding test"):
+            assert f"**{part}.**" in text, f"{note.name} lacks {part}"
+        named = re.findall(r"`(tests/\w+\.py)::(\w+)`", text)
+        assert named, f"{note.name} names no test"
+        for file, test in named:
+            tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+            assert test in {getattr(node, "name", None) for node in tree.body}, f"{note.name}: {file}::{test}"

@@ -1,0 +1,572 @@
+"""Scheduler, block pool and prefix cache, on a model that is a function of what its cache holds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magistrate.engines.base import GREEDY, Sampling
+from magistrate.engines.local import programs
+from magistrate.engines.local.backend import Backend, Row
+from magistrate.engines.local.blocks import BLOCK, BlockPool, OutOfBlocks, Sequence, blocks_for
+from magistrate.engines.local.pen import Pen, log_softmax
+from magistrate.engines.local.prefix import PrefixCache
+from magistrate.engines.local.scheduler import SPARE_BLOCKS, STEP_TOKENS, Program, Scheduler
+from magistrate.errors import ConstraintError, EngineError, EngineGone, ModelError, OverLength
+
+VOCABULARY = 12
+WAIT = 20  # seconds after which a test takes a request to hang
+
+
+def logits_after(tokens: list[int]) -> np.ndarray:
+    """What the model says after `tokens`: float32 `[VOCABULARY]`, another for every text."""
+    return np.random.default_rng(zlib.crc32(bytes(tokens))).normal(0, 2, VOCABULARY).astype(np.float32)
+
+
+class PaperModel:
+    """Writes tokens into the blocks it is told to and answers by what it reads back from them.
+
+    `before(step, rows)` is called first and may raise; what it had begun to write is garbage then.
+    """
+
+    def __init__(self, blocks: int, before: Callable[[int, list[Row]], None] = lambda step, rows: None):
+        self.vocabulary = VOCABULARY
+        self.pool = BlockPool(blocks, self._copy)
+        self.cells = np.zeros((blocks, BLOCK), np.uint8)
+        self.forwards: list[list[int]] = []
+        self._before = before
+
+    def _copy(self, source: int, target: int) -> None:
+        self.cells[target] = self.cells[source]
+
+    def forward(self, rows: list[Row]) -> list[np.ndarray]:
+        for row in rows:
+            self.pool.extend(row.sequence, len(row.tokens))
+        written = [self._write(row, [255] * len(row.tokens)) for row in rows]
+        self._before(len(self.forwards), rows)
+        self.forwards.append([len(row.tokens) for row in rows])
+        answers = []
+        for row, start in zip(rows, written, strict=True):
+            self._write(row, row.tokens)
+            row.sequence.length = start + len(row.tokens)
+            text = [int(self.cells[row.sequence.blocks[at // BLOCK], at % BLOCK]) for at in range(start)]
+            answers.append(
+                np.array([logits_after(text + row.tokens[: index + 1]) for index in row.wanted]).reshape(
+                    len(row.wanted), VOCABULARY
+                )
+            )
+        return answers
+
+    def _write(self, row: Row, tokens: list[int]) -> int:
+        start = row.sequence.length
+        for at, token in enumerate(tokens, start):
+            self.cells[row.sequence.blocks[at // BLOCK], at % BLOCK] = token
+        return start
+
+
+class TokenNames:
+    ends = (0,)
+
+
+# --- requests, and what each must answer ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asked:
+    prompt: list[int]
+    verb: str
+    paths: list[tuple[int, ...]] = field(default_factory=list)
+    text: tuple[int, ...] = ()
+    sampling: Sampling = GREEDY
+
+    def start(self, backend: Backend, prefixes: PrefixCache) -> Program:
+        if self.verb == "choose":
+            return programs.choose(backend, prefixes, self.prompt, self.paths)
+        if self.verb == "likelihood":
+            return programs.likelihood(backend, prefixes, self.prompt, self.text)
+        if self.verb == "generate":
+            return programs.generate(backend, prefixes, self.prompt, Pen(TokenNames(), None, self.sampling))
+        return self._wrong(backend, prefixes)
+
+    def _wrong(self, backend: Backend, prefixes: PrefixCache) -> Generator[list[Row], Any, None]:
+        sequence = prefixes.longest(np.array(self.prompt, np.int32))
+        try:
+            yield from programs.read(prefixes, sequence, self.prompt)
+            raise ConstraintError("this program is wrong")
+        finally:
+            backend.pool.drop(sequence)
+
+    @property
+    def blocks(self) -> int:
+        if self.verb == "choose":
+            return programs.blocks_to_choose(len(self.prompt), self.paths)
+        return blocks_for(len(self.prompt) + len(self.text) + self.sampling.max_tokens)
+
+    def answer(self) -> Any:
+        """By the model's function alone, without blocks, batches and caches."""
+        if self.verb == "choose":
+            return [sum(self.logprobs(path)) for path in self.paths]
+        if self.verb == "likelihood":
+            return self.logprobs(self.text)
+        tokens: list[int] = []
+        pen = Pen(TokenNames(), None, self.sampling)
+        while not pen.done:
+            pen.write(logits_after(self.prompt + tokens))
+            tokens = list(pen.tokens)
+        return tokens
+
+    def logprobs(self, text: tuple[int, ...]) -> list[float]:
+        return [
+            float(log_softmax(logits_after(self.prompt + list(text[:at])))[token])
+            for at, token in enumerate(text)
+        ]
+
+    def check(self, result: Any) -> None:
+        if self.verb == "generate":
+            assert list(result.tokens) == self.answer()
+        else:
+            assert list(result[0]) == pytest.approx(self.answer(), abs=1e-9)
+
+
+tokens = st.integers(1, VOCABULARY - 1)
+STEMS = [[(7 * at + stem) % (VOCABULARY - 1) + 1 for at in range(400)] for stem in range(2)]
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> Asked:
+    """A request whose prompt may share its beginning with others."""
+    stem = draw(st.sampled_from(STEMS))
+    prompt = stem[: draw(st.integers(0, 130))] + draw(st.lists(tokens, min_size=2, max_size=5))
+    verb = draw(st.sampled_from(["choose", "likelihood", "generate", "generate", "wrong"]))
+    if verb == "choose":
+        paths = st.lists(tokens, min_size=1, max_size=4).map(tuple)
+        return Asked(prompt, verb, paths=draw(st.lists(paths, min_size=2, max_size=9)))
+    if verb == "likelihood":
+        return Asked(prompt, verb, text=tuple(draw(st.lists(tokens, min_size=1, max_size=40))))
+    temperature = draw(st.sampled_from([0.0, 1.0]))
+    most = draw(st.integers(1, 70))
+    return Asked(prompt, verb, sampling=Sampling(most, temperature, seed=draw(st.integers(0, 99))))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    requests: list[Asked]
+    blocks: int
+    active: int
+    cancelled: dict[int, int]  # request -> the forward before which it is cancelled
+    failing: set[int]  # forwards that raise
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    requests = draw(st.lists(asked(), min_size=1, max_size=8))
+    steps = st.integers(0, 12)
+    return Scenario(
+        requests,
+        draw(st.integers(4, 24)),
+        draw(st.integers(1, 6)),
+        draw(st.dictionaries(st.integers(0, len(requests) - 1), steps, max_size=3)),
+        draw(st.sets(steps, max_size=2)),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(scenarios())
+def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scenario) -> None:
+    futures: list[Future[Any]] = []
+    submitted = threading.Event()
+
+    def before(step: int, rows: list[Row]) -> None:
+        submitted.wait(WAIT)
+        for index, when in scenario.cancelled.items():
+            if when == step:
+                futures[index].cancel()
+        if step in scenario.failing and step not in failed:
+            failed.add(step)
+            raise RuntimeError("the accelerator caught fire")
+
+    failed: set[int] = set()
+    model = PaperModel(scenario.blocks, before)
+    scheduler = Scheduler(lambda: model, scenario.active)
+    futures += [scheduler.submit(each.start, each.blocks) for each in scenario.requests]
+    submitted.set()
+    for index, (request, future) in enumerate(zip(scenario.requests, futures, strict=True)):
+        if future.cancelled() or (index in scenario.cancelled and _wait(future)):
+            continue
+        error = future.exception(WAIT)
+        if request.blocks + SPARE_BLOCKS > scenario.blocks:
+            assert isinstance(error, OverLength)
+        elif isinstance(error, EngineError):
+            assert failed and "caught fire" in str(error)
+        elif request.verb == "wrong":
+            assert isinstance(error, ConstraintError)
+        else:
+            request.check(future.result())
+    after = Asked(STEMS[0][:40], "likelihood", text=(1, 2, 3), sampling=Sampling(1))
+    if after.blocks + SPARE_BLOCKS <= scenario.blocks:
+        for attempt in range(3):  # a failure of the scenario may still be to come
+            again = scheduler.submit(after.start, after.blocks)
+            if again.exception(WAIT) is None:
+                after.check(again.result())
+                break
+            assert attempt < 2
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def _wait(future: Future[Any]) -> bool:
+    """Wait for a future that may be cancelled; True where it was."""
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    assert done.wait(WAIT), "a request hangs"
+    return future.cancelled()
+
+
+def assert_nothing_leaked(model: PaperModel) -> None:
+    assert model.pool.relieve is not None
+    while model.pool.relieve():
+        pass
+    assert model.pool.free == model.pool.total
+
+
+def ask(scheduler: Scheduler, request: Asked) -> Any:
+    return scheduler.submit(request.start, request.blocks).result(WAIT)
+
+
+# --- blocks -----------------------------------------------------------------------------------------
+
+operations = st.tuples(
+    st.sampled_from(["extend", "extend", "fork", "truncate", "drop"]), st.integers(0, 5), st.integers(0, 90)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 14), st.lists(operations, max_size=40))
+def test_a_pool_keeps_every_text_apart_and_counts_every_block(
+    total: int, steps: list[tuple[str, int, int]]
+) -> None:
+    cells = np.zeros((total, BLOCK), np.int64)
+    pool = BlockPool(total, lambda source, target: cells.__setitem__(target, cells[source]))
+    held: list[tuple[Sequence, list[int]]] = []
+    number = 0
+
+    def give_up() -> bool:
+        if len(held) > 4:
+            pool.drop(held.pop(0)[0])
+            return True
+        return False
+
+    pool.relieve = give_up
+    for verb, index, amount in steps:
+        if not held or (verb == "extend" and index == 0):
+            held.append((Sequence(), []))
+        at = index % len(held)
+        sequence, text = held[at]
+        if verb == "fork":
+            length = min(amount, len(text))
+            held.append((pool.fork(sequence, length), text[:length]))
+        elif verb == "truncate":
+            length = min(amount, len(text))
+            pool.truncate(sequence, length)
+            del text[length:]
+        elif verb == "drop":
+            pool.drop(sequence)
+            held.pop(at)
+        else:
+            held.append(held.pop(at))  # used last, so given up last
+            try:
+                pool.extend(sequence, amount)
+            except OutOfBlocks:
+                amount = 0
+            for _ in range(amount):
+                number += 1
+                cells[sequence.blocks[sequence.length // BLOCK], sequence.length % BLOCK] = number
+                sequence.length += 1
+                text.append(number)
+        for each, expected in held:
+            found = [int(cells[each.blocks[place // BLOCK], place % BLOCK]) for place in range(each.length)]
+            assert found == expected
+    for sequence, _ in held:
+        pool.drop(sequence)
+        pool.drop(sequence)
+    assert pool.free == total
+
+
+def test_a_block_whose_other_owner_is_evicted_during_the_copy_is_not_lost() -> None:
+    pool = BlockPool(2, lambda source, target: None)
+    writer = Sequence()
+    pool.extend(writer, 5)
+    writer.length = 5
+    remembered = pool.fork(writer, 5)
+    other = Sequence()
+    pool.extend(other, 1)
+
+    def evict() -> bool:
+        pool.drop(other)
+        pool.drop(remembered)
+        return True
+
+    pool.relieve = evict
+    pool.extend(writer, 1)
+    pool.drop(writer)
+    assert pool.free == 2
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+
+def test_a_request_larger_than_the_pool_is_over_length_and_the_next_is_served() -> None:
+    scheduler = Scheduler(lambda: PaperModel(6), 4)
+    with pytest.raises(OverLength, match="128 tokens"):
+        ask(scheduler, Asked(STEMS[0][:300], "generate"))
+    small = Asked(STEMS[0][:20], "generate", sampling=Sampling(10))
+    small.check(ask(scheduler, small))
+    scheduler.close()
+
+
+def test_many_long_options_fit_the_memory_that_was_set_aside_for_them() -> None:
+    paths = [(first, second, 3) for first in range(1, 11) for second in range(1, 11)]
+    request = Asked(STEMS[0][:33], "choose", paths=paths)
+    model = PaperModel(request.blocks + SPARE_BLOCKS)
+    scheduler = Scheduler(lambda: model, 4)
+    request.check(ask(scheduler, request))
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def test_a_program_that_takes_more_than_it_said_harms_nobody_later() -> None:
+    model = PaperModel(8)
+    scheduler = Scheduler(lambda: model, 4)
+    first = Asked(STEMS[0][:60], "likelihood", text=(1, 2, 3), sampling=Sampling(1))
+    first.check(ask(scheduler, first))
+    greedy = Asked(STEMS[1][:400], "likelihood", text=(1,))
+    with pytest.raises(EngineError, match="all 8 blocks"):
+        scheduler.submit(greedy.start, 1).result(WAIT)
+    first.check(ask(scheduler, first))
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def test_equal_beginnings_are_read_once() -> None:
+    model = PaperModel(40)
+    scheduler = Scheduler(lambda: model, 4)
+    prompt = STEMS[0][:200]
+    first, second = (
+        Asked([*prompt, 1, 2], "likelihood", text=(5,)),
+        Asked([*prompt, 2, 1], "choose", [(1,), (2,)]),
+    )
+    assert ask(scheduler, first)[1].cached == 0
+    totals, usage = ask(scheduler, second)
+    assert usage.cached == 200 and totals == pytest.approx(second.answer())
+    assert model.forwards == [[202], [2]]
+    scheduler.close()
+
+
+# --- failures ---------------------------------------------------------------------------------------
+
+
+class Panic(BaseException):
+    """What a compiled library raises when it panics."""
+
+
+@pytest.mark.parametrize("error", [ConstraintError("no such grammar"), Panic("out of bounds")])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_program_that_raises_fails_alone(error: BaseException, late: bool) -> None:
+    model = PaperModel(40)
+    scheduler = Scheduler(lambda: model, 4)
+
+    def start(backend: Backend, prefixes: PrefixCache) -> Program:
+        def program() -> Program:
+            sequence = Sequence()
+            try:
+                yield [Row(sequence, [1, 2, 3], range(1))]
+                raise error
+            finally:
+                backend.pool.drop(sequence)
+
+        if late:
+            return program()
+        raise error
+
+    beside = Asked(STEMS[0][:20], "generate", sampling=Sampling(30))
+    good, bad = scheduler.submit(beside.start, beside.blocks), scheduler.submit(start, 1)
+    raised = bad.exception(WAIT)
+    if isinstance(error, Exception):
+        assert raised is error
+    else:
+        assert isinstance(raised, EngineError) and "out of bounds" in str(raised)
+    beside.check(good.result(WAIT))
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def test_a_forward_that_raises_fails_those_in_flight_and_spares_what_is_remembered() -> None:
+    def before(step: int, rows: list[Row]) -> None:
+        if step == 2 and len(model.forwards) == 2 and not raised:
+            raised.append(len(rows))
+            raise RuntimeError("the accelerator caught fire")
+
+    raised: list[int] = []
+    model = PaperModel(40, before)
+    scheduler = Scheduler(lambda: model, 4)
+    # 60 tokens end within a block, which the next two requests share and want to write on.
+    known = Asked(STEMS[0][:60], "likelihood", text=(1, 2), sampling=Sampling(1))
+    known.check(ask(scheduler, known))
+    longer = [Asked(STEMS[0][:60] + [end] * 9, "generate", sampling=Sampling(9)) for end in (1, 2)]
+    for future in [scheduler.submit(each.start, each.blocks) for each in longer]:
+        assert "caught fire" in str(future.exception(WAIT))
+    for request in (known, *longer):
+        request.check(ask(scheduler, request))
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def test_a_load_that_fails_answers_all_who_wait_and_is_tried_again() -> None:
+    waiting, loads = threading.Event(), []
+
+    def load() -> PaperModel:
+        loads.append(1)
+        if len(loads) == 1:
+            waiting.wait(WAIT)
+            raise ModelError("the weights are damaged")
+        if len(loads) == 2:
+            raise MemoryError
+        return PaperModel(40)
+
+    scheduler = Scheduler(load, 4)
+    request = Asked(STEMS[0][:20], "generate", sampling=Sampling(5))
+    futures = [scheduler.submit(request.start, request.blocks) for _ in range(3)]
+    waiting.set()
+    assert all(isinstance(future.exception(WAIT), ModelError) for future in futures)
+    with pytest.raises(EngineError, match="loading the model failed: MemoryError"):
+        ask(scheduler, request)
+    request.check(ask(scheduler, request))
+    assert len(loads) == 3
+    scheduler.close()
+
+
+def test_after_a_failed_load_nobody_is_forgotten_however_close_the_next_call_comes() -> None:
+    def load() -> PaperModel:
+        raise ModelError("never")
+
+    scheduler = Scheduler(load, 4)
+    request = Asked(STEMS[0][:20], "generate")
+    answered: Counter[str] = Counter()
+
+    def hurry() -> None:
+        for _ in range(150):
+            error = scheduler.submit(request.start, request.blocks).exception(WAIT)
+            answered[type(error).__name__] += 1
+
+    threads = [threading.Thread(target=hurry) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answered == {"ModelError": 600}
+
+
+def test_nothing_hangs_when_the_engine_is_closed() -> None:
+    computing, closing = threading.Event(), threading.Event()
+
+    def before(step: int, rows: list[Row]) -> None:
+        computing.set()
+        closing.wait(WAIT)
+
+    model = PaperModel(40, before)
+    scheduler = Scheduler(lambda: model, 2)
+    request = Asked(STEMS[0][:20], "generate", sampling=Sampling(50))
+    futures = [scheduler.submit(request.start, request.blocks) for _ in range(5)]
+    assert computing.wait(WAIT)
+    closer = threading.Thread(target=scheduler.close)
+    closer.start()
+    closing.set()
+    assert all(isinstance(future.exception(WAIT), EngineGone) for future in futures)
+    closer.join(WAIT)
+    scheduler.close()
+    with pytest.raises(EngineGone):
+        scheduler.submit(request.start, request.blocks)
+    assert_nothing_leaked(model)
+    Scheduler(lambda: model, 2).close()
+
+
+# --- turns ------------------------------------------------------------------------------------------
+
+
+def test_cancelling_a_task_frees_its_blocks_before_the_next_forward() -> None:
+    held: list[int] = []
+    cancelled = threading.Event()
+
+    def before(step: int, rows: list[Row]) -> None:
+        held.append(sum(blocks_for(row.sequence.length) for row in rows))
+        if step == 3:
+            loop.call_soon_threadsafe(task.cancel)
+            assert cancelled.wait(WAIT)
+
+    model = PaperModel(20, before)
+    scheduler = Scheduler(lambda: model, 4)
+    endless = Asked(STEMS[0][:100], "generate", sampling=Sampling(400, 1.0, seed=5))
+    large = Asked(STEMS[1][:400], "likelihood", text=(1,), sampling=Sampling(1))
+
+    async def both() -> Any:
+        nonlocal task, loop
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(asyncio.wrap_future(scheduler.submit(endless.start, endless.blocks)))
+        task.add_done_callback(lambda _: cancelled.set())
+        waits = asyncio.wrap_future(scheduler.submit(large.start, large.blocks))  # needs what the first holds
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await asyncio.wait_for(waits, WAIT)
+
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Future[Any]
+    large.check(asyncio.run(both()))
+    scheduler.close()
+    assert_nothing_leaked(model)
+
+
+def test_long_prompts_do_not_hold_up_who_is_writing() -> None:
+    submitted = threading.Event()
+    model = PaperModel(400, lambda step, rows: submitted.wait(WAIT) and None)
+    scheduler = Scheduler(lambda: model, 16)
+    writer = Asked(STEMS[0][:20], "generate", sampling=Sampling(12, 1.0, seed=3))
+    assert len(writer.answer()) == 12
+    readers = [Asked([stem] * 700, "likelihood", text=(1, 2), sampling=Sampling(1)) for stem in range(1, 9)]
+    futures = [scheduler.submit(each.start, each.blocks) for each in (writer, *readers)]
+    submitted.set()
+    for request, future in zip((writer, *readers), futures, strict=True):
+        request.check(future.result(WAIT))
+    scheduler.close()
+    assert max(map(sum, model.forwards)) <= STEP_TOKENS
+    writing = [step for step, sizes in enumerate(model.forwards) if 1 in sizes]
+    assert len(writing) == 11  # the last token of twelve is not read
+    assert max(np.diff(writing)) == 1
+    assert len(model.forwards) < 20  # two prompts are read at a time
+
+
+def test_everybodys_turn_comes_also_of_who_wants_more_than_a_step() -> None:
+    submitted = threading.Event()
+    model = PaperModel(400, lambda step, rows: submitted.wait(WAIT) and None)
+    scheduler = Scheduler(lambda: model, 16)
+    drawn = (Asked(STEMS[0][:20], "generate", sampling=Sampling(40, 1.0, seed=seed)) for seed in range(99))
+    writers = [writer for writer in drawn if len(writer.answer()) > 20][:2]
+    paths = [(*path, 3, 4, 5, 6) for path in np.ndindex(11, 11)]
+    large = Asked(STEMS[0][:20], "choose", paths=paths)
+    futures = [scheduler.submit(each.start, each.blocks) for each in (*writers, large)]
+    submitted.set()
+    for request, future in zip((*writers, large), futures, strict=True):
+        request.check(future.result(WAIT))
+    scheduler.close()
+    (turn,) = [step for step, sizes in enumerate(model.forwards) if sum(sizes) > STEP_TOKENS]
+    assert turn < 6
