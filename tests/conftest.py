@@ -1,7 +1,8 @@
-"""The embedded model, loaded once for all tests that ask it something."""
+"""What all tests share: the embedded model, loaded once, and Ctrl-C as a person at a terminal has it."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 
 from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs deaf to Ctrl-C, and the programs that tests interrupt would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = command.main(standalone_mode=False)
+        code = command.main(prog_name="magistrate", standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except click.ClickException as error:
         error.show()

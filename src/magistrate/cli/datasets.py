@@ -9,13 +9,13 @@ import click
 from magistrate.cli.options import json_option, print_json
 from magistrate.cli.tables import print_table
 
-EXAMPLE = "Example: MAGISTRATE_DATA_DIR=~/data magistrate run halueval-qa --view article200"
+EXAMPLE = "Example: magistrate datasets; magistrate run halueval-qa --view article200"
 
 
 @click.command(epilog=EXAMPLE)
 @json_option
 def command(as_json: bool) -> None:
-    """List the named sets, their views, and where each was found."""
+    """List the named sets, their views, and where each was found. $MAGISTRATE_DATA_DIR is looked at first."""
     from magistrate.datasets import describe
 
     listings = describe()

@@ -61,6 +61,8 @@ def command(
     from magistrate.types import Prompt
 
     constraint = _constraint(schema, regex, choices)
+    if constraint is not None and not unconstrained:
+        constraint.require_bounds()
     engine = resolve.engine(model, device=device, threads=threads)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
     masked = None if unconstrained else constraint
@@ -77,6 +79,8 @@ def command(
     if trace:
         _print_trace(generation)
     click.echo(generation.text)
+    if generation.finish == "length":
+        click.echo(f"cut off after --max-tokens {max_tokens}", err=True)
     if verdict is not None and unconstrained:
         click.echo(f"without constraint this is {verdict} for the schema", err=True)
 

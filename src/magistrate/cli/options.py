@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -104,8 +105,17 @@ def as_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output; NaN is refused, everything is ASCII."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False, default=str))
+    """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
+    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
+    return value if known else str(value)
 
 
 def console(*, error: bool = False) -> Console:

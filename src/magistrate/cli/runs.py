@@ -45,7 +45,7 @@ def command(
         print_table(
             ["run", "name", "dataset", "judges", "outcomes", "status", "tags"],
             [_row(each) for each in records],
-            wrapped={"judges": 14, "status": 11, "tags": 8},
+            wrapped={"name": 12, "judges": 14, "status": 11, "tags": 8},
             spare=("tags", "outcomes", "name"),
         )
 

@@ -36,7 +36,7 @@ class MaskEngine:
         self.closers = self._known(CLOSERS)
         self.last = [*self.closers, *self._known("!?\n")]  # white space may go on for ever: only as the last
         self.brackets = self._known("}]")
-        self.digits = self._known("0123456789")
+        self.numeric = self._known("0123456789.eE")
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def matcher(self, constraint: Constraint) -> Matcher:
@@ -50,7 +50,7 @@ class MaskEngine:
             self._compiled[constraint.digest] = compiled
             if len(self._compiled) > COMPILED:
                 self._compiled.popitem(last=False)
-        return Matcher(self, compiled.deep_copy())
+        return Matcher(self, compiled.deep_copy(), constraint.kind == "json")
 
     def _compile(self, constraint: Constraint) -> Any:
         from llguidance import LLMatcher
@@ -77,11 +77,12 @@ class MaskEngine:
 class Matcher:
     """How far a text has come under a constraint."""
 
-    __slots__ = ("_engine", "_matcher")
+    __slots__ = ("_engine", "_json", "_matcher")
 
-    def __init__(self, engine: MaskEngine, matcher: Any) -> None:
+    def __init__(self, engine: MaskEngine, matcher: Any, json: bool) -> None:
         self._engine = engine
         self._matcher = matcher
+        self._json = json
 
     @property
     def accepting(self) -> bool:
@@ -101,13 +102,21 @@ class Matcher:
 
     def forced(self) -> list[int]:
         """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
-        run = [] if self.stopped else list(self._matcher.compute_ff_tokens())
-        # Text that looks like a special token is tokenized as one, which the grammar then refuses.
-        special = (index for index, token in enumerate(run) if self._engine.tokenizer.is_special_token(token))
-        del run[next(special, len(run)) :]
-        if run:
+        forced: list[int] = []
+        while not self.stopped and (run := self._next_forced()):
             self.consume(run)
-        return run
+            forced += run
+        return forced
+
+    def _next_forced(self) -> list[int]:
+        run = list(self._matcher.compute_ff_tokens())
+        tokenizer = self._engine.tokenizer
+        special = [index for index, token in enumerate(run) if tokenizer.is_special_token(token)]
+        if not special:
+            return run
+        # Text that looks like a special token was taken for one, which the grammar would refuse.
+        text = self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
+        return run[: special[0]] or list(tokenizer.greedy_tokenize(text))
 
     def consume(self, tokens: list[int]) -> None:
         """Append tokens that the mask allows."""
@@ -117,7 +126,7 @@ class Matcher:
 
     def fork(self) -> Matcher:
         """An independent copy at the same place."""
-        return Matcher(self._engine, self._matcher.deep_copy())
+        return Matcher(self._engine, self._matcher.deep_copy(), self._json)
 
     def closes_structure(self, mask: np.ndarray) -> bool:
         """A free string, a list or an object could be closed now; never where a number might go on."""
@@ -126,7 +135,7 @@ class Matcher:
             return False
         if mask[letter]:
             return bool(mask[quote] and np.count_nonzero(mask) > FREE and self._quote_closes())
-        return bool(mask[self._engine.brackets].any() and not mask[self._engine.digits].any())
+        return bool(mask[self._engine.brackets].any() and not mask[self._engine.numeric].any())
 
     def closer(self, mask: np.ndarray) -> int:
         """An allowed token that brings the end nearer, by the rules that JSON closes with."""
@@ -135,11 +144,14 @@ class Matcher:
             bracket = not mask[letter] and mask[self._engine.brackets].any()
             if not bracket and self._quote_closes():
                 return quote
-        few = np.count_nonzero(mask) <= FREE
-        last = np.flatnonzero(mask).tolist() if few else [each for each in self._engine.last if mask[each]]
-        for token in [*last, *self._engine.closers]:
-            if mask[token] and (token not in last or self._ends_with(token)):
-                return int(token)
+        if not self._json:  # JSON ends with what is tried next anyway
+            few = np.count_nonzero(mask) <= FREE
+            for token in np.flatnonzero(mask).tolist() if few else self._engine.last:
+                if mask[token] and self._ends_with(token):
+                    return int(token)
+        for token in self._engine.closers:
+            if mask[token]:
+                return token
         return int(np.argmax(mask))
 
     def _ends_with(self, token: int) -> bool:

@@ -46,7 +46,8 @@ def render(report: Report, console: Console) -> None:
     from rich.text import Text
 
     run = report.run
-    console.print(Text.assemble((plain(run.name), "bold"), f"  {plain(run.id)}"))
+    unnamed = run.name == run.id
+    console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
     facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
     if run.seconds is not None:
         facts.append(duration(run.seconds))

@@ -93,8 +93,8 @@ class OpenVINOBackend:
         if padded:
             # A lone token takes another kernel whose last bits differ, so it gets company.
             rows = [*rows, Row(Sequence(), rows[0].tokens, range(0))]
-        feeds, counts = self._feeds(rows)
         try:
+            feeds, counts = self._feeds(rows)
             for name, values in feeds.items():
                 self._request.set_tensor(name, self._tensor(values))
             self._request.infer()

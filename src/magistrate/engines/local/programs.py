@@ -19,9 +19,8 @@ from magistrate.engines.local.blocks import BLOCK, blocks_for
 from magistrate.engines.local.blocks import Sequence as Cached
 from magistrate.engines.local.pen import Pen, log_softmax
 from magistrate.engines.local.prefix import PrefixCache
+from magistrate.engines.local.scheduler import CHUNK
 from magistrate.types import Usage
-
-CHUNK = 256  # tokens of one prompt in one forward, so that long prompts do not hold up the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,12 @@ def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def read(prefixes: PrefixCache, sequence: Cached, tokens: list[int]) -> Generator[list[Row], Any, np.ndarray]:
-    """Read the rest of a prompt in chunks and remember it; answers the last token's logits `[vocabulary]`."""
+    """Read the rest of a prompt in chunks, each remembered; answers the logits `[vocabulary]` after it."""
     logits: list[np.ndarray] = []
     for start, end in chunks(sequence.length, len(tokens)):
         last = range(end - start - 1, end - start) if end == len(tokens) else range(0)
         logits = yield [Row(sequence, tokens[start:end], last)]
-    prefixes.keep(np.array(tokens, np.int32), sequence)
+        prefixes.keep(np.array(tokens[:end], np.int32), sequence)
     return np.asarray(logits[0][0])
 
 

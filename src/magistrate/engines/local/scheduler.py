@@ -25,6 +25,7 @@ from magistrate.errors import EngineError, EngineGone, MagistrateError, OverLeng
 Program = Generator[list[Row], list[np.ndarray], Any]
 
 SPARE_BLOCKS = 2  # while a shared block is copied both are held; a backend may pad with a row of its own
+CHUNK = 256  # tokens of one prompt in one forward, so that long prompts do not hold up the others
 STEP_TOKENS = 576  # tokens in one forward: two chunks of prompts and what the others write; more is no faster
 
 
@@ -130,8 +131,11 @@ class Scheduler:
                     request.program.close()
 
     def _admit(self, backend: Backend, prefixes: PrefixCache) -> None:
+        """Begin as many as the next step has room for: who begins later finds more in the prefix cache."""
         held = sum(request.blocks for request in self._active)
         while self._waiting and len(self._active) < self._most_active:
+            if sum(request.wanted for request in self._active) + CHUNK > STEP_TOKENS:
+                return
             request = self._waiting[0]
             if request.blocks > backend.pool.total:
                 self._waiting.popleft()

@@ -1,0 +1,372 @@
+"""What is written under a constraint is always complete and within its budget, whatever the model wants."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magistrate.constraints import Constraint, Lark, constraint
+from magistrate.constraints.masks import MaskEngine
+from magistrate.engines.base import Sampling
+from magistrate.engines.catalog import describe
+from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.local.pen import Pen
+from magistrate.errors import ConstraintError
+
+VOCABULARY = 49152
+UNLIMITED = 1000
+
+
+class Desk:
+    """The default model's tokenizer with made-up logits: one of 48 random rows for every text so far.
+
+    Some rows love to close things, some characters of several bytes, some digits, some the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        card = describe(folder)
+        self.chat = ChatTokenizer(folder, card)
+        self.masks = MaskEngine(self.chat.json, VOCABULARY, card.eos_ids)
+        self.rows = np.random.default_rng(1).normal(0, 2, (48, VOCABULARY)).astype(np.float32)
+        for start, step, texts, by in ((0, 4, '",}]', 9), (1, 4, "😀é中", 9), (2, 4, "0123456789.", 7)):
+            for token in {token for text in texts for token in self.chat.encode(text).tokens}:
+                self.rows[start::step, token] += by
+        self.rows[::6, list(card.eos_ids)] += 12
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        return self.rows[zlib.crc32(np.array(tokens, np.int32).tobytes()) % len(self.rows)]
+
+    def wants(self, text: str) -> Callable[[list[int]], np.ndarray]:
+        """Logits of a model that insists on `text` wherever what was written is a beginning of it."""
+
+        def logits(tokens: list[int]) -> np.ndarray:
+            row = self.rows[0].copy()
+            written = self.text(tokens)
+            rest = text[len(written) :] if text.startswith(written) else ""
+            row[self.chat.encode(rest).tokens[0] if rest else self.chat.ends[0]] += 50
+            return row
+
+        return logits
+
+    def text(self, tokens: list[int]) -> str:
+        """Strict: raises where the text ends within a character."""
+        assert not any(self.masks.tokenizer.is_special_token(token) for token in tokens)
+        return bytes(self.masks.tokenizer.decode_bytes(tokens)).decode("utf-8")
+
+    def write(
+        self,
+        shape: Constraint | None,
+        sampling: Sampling,
+        logits: Callable[[list[int]], np.ndarray] | None = None,
+    ) -> Pen:
+        """Write as the engine does: what it has computed before must stay a beginning of the text."""
+        pen = Pen(self.chat, None if shape is None else self.masks.matcher(shape), sampling)
+        pen.begin()
+        computed: list[int] = []
+        while not pen.done:
+            computed = list(pen.tokens)
+            pen.write((logits or self.logits)(computed))
+            assert 0 <= pen.kept <= len(computed) and pen.tokens[: pen.kept] == computed[: pen.kept]
+            assert len(pen.tokens) > pen.kept or pen.finished
+        return pen
+
+    def least(self, shape: Constraint) -> int:
+        """The smallest budget that is accepted; all larger ones are."""
+        for budget in range(1, 200):
+            pen = Pen(self.chat, self.masks.matcher(shape), Sampling(budget))
+            try:
+                pen.begin()
+            except ConstraintError:
+                assert pen.tokens == []  # nothing was written
+            else:
+                return budget
+        raise AssertionError("no budget is accepted")
+
+
+@pytest.fixture(scope="session")
+def desk(model_folder: Path) -> Desk:
+    return Desk(model_folder)
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    optional = [name for name in properties if name.startswith("maybe")]
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def string(least: int, most: int) -> dict[str, Any]:
+    return {"type": "string", "minLength": least, "maxLength": most}
+
+
+def number(least: float, most: float, step: float) -> dict[str, Any]:
+    return {"type": "number", "minimum": least, "maximum": most, "multipleOf": step}
+
+
+def several(items: dict[str, Any], least: int, most: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
+
+REASONS, SCORE = several(string(1, 160), 1, 3), number(0, 1, 0.01)
+VERDICT = closed(reasons=REASONS, score=SCORE)
+NULL = {"type": "null"}
+SHAPES: dict[str, Any] = {
+    "verdict": VERDICT,
+    "score first": closed(score=SCORE, reasons=REASONS),
+    "nested lists": several(several(number(-50, 5000, 1), 2, 4), 1, 3),
+    "enumerations": closed(
+        label={"enum": ["faithful", 'partly "so"', 7, None]}, also={"enum": ["x", "xa", "xab"]}
+    ),
+    "optional": closed(
+        a={"anyOf": [string(0, 40), NULL]}, maybe={"type": "boolean"}, maybe_too=string(5, 30)
+    ),
+    "a long string": closed(text=string(0, 2000)),
+    "a string at least so long": closed(text=string(30, 60), n=number(10, 20, 1)),
+    "patterns": closed(
+        code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3,6}$"},
+        hex={"type": "string", "pattern": "^[b-f]{1,40}$"},
+    ),
+    "a number": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    "claims": several(
+        closed(kind={"enum": ["no", "yes"]}, quote={"anyOf": [NULL, string(1, 80)]}, sure=SCORE), 1, 4
+    ),
+    "a line": re.compile("[^\r\n]{1,280}"),
+    "a sentence": re.compile(r"[^\r\n]{20,280}\."),
+    "a date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-\d\d"),
+    "choices": ["yes", "yes, but", "no", "<|im_end|>", "<|im_end|> x"],
+    "a grammar": Lark(
+        'start: term (("+"|"*") term)*\nterm: NUMBER | "(" start ")"\nNUMBER: /[1-9][0-9]{0,3}/'
+    ),
+    "a grammar around JSON": Lark(
+        'start: "Verdict: " object "."\nobject: %json {"type": "object", "properties": {"why": {"type": '
+        '"string", "maxLength": 100}, "n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": '
+        '["why", "n"], "additionalProperties": false, "x-guidance": {"whitespace_flexible": false}}'
+    ),
+}
+
+
+# --- always complete, never over budget -------------------------------------------------------------
+
+
+def check(desk: Desk, shape: Constraint, sampling: Sampling) -> Pen:
+    """Write, and hold what was written to the laws; a greedy text is compared to one without a budget."""
+    pen = desk.write(shape, sampling)
+    assert pen.finished and len(pen.tokens) <= sampling.max_tokens
+    text = desk.text(pen.tokens)
+    shape.parse(text)
+    assert desk.chat.decode(pen.tokens) == text
+    if sampling.temperature == 0:
+        free = desk.write(shape, Sampling(UNLIMITED))
+        assert not free.steered or len(free.tokens) == UNLIMITED
+        assert pen.steered == (pen.tokens != free.tokens)
+    return pen
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_text_is_complete_under_every_budget_that_is_accepted(desk: Desk, name: str) -> None:
+    shape = constraint(SHAPES[name])
+    least = desk.least(shape)
+    for budget in [*range(least, least + 18), *range(least + 18, least + 100, 16)]:
+        check(desk, shape, Sampling(budget))
+        check(desk, shape, Sampling(budget, temperature=2.0, seed=budget))
+
+
+texts = st.builds(string, st.integers(0, 6), st.integers(6, 60))
+leaves = st.one_of(
+    texts,
+    st.builds(number, st.integers(-20, 0), st.integers(0, 3000), st.sampled_from([0.01, 0.5, 1])),
+    st.just({"type": "boolean"}),
+    st.just({"enum": ["low", "lower", 3, None, "é\n"]}),
+    st.builds(lambda text: {"anyOf": [NULL, text]}, texts),
+)
+schemas = st.recursive(
+    leaves,
+    lambda parts: st.one_of(
+        st.builds(several, parts, st.integers(0, 2), st.integers(2, 4)),
+        st.dictionaries(st.sampled_from(["a", "maybe", "maybe b", "die Gründe"]), parts, min_size=1).map(
+            lambda properties: closed(**properties)
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(schemas, st.integers(0, 60), st.sampled_from([0.0, 0.7, 3.0]), st.integers(0, 999))
+def test_any_schema_is_completed(
+    desk: Desk, schema: dict[str, Any], extra: int, temperature: float, seed: int
+) -> None:
+    shape = constraint(schema)
+    check(desk, shape, Sampling(desk.least(shape) + extra, temperature, seed=seed))
+
+
+def test_a_budget_that_is_too_small_is_an_error_before_anything_is_written(desk: Desk) -> None:
+    shape = constraint(VERDICT)
+    pen = Pen(desk.chat, desk.masks.matcher(shape), Sampling(desk.least(shape) - 1))
+    with pytest.raises(ConstraintError, match="allow more tokens"):
+        pen.begin()
+    assert pen.tokens == []
+
+
+# --- what the model still decides -------------------------------------------------------------------
+
+
+def test_the_score_stays_the_models_own_in_every_budget_that_has_room_for_it(desk: Desk) -> None:
+    shape = constraint(VERDICT)
+    least = desk.least(shape)
+    for budget in range(least + 3, least + 60):  # "0" is one token, "0.85" are four
+        endless = f'{{"reasons":["{"because it is so " * 9}"],"score":0.85}}'
+        pen = desk.write(shape, Sampling(budget), stubborn(desk, "because it is so ", "0.85"))
+        value = shape.parse(desk.text(pen.tokens))
+        assert value["score"] == 0.85 and endless.startswith(f'{{"reasons":["{value["reasons"][0][:4]}')
+        assert pen.steered and len(pen.tokens) > budget - 20
+
+
+def stubborn(desk: Desk, reason: str, score: str) -> Callable[[list[int]], np.ndarray]:
+    """A model that repeats `reason` for ever and, once made to stop, wants `score`."""
+
+    def logits(tokens: list[int]) -> np.ndarray:
+        text = desk.text(tokens)
+        _, marker, written = text.partition('"score":')
+        row = desk.rows[0].copy()
+        row[desk.chat.encode(score[len(written) :] or "}" if marker else reason).tokens[0]] += 50
+        return row
+
+    return logits
+
+
+def test_tight_budgets_do_not_fix_a_number(desk: Desk) -> None:
+    shape = constraint(VERDICT)
+    budget = desk.least(shape) + 3
+    scores = Counter(
+        shape.parse(desk.text(desk.write(shape, Sampling(budget, 2.0, seed=seed)).tokens))["score"]
+        for seed in range(60)
+    )
+    assert len(scores) > 10
+
+
+@pytest.mark.parametrize("name", ["a line", "a long string"])
+def test_free_text_is_cut_and_not_changed(desk: Desk, name: str) -> None:
+    shape = constraint(SHAPES[name])
+
+    def free_text(budget: int) -> str:
+        value = shape.parse(
+            desk.text(desk.write(shape, Sampling(budget), desk.wants(opening + "so " * 60)).tokens)
+        )
+        return value["text"] if isinstance(value, dict) else value
+
+    opening = '{"text":"' if name == "a long string" else ""
+    for budget in range(desk.least(shape), 60):
+        assert ("so " * 60).startswith(free_text(budget))
+    assert len(free_text(50)) >= 75  # at most the slack is lost
+
+
+def test_a_token_that_moves_the_end_out_of_reach_is_taken_back(desk: Desk) -> None:
+    shape = constraint(closed(why=string(0, 200), maybe={"const": "no end of words " * 20}))
+    wanted = '{"why":"' + "so " * 9 + '","maybe":"' + "no end of words " * 20 + '"}'
+    needed = len(desk.write(shape, Sampling(UNLIMITED), desk.wants(wanted)).tokens)
+    for budget in (desk.least(shape), 20, 40, 60, needed - 1):
+        pen = desk.write(shape, Sampling(budget), desk.wants(wanted))
+        assert pen.steered and "maybe" not in shape.parse(desk.text(pen.tokens))
+    pen = desk.write(shape, Sampling(needed), desk.wants(wanted))
+    assert desk.text(pen.tokens) == wanted
+
+
+def test_what_only_looks_like_a_special_token_is_written_as_text(desk: Desk) -> None:
+    for text in ("<|im_end|><|im_start|>system", "é<|im_end|>中", "a <|im_end|>", "<|im_end|>\U0001f600"):
+        pen = desk.write(constraint([text]), Sampling(40))
+        assert desk.text(pen.tokens) == text
+        pen = desk.write(constraint([text, "中" + text]), Sampling(40), desk.wants("中" + text))
+        assert desk.text(pen.tokens) == "中" + text
+    only = desk.write(constraint(["faithful, as far as it goes"]), Sampling(40))
+    assert only.forced_count == len(only.tokens) and not only.steered
+
+
+def test_a_grammar_that_cannot_be_compiled_is_a_constraint_error(desk: Desk) -> None:
+    for text in ("start: nowhere", "start: /(/", ""):
+        with pytest.raises(ConstraintError, match="cannot be compiled"):
+            desk.masks.matcher(constraint(Lark(text)))
+
+
+# --- sampling ---------------------------------------------------------------------------------------
+
+PROBABILITIES = np.array([0.5, 0.25, 0.12, 0.06, 0.04, 0.03])
+
+
+class Ends:
+    ends = (99,)
+
+
+def drawn(n: int = 400, **options: Any) -> Counter[int]:
+    logits = np.log(PROBABILITIES).astype(np.float32)
+    pen = Pen(Ends(), None, Sampling(max_tokens=n, **options))
+    while not pen.done:
+        pen.write(logits)
+    return Counter(pen.tokens)
+
+
+def test_temperature_draws_from_the_models_distribution() -> None:
+    counts = drawn(4000, temperature=1.0)
+    assert np.array([counts[token] for token in range(6)]) / 4000 == pytest.approx(PROBABILITIES, abs=0.03)
+    sharper = PROBABILITIES**2 / (PROBABILITIES**2).sum()
+    counts = drawn(4000, temperature=0.5)
+    assert np.array([counts[token] for token in range(6)]) / 4000 == pytest.approx(sharper, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"temperature": 0.0}, {0}),
+        ({"temperature": 1.0, "top_p": 1e-9}, {0}),
+        ({"temperature": 1e-300}, {0}),
+        ({"temperature": 1.0, "min_p": 0.999}, {0}),
+        ({"temperature": 1.0, "min_p": 0.2}, {0, 1, 2}),
+        ({"temperature": 1.0, "top_p": 0.8}, {0, 1, 2}),
+        ({"temperature": 1.0, "top_p": 0.8, "min_p": 0.4}, {0, 1}),
+        ({"temperature": 1.0, "top_p": 1.0}, set(range(6))),
+    ],
+)
+def test_top_p_and_min_p_keep_what_they_promise(options: dict[str, float], kept: set[int]) -> None:
+    assert set(drawn(**options)) == kept
+
+
+def test_a_seed_fixes_what_is_drawn(desk: Desk) -> None:
+    shape = constraint(VERDICT)
+    drafts = [desk.write(shape, Sampling(60, 1.0, seed=seed)).tokens for seed in (1, 2, 1)]
+    assert drafts[0] == drafts[2] != drafts[1]
+
+
+# --- the trace --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [14, 20, 60, 900])
+def test_a_trace_tells_the_text_step_by_step(desk: Desk, budget: int) -> None:
+    shape = constraint(VERDICT)
+    pen = desk.write(
+        shape, Sampling(budget, trace=True), desk.wants('{"reasons":["so it is, so it is"],"score":1}')
+    )
+    assert len(pen.trace) == len(pen.tokens)
+    assert sum(step.forced for step in pen.trace) == pen.forced_count
+    texts = [step.text for step in pen.trace] + [desk.text(pen.tokens)]
+    assert all(
+        before + step.chosen == after
+        for step, (before, after) in zip(pen.trace, pairwise(texts), strict=True)
+    )
+    for step in pen.trace:
+        assert 0 <= step.removed_mass <= 1
+        if not step.forced:
+            probabilities = [probability for _, probability in step.wanted]
+            assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1
+    opened = next(step for step in pen.trace if step.text == '{"reasons":["')
+    assert opened.wanted[0][0] == opened.chosen == "so" and opened.removed_mass < 0.01
+    masked = [step for step in pen.trace if not step.forced and step.wanted[0][0] != step.chosen]
+    assert bool(masked) == pen.steered
