@@ -37,24 +37,6 @@ def shorten(text: str, width: int = 100) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def highlight(text: str, spans: Sequence[Marked]) -> str:
-    """`text` as HTML with every span marked; overlapping spans are merged.
-
-    >>> highlight("a <b> c", [])
-    'a &lt;b&gt; c'
-    """
-    pieces, end = [], 0
-    for span in sorted(spans, key=lambda s: (s.start, s.end)):
-        start = max(span.start, end)
-        if span.end <= start:
-            continue
-        pieces.append(escape(text[end:start]))
-        pieces.append(f"<mark>{escape(text[start : span.end])}</mark>")
-        end = span.end
-    pieces.append(escape(text[end:]))
-    return "".join(pieces)
-
-
 def card(title: str, colour: str, facts: Sequence[tuple[str, str]], body: str | None) -> str:
     """A bordered HTML card: `title`, a row of name–value facts and an escaped paragraph."""
     cells = "".join(

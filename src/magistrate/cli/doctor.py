@@ -99,6 +99,7 @@ def _places() -> Iterator[Finding]:
 def _model(quick: bool) -> Iterator[Finding]:
     from magistrate.engines.catalog import default, is_pulled
     from magistrate.engines.local.engine import available_cores
+    from magistrate.engines.quiet import import_openvino
     from magistrate.errors import MagistrateError
 
     model = default()
@@ -112,6 +113,7 @@ def _model(quick: bool) -> Iterator[Finding]:
     if quick:
         return
     try:
+        yield Finding("devices", "ok", ", ".join(import_openvino().Core().available_devices))
         yield Finding("speed", "ok", _speed())
     except MagistrateError as error:
         yield Finding("engine", "missing", str(error))

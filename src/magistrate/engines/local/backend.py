@@ -13,6 +13,7 @@ from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 
+PRECISION = "f32"
 CACHE_PRECISION = "f16"
 INPUTS = {
     "input_ids",
@@ -68,7 +69,7 @@ class OpenVINOBackend:
                 "PERFORMANCE_HINT": "LATENCY",
                 "KV_CACHE_PRECISION": CACHE_PRECISION,
                 # Otherwise some processors compute in bf16, and verdicts depend on the machine.
-                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_PRECISION_HINT": PRECISION,
                 # Two single-threaded processes would otherwise pin themselves to the same core.
                 "ENABLE_CPU_PINNING": False,
                 "INFERENCE_NUM_THREADS": threads,

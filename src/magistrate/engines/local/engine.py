@@ -27,7 +27,7 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.catalog import describe, locate
 from magistrate.engines.local import programs
-from magistrate.engines.local.backend import CACHE_PRECISION, OpenVINOBackend
+from magistrate.engines.local.backend import CACHE_PRECISION, PRECISION, OpenVINOBackend
 from magistrate.engines.local.blocks import blocks_for
 from magistrate.engines.local.chat import ChatTokenizer, EncodedText
 from magistrate.engines.local.pen import Pen
@@ -86,7 +86,7 @@ class LocalEngine:
     def info(self) -> EngineInfo:
         """What this engine is; loads no weights."""
         card = self._card
-        arithmetic = f"openvino {version('openvino')} {self.device} cache {CACHE_PRECISION}"
+        arithmetic = f"openvino {version('openvino')} {self.device} {PRECISION} cache {CACHE_PRECISION}"
         fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
         if card.context_length is None:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
