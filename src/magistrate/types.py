@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -106,6 +106,13 @@ class Prompt:
     def continued(self, *parts: Part) -> Prompt:
         """This prompt with the beginning of the assistant's answer already written."""
         return Prompt((*self.messages, Message("assistant", parts)))
+
+    def data(self) -> Iterator[Data]:
+        """Every data part, in order."""
+        for message in self.messages:
+            for part in message.parts:
+                if isinstance(part, Data):
+                    yield part
 
 
 # --- what came out ------------------------------------------------------------------------------
