@@ -22,6 +22,7 @@ import pytest
 import magistrate
 from magistrate.cli import COMMANDS, command, main
 from magistrate.errors import EngineError
+from magistrate.store import Store
 from magistrate.types import Prompt
 
 HOSTILE = "../../etc/passwd \x1b[2J[bold]"
@@ -567,7 +568,7 @@ def test_ctrl_c_keeps_what_is_done(
     def begun() -> bool:
         if not place.exists():
             return False
-        with magistrate.store.Store.open(place) as store:  # type: ignore[attr-defined]
+        with Store.open(place) as store:
             return any(each.n_outcomes >= outcomes for each in store.runs())
 
     words = ["run", "quickstart", "--model", str(model_folder), "--store", str(place), "--concurrency", "2"]
@@ -576,7 +577,7 @@ def test_ctrl_c_keeps_what_is_done(
     assert "Traceback" not in done.err
     record = magistrate.Run("last", place).record
     if signals == 1:
-        assert record.status == "interrupted"
+        assert record.status == "interrupted", (record, done)
         assert f"kept in run {record.id}" in done.err
         assert f"{record.n_verdicts}/72" in done.out
     assert outcomes <= record.n_outcomes < 72
