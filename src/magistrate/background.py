@@ -18,6 +18,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 CLEAN_UP = 60.0  # seconds that cancelled work gets to put things in order
+SLICE = 0.2  # seconds until a Ctrl-C is noticed at the latest
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -44,11 +45,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     loop.call_soon_threadsafe(begin)
     try:
-        return outcome.result()
+        # In slices: a signal that another thread has received does not wake one that waits for a lock.
+        while not wait([outcome], timeout=SLICE).done:
+            pass
     except KeyboardInterrupt:
         loop.call_soon_threadsafe(lambda: tasks[0].cancel())
         wait([outcome], timeout=CLEAN_UP)
         raise
+    return outcome.result()
 
 
 def synchronous(twin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
