@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.fields import check_mapping, near, plain
-from magistrate.datasets.files import Problem, Row, Source, looks_like_path, open_file, read_stdin
+from magistrate.datasets.files import FileSource, Problem, Row, Source, looks_like_path, open_file, read_stdin
 from magistrate.datasets.named import Listing, catalogue, describe, find
 from magistrate.datasets.selection import Selection
 from magistrate.errors import DatasetError, SpecError
@@ -93,6 +93,7 @@ class Dataset:
     def _read(self) -> Iterator[Sample]:
         """Every sample of the source, each with an id of its own."""
         good, bad, ids = 0, 0, _Ids()
+        where = self.source.shown if isinstance(self.source, FileSource) else self.name
         first: Problem | None = None
         for row in self.source.rows():
             sample = row if isinstance(row, Problem) else self._sample(row)
@@ -108,7 +109,7 @@ class Dataset:
             raise DatasetError(
                 f"none of the {bad} rows of {self.name} can be read; {first}"
                 if first
-                else f"{self.name} has no samples"
+                else f"{where} has no samples"
             )
 
     def _sample(self, row: Row) -> Sample | Problem:
