@@ -2,9 +2,8 @@
 
 Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
 and stays honest at the edges: a judge that was right four times out of four is not certain to be
-right. (A percentile bootstrap can only answer [1, 1] there: for a nearly perfect judge simulated on
-12 to 200 rows its balanced accuracy, F1 and AUROC intervals held the truth in 2 to 90 % of the draws,
-these in 87 to 100 %.)
+right. (A percentile bootstrap can only answer [1, 1] there; benchmarks/interval_coverage.py simulates how
+often either holds the truth.)
 
 ==================  ============================================================================
 accuracy            Wilson score interval of a proportion

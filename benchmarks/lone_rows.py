@@ -1,0 +1,50 @@
+"""How far logits move when the last token of a prompt is read in a row of its own.
+
+Run: .venv/bin/python benchmarks/lone_rows.py   (needs the default model: magistrate models pull)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from magistrate.datasets import load
+from magistrate.engines.catalog import default, describe, locate
+from magistrate.engines.local.backend import OpenVINOBackend, Row
+from magistrate.engines.local.blocks import Sequence
+from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.local.engine import available_cores
+from magistrate.judges.template import builtin
+
+PROMPTS = 12
+
+
+def main() -> None:
+    """Print the largest change of any logit, for a last row of one token and of two."""
+    folder = locate(default().name)
+    tokenizer = ChatTokenizer(folder, describe(folder))
+    backend = OpenVINOBackend(folder, device="CPU", threads=available_cores(), cache_bytes=256 << 20)
+
+    def last(tokens: list[int], cut: int) -> np.ndarray:
+        sequence = Sequence()
+        if cut:
+            backend.forward([Row(sequence, tokens[:-cut], range(0))])
+        rest = tokens[-cut:] if cut else tokens
+        logits = backend.forward([Row(sequence, rest, range(len(rest) - 1, len(rest)))])[0][0]
+        backend.pool.drop(sequence)
+        return logits
+
+    template = builtin("faithfulness")
+    moved: dict[int, list[float]] = {1: [], 2: []}
+    for sample in load("quickstart", limit=PROMPTS):
+        prompt = template.prompt(context=sample.context, input=sample.input, output=sample.output)
+        tokens = tokenizer.tokens(prompt)
+        whole = last(tokens, 0)
+        for cut, differences in moved.items():
+            differences.append(float(np.abs(last(tokens, cut) - whole).max()))
+    print(f"{default().name}, {PROMPTS} prompts: largest change of a logit against reading the prompt whole")
+    for cut, differences in moved.items():
+        print(f"last row of {cut}: median {np.median(differences):.3f}, most {max(differences):.3f}")
+
+
+if __name__ == "__main__":
+    main()
