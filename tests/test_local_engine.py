@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import subprocess
 import sys
@@ -12,12 +13,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from magistrate.constraints import Lark, constraint
-from magistrate.engines.base import Option, Sampling
+from magistrate.engines.base import Capture, Option, Sampling
+from magistrate.engines.local import programs
+from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.engine import LocalEngine
-from magistrate.errors import ConstraintError, EngineGone, ModelError, OverLength, SpecError
+from magistrate.errors import (
+    CapabilityError,
+    ConstraintError,
+    EngineGone,
+    EngineTimeout,
+    ModelError,
+    OverLength,
+    SpecError,
+)
 from magistrate.judges.template import builtin
 from magistrate.types import Data, Message, Prompt, Trusted
 
@@ -102,7 +114,7 @@ def test_answers_have_the_same_bits_alone_in_company_and_in_any_order(engine: Lo
     every += [ask for prompt in (prompts[1], prompts[2], prompts[4]) for ask in write(prompt)]
     alone = [bits(answer) for answer in gathered(every, 1)]
     order = list(range(len(every)))
-    for most in (5, 16):
+    for most in (5, 16, 64):
         random.Random(most).shuffle(order)
         answers = gathered([every[index] for index in order], most)
         for index, answer in zip(order, answers, strict=True):
@@ -176,6 +188,106 @@ def test_a_choice_sums_over_the_surfaces_of_each_option(engine: LocalEngine) -> 
                 assert choice.usage.prompt == len(engine.tokenizer.tokens(prompt))
 
     asyncio.run(ask())
+
+
+def test_all_spellings_are_what_a_sum_over_every_tokenization_gives(engine: LocalEngine) -> None:
+    vocabulary = {}
+    for token in range(49152):
+        if token not in engine.tokenizer.ends and (text := engine.tokenizer.show(token)).isalpha():
+            vocabulary.setdefault(text, token)
+
+    def spellings(text: str) -> list[tuple[int, ...]]:
+        if not text:
+            return [()]
+        begins = [text[:end] for end in range(1, len(text) + 1) if text[:end] in vocabulary]
+        return [(vocabulary[each], *rest) for each in begins for rest in spellings(text[len(each) :])]
+
+    async def ask() -> None:
+        options = (Option("true", ("true", "right")), Option("made up", ("wrong", "untrue")))
+        # Every spelling as an option of its own, by the canonical way: it is a path like any other.
+        found = await engine.choose(ASKED, options, paths="all")
+        tokens = engine.tokenizer.tokens(ASKED)
+        sums = []
+        for option in options:
+            flat = [path for surface in option.surfaces for path in spellings(surface)]
+            weighed = await engine._run(
+                tokens,
+                lambda begun, flat=flat: programs.choose(begun, flat),
+                len(tokens) + 10,
+                programs.blocks_to_choose(len(tokens), flat),
+            )
+            assert len(flat) > 10
+            sums.append(sum(math.exp(each) for each in weighed.totals))
+        assert found.mass == pytest.approx(sum(sums), rel=1e-5)
+        assert found.probabilities["true"] == pytest.approx(sums[0] / sum(sums), abs=1e-5)
+        canonical = await engine.choose(ASKED, options)
+        assert canonical.mass < found.mass
+        assert canonical.probabilities["true"] == pytest.approx(found.probabilities["true"], abs=1e-2)
+
+    asyncio.run(ask())
+
+
+def test_a_text_that_begins_another_counts_in_every_spelling_only_where_it_ends(engine: LocalEngine) -> None:
+    async def ask() -> None:
+        begins = (Option("short", ("Yes",)), Option("long", ("Yesterday",)), Option("no", ("No",)))
+        every = await engine.choose(ASKED, begins, paths="all")
+        alone = await engine.choose(ASKED, (begins[0], begins[2]), paths="all")
+        assert every.mass * every.probabilities["short"] < alone.mass * alone.probabilities["short"]
+        assert every.mass * every.probabilities["no"] == pytest.approx(
+            alone.mass * alone.probabilities["no"], rel=1e-5
+        )
+
+    asyncio.run(ask())
+
+
+def test_what_is_captured_agrees_with_what_is_answered(engine: LocalEngine) -> None:
+    async def ask() -> None:
+        text = "Yes, it is so"
+        for length in (1, 2, 5):
+            part = " ".join(text.split()[:length])
+            plain = await engine.likelihood(ASKED, part)
+            scored = await engine.likelihood(ASKED, part, capture=Capture(top=4))
+            assert scored.logprobs.tobytes() == plain.logprobs.tobytes() and plain.captured is None
+            state = scored.captured
+            assert state.top_tokens.shape == state.top_logprobs.shape == (len(plain.tokens) + 1, 4)
+            assert (np.diff(state.top_logprobs) <= 0).all() and state.hidden is None
+            assert ((state.entropies > 0) & (state.entropies < math.log(49152))).all()
+            for token, logprob, top, best in zip(
+                plain.tokens, plain.logprobs, state.top_tokens, state.top_logprobs, strict=False
+            ):
+                assert token not in top or best[list(top).index(token)] == pytest.approx(logprob, abs=1e-6)
+        choice = await engine.choose(ASKED, YES_NO, capture=Capture(top=2))
+        assert choice.captured.top_tokens.tolist() == [state.top_tokens[0, :2].tolist()]
+        assert choice.captured.entropies[0] == state.entropies[0]
+        assert (await engine.choose(ASKED, YES_NO)).captured is None
+        with pytest.raises(CapabilityError, match="hidden_states=True"):
+            await engine.likelihood(ASKED, text, capture=Capture(hidden=True))
+        assert "hidden_states" not in engine.info.can and "capture" in engine.info.can
+
+    asyncio.run(ask())
+
+
+def test_hidden_states_lead_to_the_logits(model_folder: Path) -> None:
+    engine = LocalEngine(model_folder, hidden_states=True)
+
+    async def ask() -> None:
+        assert "hidden_states" in engine.info.can
+        text = "Yes, it is so"
+        scored = await engine.likelihood(ASKED, text, capture=Capture(hidden=True))
+        hidden = scored.captured.hidden
+        assert hidden.shape == (len(scored.tokens) + 1, 31, 576) and hidden.dtype == np.float32
+        assert np.isfinite(hidden).all() and scored.captured.top_tokens.shape == (len(hidden), 0)
+        # The first is the embedding, a function of the token alone: "it" and "is" stand twice in this text.
+        again = await engine.likelihood(ASKED, "No, it is", capture=Capture(hidden=True))
+        assert (hidden[3, 0] == again.captured.hidden[3, 0]).all()
+        assert (hidden[3, 1] != again.captured.hidden[3, 1]).any()
+        longer = await engine.likelihood(ASKED, text + " indeed", capture=Capture(hidden=True))
+        assert (longer.captured.hidden[: len(hidden)] == hidden).all()
+        choice = await engine.choose(ASKED, YES_NO, capture=Capture(hidden=True))
+        assert (choice.captured.hidden[0] == hidden[0]).all()
+
+    asyncio.run(ask())
+    engine.close()
 
 
 def test_an_option_that_begins_another_counts_only_where_it_ends(engine: LocalEngine) -> None:
@@ -253,7 +365,7 @@ def test_a_verdict_is_complete_in_every_budget_and_its_cost_is_told(engine: Loca
         assert answer.usage.prompt == length
         assert answer.steered == (answer.tokens != answers[-1].tokens)
     again = asyncio.run(engine.generate(prompt, VERDICT, sampling=Sampling(14)))
-    assert again.usage.cached == length - 2 and again.text == answers[0].text
+    assert again.usage.cached == length and again.text == answers[0].text
     with pytest.raises(ConstraintError, match="allow more tokens"):
         asyncio.run(engine.generate(prompt, VERDICT, sampling=Sampling(13)))
 
@@ -326,6 +438,60 @@ def test_a_device_that_is_not_here_is_named_beside_those_that_are(model_folder: 
     for wrong in ({"threads": 0}, {"threads": -1}, {"most_active": 0}, {"cache_bytes": 0}):
         with pytest.raises(SpecError, match="at least 1"):
             LocalEngine(model_folder, **wrong)
+
+
+def test_an_answer_that_takes_too_long_is_given_up(model_folder: Path) -> None:
+    engine = LocalEngine(model_folder, timeout=0.01)
+    with pytest.raises(EngineTimeout, match=r"0\.01 seconds"):
+        asyncio.run(engine.choose(ASKED, YES_NO))
+    engine.close()
+    for wrong in (0, -1.0, math.nan):
+        with pytest.raises(SpecError, match="more than 0 seconds"):
+            LocalEngine(model_folder, timeout=wrong)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_after_a_fork_the_engine_says_so_instead_of_hanging(model_folder: Path) -> None:
+    code = """
+import asyncio, os, sys
+from magistrate.engines.base import Option
+from magistrate.engines.local.engine import LocalEngine
+from magistrate.types import Prompt
+
+engine = LocalEngine(sys.argv[1])
+options = (Option("yes", ("Yes",)), Option("no", ("No",)))
+asyncio.run(engine.choose(Prompt.of("Well?"), options))
+child = os.fork()
+if not child:
+    try:
+        asyncio.run(engine.choose(Prompt.of("Well?"), options))
+    except Exception as error:
+        print(type(error).__name__, str(error)[:23], flush=True)
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(model_folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "EngineGone this process was forked\n7\n")
+
+
+def test_cores_are_no_more_than_a_container_pays_for(tmp_path: Path) -> None:
+    quota = tmp_path / "cpu.max"
+    every = available_cores(quota)
+    for text, cores in (
+        ("100000 100000", 1),
+        ("50000 100000", 1),
+        ("max 100000", every),
+        ("nonsense", every),
+    ):
+        quota.write_text(text)
+        assert available_cores(quota) == cores
+    quota.write_text(f"{every * 100000 + 900000} 100000")
+    assert available_cores(quota) == every
 
 
 def test_a_closed_engine_says_so(model_folder: Path) -> None:

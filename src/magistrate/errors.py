@@ -13,6 +13,8 @@
     ├── StoreError             the store cannot be read or written
     └── EngineError            the engine failed                             (retry may help)
         ├── EngineGone         the engine cannot answer any more            (exit 3)
+        ├── EngineBusy         too much was asked at once
+        ├── EngineTimeout      the answer took longer than was allowed
         ├── InvalidOutput      the model's text did not pass validation
         └── CapabilityError    the engine cannot do what was asked
 """
@@ -77,6 +79,14 @@ class EngineGone(EngineError):
     """The engine cannot answer any more; every further call would fail too."""
 
     retryable = False
+
+
+class EngineBusy(EngineError):
+    """Too much was asked at once; later there will be room."""
+
+
+class EngineTimeout(EngineError):
+    """The answer took longer than was allowed."""
 
 
 class InvalidOutput(EngineError):

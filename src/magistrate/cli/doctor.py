@@ -98,7 +98,7 @@ def _places() -> Iterator[Finding]:
 
 def _model(quick: bool) -> Iterator[Finding]:
     from magistrate.engines.catalog import default, is_pulled
-    from magistrate.engines.local.engine import available_cores
+    from magistrate.engines.local.cores import available_cores
     from magistrate.engines.quiet import import_openvino
     from magistrate.errors import MagistrateError
 

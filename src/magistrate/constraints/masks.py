@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,19 @@ class MaskEngine:
                 self._compiled.popitem(last=False)
         return Matcher(self, compiled.deep_copy(), constraint.kind == "json")
 
+    def knows(self, constraint: Constraint) -> bool:
+        """Whether a matcher for `constraint` costs no compiling."""
+        return constraint.digest in self._compiled
+
+    def spell(self, tokens: Sequence[int]) -> bytes:
+        """The bytes that these tokens stand for."""
+        return bytes(self.tokenizer.decode_bytes(list(tokens)))
+
+    def vocabulary_bytes(self) -> dict[bytes, int]:
+        """The bytes of every token that stands for text, with its id."""
+        plain = (token for token in range(self.vocabulary) if not self.tokenizer.is_special_token(token))
+        return {text: token for token in plain if (text := self.spell([token]))}
+
     def _compile(self, constraint: Constraint) -> Any:
         from llguidance import LLMatcher
 
@@ -77,12 +91,13 @@ class MaskEngine:
 class Matcher:
     """How far a text has come under a constraint."""
 
-    __slots__ = ("_engine", "_json", "_matcher")
+    __slots__ = ("_bits", "_engine", "_json", "_matcher")
 
     def __init__(self, engine: MaskEngine, matcher: Any, json: bool) -> None:
         self._engine = engine
         self._matcher = matcher
         self._json = json
+        self._bits: np.ndarray | None = None  # the mask at this place, where it was computed already
 
     @property
     def accepting(self) -> bool:
@@ -96,9 +111,10 @@ class Matcher:
 
     def mask(self) -> np.ndarray:
         """Which tokens may come next, bool `[vocabulary]`."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._bits is None:
+            self._bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
-        return np.unpackbits(bits, count=self._engine.vocabulary, bitorder="little").astype(bool)
+        return np.unpackbits(self._bits, count=self._engine.vocabulary, bitorder="little").view(bool)
 
     def forced(self) -> list[int]:
         """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
@@ -120,6 +136,7 @@ class Matcher:
 
     def consume(self, tokens: list[int]) -> None:
         """Append tokens that the mask allows."""
+        self._bits = None
         if not self._matcher.consume_tokens(tokens):
             self._check()
             raise EngineError(f"the mask engine refused the tokens {tokens}, which its own mask allowed")
@@ -184,6 +201,31 @@ class Matcher:
             path += run
         return path if len(path) <= limit else None
 
+    @staticmethod
+    def compute_masks(matchers: Sequence[Matcher]) -> None:
+        """Compute the masks of several matchers in parallel; `mask` then answers at once."""
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        unknown = [matcher for matcher in matchers if matcher._bits is None]
+        if not unknown:
+            return
+        words = -(-unknown[0]._engine.vocabulary // 32)
+        table = np.empty((len(unknown), words), np.int32)
+        rows = [(matcher._matcher, index) for index, matcher in enumerate(unknown)]
+        try:
+            fill_next_token_bitmask_par(_executor(), rows, table)
+        except BaseException:  # a panic: each is then asked alone, so that it fails for itself
+            return
+        for matcher, row in zip(unknown, table.view(np.uint8), strict=True):
+            matcher._bits = row
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise EngineError(f"the mask engine stopped: {self._matcher.get_error()[:300]}")
+
+
+@cache
+def _executor() -> Any:
+    from llguidance import LLExecutor
+
+    return LLExecutor()

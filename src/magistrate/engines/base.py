@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
 Capability = Literal[
-    "generate", "choose", "likelihood", "constraints", "data_isolation", "exact_probability", "trace"
+    "generate",
+    "choose",
+    "likelihood",
+    "constraints",
+    "data_isolation",
+    "exact_probability",
+    "trace",
+    "capture",
+    "hidden_states",
 ]
 ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 
@@ -73,6 +81,37 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Capture:
+    """What `choose` and `likelihood` keep of the model's state, for white-box signals.
+
+    Entropies always; the `top` likeliest tokens; with `hidden` the hidden states, where the engine has
+    the capability `hidden_states`.
+    """
+
+    top: int = 0
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top < 0:
+            raise SpecError(f"top must not be negative, got {self.top}")
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The model's state at `n` positions, of each the distribution of the token that follows.
+
+    `top_tokens`: int32 `[n, top]`, likeliest first; `top_logprobs`: float64 `[n, top]`, in nats;
+    `entropies`: float64 `[n]`, in nats; `hidden`: float32 `[n, 1 + layers, width]` or None, the embedding
+    and what each layer leaves, of the token before.
+    """
+
+    top_tokens: np.ndarray
+    top_logprobs: np.ndarray
+    entropies: np.ndarray
+    hidden: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceStep:
     """One generated token, explained.
 
@@ -118,6 +157,7 @@ class Choice:
     mass: float | None
     method: ChoiceMethod
     usage: Usage = Usage()
+    captured: Captured | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +170,7 @@ class Likelihood:
     logprobs: np.ndarray
     offsets: tuple[tuple[int, int], ...]
     usage: Usage = field(default=Usage())
+    captured: Captured | None = None
 
     @property
     def total(self) -> float:
@@ -147,9 +188,13 @@ class Engine(Protocol):
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation: ...
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice: ...
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice: ...
 
-    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood: ...
+    async def likelihood(
+        self, prompt: Prompt, text: str, *, capture: Capture | None = None
+    ) -> Likelihood: ...
 
 
 def check_options(options: Sequence[Option]) -> None:

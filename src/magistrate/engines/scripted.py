@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magistrate.engines.base import (
     GREEDY,
     Capability,
+    Capture,
     Choice,
     EngineInfo,
     Generation,
@@ -19,7 +20,7 @@ from magistrate.engines.base import (
     Sampling,
     check_options,
 )
-from magistrate.errors import EngineGone, InvalidOutput, OverLength, SpecError
+from magistrate.errors import CapabilityError, EngineGone, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ class ScriptedEngine:
         usage = Usage(calls=1, prompt=_words(prompt), generated=len(text.split()))
         return Generation(text, value, "stop", usage=usage)
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
         """The scripted probabilities, renormalized over the options."""
         check_options(options)
+        _refuse(capture)
         given = await self._answer(prompt, Mapping)
         mass = sum(given.get(option.label, 0.0) for option in options)
         if not 0 < mass <= 1 + 1e-9 or min(given.values()) < 0:
@@ -84,10 +88,11 @@ class ScriptedEngine:
         usage = Usage(calls=1, prompt=_words(prompt))
         return Choice(max(shares, key=shares.__getitem__), shares, min(mass, 1.0), "exact", usage)
 
-    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """The scripted log-probabilities, one for each word of `text`."""
         import numpy as np
 
+        _refuse(capture)
         given = await self._answer(prompt, Sequence)
         if isinstance(given, str):
             raise InvalidOutput(f"the script answers {given!r} where log-probabilities were asked for", given)
@@ -123,6 +128,11 @@ class ScriptedEngine:
                 f"the script answers {answer!r} where a {kind.__name__} was asked for", str(answer)
             )
         return answer
+
+
+def _refuse(capture: Capture | None) -> None:
+    if capture is not None:
+        raise CapabilityError("a scripted engine has no model whose state it could capture")
 
 
 def _words(prompt: Prompt) -> int:

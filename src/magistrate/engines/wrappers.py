@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from magistrate.engines.base import (
     GREEDY,
+    Capture,
     Choice,
     Engine,
     EngineInfo,
@@ -62,7 +63,9 @@ class Recorded:
             "generate", prompt, self._engine.generate(prompt, constraint, sampling=sampling), kept
         )
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
         """As the wrapped engine."""
 
         def kept(answer: Choice) -> dict[str, Any]:
@@ -74,14 +77,16 @@ class Recorded:
                 "method": answer.method,
             }
 
-        return await self._record("choose", prompt, self._engine.choose(prompt, options), kept)
+        return await self._record(
+            "choose", prompt, self._engine.choose(prompt, options, **_wish(capture)), kept
+        )
 
-    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """As the wrapped engine."""
         return await self._record(
             "likelihood",
             prompt,
-            self._engine.likelihood(prompt, text),
+            self._engine.likelihood(prompt, text, **_wish(capture)),
             lambda answer: {"text": text, "logprobs": [float(each) for each in answer.logprobs]},
         )
 
@@ -104,3 +109,8 @@ class Recorded:
             raise
         self.steps.append(Step(verb, shown, kept(answer), answer.usage, self._clock() - start))
         return answer
+
+
+def _wish(capture: Capture | None) -> dict[str, Capture]:
+    """Named only where it is wanted, so that an engine that cannot capture need not know the word."""
+    return {} if capture is None else {"capture": capture}

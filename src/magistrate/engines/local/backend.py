@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
+from magistrate.engines.local.paged import WANTED, page
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 
 PRECISION = "f32"
 CACHE_PRECISION = "f16"
+ACTIVATION_GROUP = 16  # activations that share a scale where they meet 8-bit weights
 INPUTS = {
     "input_ids",
     "position_ids",
@@ -24,7 +27,6 @@ INPUTS = {
     "block_indices_begins",
     "max_context_len",
 }
-WANTED = "sampled_tokens_indices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,27 @@ class Row:
     wanted: range
 
 
+class Answer(NamedTuple):
+    """What a row's wanted positions gave: float32 `[len(wanted), vocabulary]` and, where the model was
+    loaded for it, `[len(wanted), 1 + layers, width]`. Views that the next forward overwrites."""
+
+    logits: np.ndarray
+    hidden: np.ndarray | None
+
+
+def nothing() -> None:
+    """There is nothing to do meanwhile."""
+
+
 class Backend(Protocol):
-    """What the scheduler needs of a model."""
+    """What the scheduler needs of a model. `seconds` is what all forwards so far took to compute."""
 
     vocabulary: int
     pool: BlockPool
+    seconds: float
 
-    def forward(self, rows: list[Row]) -> list[np.ndarray]:
-        """Append every row's tokens; answer its wanted logits as float32 `[len(wanted), vocabulary]`."""
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+        """Append every row's tokens and answer what is wanted; `meanwhile` is called as it computes."""
         ...
 
 
@@ -54,7 +69,9 @@ class OpenVINOBackend:
     this rewrite understands.
     """
 
-    def __init__(self, folder: Path, *, device: str, threads: int, cache_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, *, device: str, threads: int, cache_bytes: int, hidden_states: bool = False
+    ) -> None:
         openvino = import_openvino()
         core = openvino.Core()
         if device.split(".")[0].split(":")[0] not in {name.split(".")[0] for name in core.available_devices}:
@@ -63,54 +80,59 @@ class OpenVINOBackend:
             )
         try:
             model = core.read_model(folder / "openvino_model.xml")
-            _page_attention(model)
-            _gather_before_head(model)
-            config = {
-                "PERFORMANCE_HINT": "LATENCY",
-                "KV_CACHE_PRECISION": CACHE_PRECISION,
-                # Otherwise some processors compute in bf16, and verdicts depend on the machine.
-                "INFERENCE_PRECISION_HINT": PRECISION,
-                # Two single-threaded processes would otherwise pin themselves to the same core.
-                "ENABLE_CPU_PINNING": False,
-                "INFERENCE_NUM_THREADS": threads,
-                "NUM_STREAMS": 1,
-            }
-            compiled = core.compile_model(model, device, config if device == "CPU" else {})
+            page(model, hidden_states=hidden_states)
+            compiled = core.compile_model(model, device, _configuration(threads) if device == "CPU" else {})
         except RuntimeError as error:
             raise ModelError(f"OpenVINO cannot load {folder}: {str(error).strip()[:400]}") from error
-        self._names = {port.get_any_name() for port in compiled.inputs}
-        if missing := INPUTS - self._names:
+        names = {port.get_any_name() for port in compiled.inputs}
+        if missing := INPUTS - names:
             raise ModelError(
                 f"{folder} is not a causal language model: it lacks the inputs {sorted(missing)}"
             )
+        self.seconds = 0.0
         self._tensor = openvino.Tensor
+        self._hidden_states = hidden_states
         self._request = compiled.create_infer_request()
         self._caches = _allocate_caches(openvino, compiled, self._request, cache_bytes)
         self.vocabulary = int(compiled.outputs[0].get_partial_shape()[-1].get_length())
         self.pool = BlockPool(len(self._caches[0]), self._copy_block)
 
-    def forward(self, rows: list[Row]) -> list[np.ndarray]:
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
         padded = sum(len(row.tokens) for row in rows) == 1
         if padded:
             # A lone token takes another kernel whose last bits differ, so it gets company.
             rows = [*rows, Row(Sequence(), rows[0].tokens, range(0))]
         try:
-            feeds, counts = self._feeds(rows)
+            feeds = self._feeds(rows)
             for name, values in feeds.items():
-                self._request.set_tensor(name, self._tensor(values))
-            self._request.infer()
-            logits = self._request.get_output_tensor(0).data
-            # The tensor is overwritten by the next forward, so what is handed out is a copy.
-            logits = (
-                logits.reshape(-1, self.vocabulary).copy() if logits.size else np.empty((0, self.vocabulary))
-            )
+                self._request.set_tensor(name, self._tensor(values, shared_memory=True))
+            start = time.perf_counter()
+            self._request.start_async()
+            try:
+                meanwhile()
+            finally:
+                self._request.wait()
+                self.seconds += time.perf_counter() - start
         finally:
             if padded:
                 self.pool.drop(rows[-1].sequence)
-        pieces = np.split(logits.astype(np.float32, copy=False), np.cumsum(counts)[:-1])
-        return pieces[: len(rows) - padded]
+        return self._answers([len(row.wanted) for row in rows[: len(rows) - padded]])
 
-    def _feeds(self, rows: list[Row]) -> tuple[dict[str, np.ndarray], list[int]]:
+    def _answers(self, counts: list[int]) -> list[Answer]:
+        if not sum(counts):
+            return [Answer(np.empty((0, self.vocabulary), np.float32), None) for _ in counts]
+        # Not copied: 16 rows of a large vocabulary are several megabytes.
+        logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary)
+        logits = logits.astype(np.float32, copy=False)
+        hidden = self._request.get_output_tensor(1).data if self._hidden_states else None
+        answers, start = [], 0
+        for count in counts:
+            own = slice(start, start + count)
+            answers.append(Answer(logits[own], None if hidden is None else hidden[own]))
+            start += count
+        return answers
+
+    def _feeds(self, rows: list[Row]) -> Mapping[str, np.ndarray]:
         ids: list[int] = []
         positions: list[int] = []
         past: list[int] = []
@@ -131,7 +153,7 @@ class OpenVINOBackend:
             block_begins.append(len(blocks))
             longest = max(longest, sequence.length)
             wanted += [start + index for index in row.wanted]
-        feeds: dict[str, np.ndarray] = {
+        return {
             "input_ids": np.array(ids, np.int64),
             "position_ids": np.array(positions, np.int64),
             "past_lens": np.array(past, np.int32),
@@ -141,39 +163,32 @@ class OpenVINOBackend:
             "max_context_len": np.array(longest, np.int32),
             WANTED: np.array(wanted, np.int64),
         }
-        return feeds, [len(row.wanted) for row in rows]
 
     def _copy_block(self, source: int, target: int) -> None:
         for cache in self._caches:
             cache[target] = cache[source]
 
 
-def _page_attention(model: Any) -> None:
-    from openvino._offline_transformations import paged_attention_transformation
-
-    paged_attention_transformation(model)
-
-
-def _gather_before_head(model: Any) -> None:
-    """Compute logits for wanted rows only: a Gather before the last matrix product."""
-    from openvino import opset13 as ops
-
-    node = model.get_results()[0].input_value(0).get_node()
-    while node.get_type_name() != "MatMul":
-        node = node.input_value(0).get_node()
-    wanted = ops.parameter([-1], np.int64, name=WANTED)
-    wanted.output(0).set_names({WANTED})
-    gathered = ops.gather(node.input_value(0), wanted, ops.constant(0, np.int64))
-    node.input(0).replace_source_output(gathered.output(0))
-    model.add_parameters([wanted])
-    model.validate_nodes_and_infer_types()
+def _configuration(threads: int) -> dict[str, Any]:
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "KV_CACHE_PRECISION": CACHE_PRECISION,
+        # Otherwise some processors compute in bf16, and verdicts depend on the machine.
+        "INFERENCE_PRECISION_HINT": PRECISION,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": ACTIVATION_GROUP,
+        # Two single-threaded processes would otherwise pin themselves to the same core.
+        "ENABLE_CPU_PINNING": False,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+    }
 
 
 def _allocate_caches(openvino: Any, compiled: Any, request: Any, cache_bytes: int) -> list[np.ndarray]:
     """One array `[blocks, heads, BLOCK, head_size]` for every layer's keys and values."""
     ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
-    shapes = [[d.get_length() for d in list(port.get_partial_shape())[1:]] for port in ports]
-    if not ports or any(len(shape) != 3 or shape[1] != BLOCK for shape in shapes):
+    layouts = [list(port.get_partial_shape())[1:] for port in ports]
+    shapes = [[size.get_length() if size.is_static else -1 for size in layout] for layout in layouts]
+    if not ports or any(len(shape) != 3 or shape[1] != BLOCK or min(shape) < 1 for shape in shapes):
         raise ModelError(
             f"this OpenVINO build lays out its cache as {shapes[:2]}, not [heads, {BLOCK}, head size]; "
             "install the version that the 'local' extra pins"

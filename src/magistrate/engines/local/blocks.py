@@ -47,14 +47,22 @@ class BlockPool:
         """Blocks that nobody holds."""
         return len(self._free)
 
+    def holders(self, block: int) -> int:
+        """How many sequences hold that block."""
+        return self._references[block]
+
+    def share(self, blocks: list[int], length: int) -> Sequence:
+        """A new sequence that holds `blocks` too; they contain its `length` tokens."""
+        shared = Sequence()
+        shared.blocks = list(blocks)
+        shared.length = length
+        for block in blocks:
+            self._references[block] += 1
+        return shared
+
     def fork(self, sequence: Sequence, length: int) -> Sequence:
         """The first `length` tokens of `sequence` as a new sequence that shares their blocks."""
-        twin = Sequence()
-        twin.blocks = sequence.blocks[: blocks_for(length)]
-        twin.length = length
-        for block in twin.blocks:
-            self._references[block] += 1
-        return twin
+        return self.share(sequence.blocks[: blocks_for(length)], length)
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Forget all tokens past the first `length`."""

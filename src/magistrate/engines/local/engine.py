@@ -7,16 +7,18 @@ import atexit
 import hashlib
 import math
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.engines.base import (
     GREEDY,
     Capability,
+    Capture,
     Choice,
     EngineInfo,
     Generation,
@@ -27,24 +29,33 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.catalog import describe, locate
 from magistrate.engines.local import programs
-from magistrate.engines.local.backend import CACHE_PRECISION, PRECISION, OpenVINOBackend
+from magistrate.engines.local.backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION, OpenVINOBackend
 from magistrate.engines.local.blocks import blocks_for
 from magistrate.engines.local.chat import ChatTokenizer, EncodedText
+from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.pen import Pen
-from magistrate.engines.local.scheduler import Program, Scheduler
-from magistrate.errors import ModelError, OverLength, SpecError
-from magistrate.types import Prompt
+from magistrate.engines.local.requests import Begun, Program
+from magistrate.engines.local.scheduler import Counters, Scheduler
+from magistrate.engines.local.tokenizations import Spellings, blocks_to_choose_all, choose_all
+from magistrate.errors import CapabilityError, EngineTimeout, ModelError, OverLength, SpecError
+from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
-    from magistrate.constraints.masks import MaskEngine
+    from magistrate.constraints.masks import MaskEngine, Matcher
     from magistrate.engines.local.backend import Backend
-    from magistrate.engines.local.prefix import PrefixCache
-
-T = TypeVar("T")
 
 CAN: frozenset[Capability] = frozenset(
-    {"generate", "choose", "likelihood", "constraints", "data_isolation", "exact_probability", "trace"}
+    {
+        "generate",
+        "choose",
+        "likelihood",
+        "constraints",
+        "data_isolation",
+        "exact_probability",
+        "trace",
+        "capture",
+    }
 )
 CACHE_BYTES = 512 * 1024 * 1024
 
@@ -54,8 +65,11 @@ class LocalEngine:
 
     `model` is a catalogue name, a GGUF file or an OpenVINO folder; `device` an OpenVINO device
     (default `CPU`); `threads` how many cores to use (default: those this process may run on);
-    `cache_bytes` the size of the key-value cache; `most_active` how many requests run at once.
-    Weights are loaded at the first request. Raises `ModelError` for weights that are not here.
+    `cache_bytes` the size of the key-value cache; `most_active` how many requests are computed together,
+    `most_waiting` how many may be unanswered (`EngineBusy` beyond); `timeout` how many seconds a request
+    may take from asking to its answer (`EngineTimeout` beyond; default: as long as it takes).
+    `hidden_states` makes them available to `Capture`. Weights are loaded at the first request.
+    Raises `ModelError` for weights that are not here.
     """
 
     def __init__(
@@ -65,32 +79,53 @@ class LocalEngine:
         device: str | None = None,
         threads: int | None = None,
         cache_bytes: int = CACHE_BYTES,
-        most_active: int = 32,
+        most_active: int = 64,
+        most_waiting: int = 1 << 16,
+        timeout: float | None = None,
+        hidden_states: bool = False,
     ) -> None:
         self.folder = locate(model)
         self.device = device or os.environ.get("MAGISTRATE_DEVICE", "CPU")
         self.threads = available_cores() if threads is None else threads
-        if min(self.threads, cache_bytes, most_active) < 1:
+        if min(self.threads, cache_bytes, most_active, most_waiting) < 1:
             raise SpecError(
-                f"threads, cache_bytes and most_active must be at least 1, got {threads}, {cache_bytes} and "
-                f"{most_active}"
+                "threads, cache_bytes, most_active and most_waiting must be at least 1, got "
+                f"{threads}, {cache_bytes}, {most_active} and {most_waiting}"
             )
+        if timeout is not None and not timeout > 0:
+            raise SpecError(f"timeout must be more than 0 seconds, got {timeout}")
         self._card = describe(self.folder)
         self.tokenizer = ChatTokenizer(self.folder, self._card)
-        self._masks: MaskEngine | None = None
         self._cache_bytes = cache_bytes
-        self._scheduler = Scheduler(self._load, most_active)
+        self._timeout = timeout
+        self._hidden_states = hidden_states
+        self._making_masks = threading.Lock()
+        self._spellings: Spellings | None = None
+        self._scheduler = Scheduler(self._load, most_active, most_waiting)
         _open_engines.add(self)
 
     @cached_property
     def info(self) -> EngineInfo:
         """What this engine is; loads no weights."""
         card = self._card
-        arithmetic = f"openvino {version('openvino')} {self.device} {PRECISION} cache {CACHE_PRECISION}"
+        arithmetic = (
+            f"openvino {version('openvino')} {self.device} {PRECISION} cache {CACHE_PRECISION} "
+            f"activations in groups of {ACTIVATION_GROUP}"
+        )
         fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
         if card.context_length is None:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
-        return EngineInfo("local", card.name, fingerprint, card.context_length, CAN)
+        can: frozenset[Capability] = CAN.union({"hidden_states"} if self._hidden_states else ())
+        return EngineInfo("local", card.name, fingerprint, card.context_length, can)
+
+    @property
+    def loading(self) -> bool:
+        """The weights are being loaded right now; that takes seconds."""
+        return self._scheduler.loading
+
+    def counters(self) -> Counters:
+        """What the scheduler has done so far, and how long it took."""
+        return self._scheduler.counters
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
@@ -99,12 +134,17 @@ class LocalEngine:
         if constraint is not None:
             constraint.require_bounds()
         tokens = self.tokenizer.tokens(prompt)
-
-        def start(backend: Backend, prefixes: PrefixCache) -> Program:
-            matcher = None if constraint is None else self._mask_engine(backend).matcher(constraint)
-            return programs.generate(backend, prefixes, tokens, Pen(self.tokenizer, matcher, sampling))
-
-        written = await self._run(start, len(tokens) + sampling.max_tokens)
+        pen = Pen(self.tokenizer, None if constraint is None else await self._matcher(constraint), sampling)
+        pen.begin()
+        if pen.done:
+            usage = Usage(1, len(tokens), len(tokens), len(pen.tokens), pen.forced_count)
+            written = programs.Written(tuple(pen.tokens), True, pen.steered, usage, tuple(pen.trace))
+        else:
+            written = await self._run(
+                tokens + pen.tokens,
+                lambda begun: programs.generate(begun, pen),
+                len(tokens) + sampling.max_tokens,
+            )
         text = self.tokenizer.decode(list(written.tokens))
         return Generation(
             text=text,
@@ -116,39 +156,68 @@ class LocalEngine:
             trace=written.trace,
         )
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """How probable each option is as the model's answer, exactly: a sum over its surfaces' paths."""
+    async def choose(
+        self,
+        prompt: Prompt,
+        options: Sequence[Option],
+        *,
+        capture: Capture | None = None,
+        paths: Literal["canonical", "all"] = "canonical",
+    ) -> Choice:
+        """How probable each option is as the model's answer, exactly: a sum over its surfaces' token paths.
+
+        With `paths="all"` over every way to spell them, not only the tokenizer's own, to 1e-6: slow, for
+        audits. What is captured belongs to the place where the answer begins.
+        """
         import numpy as np
 
         check_options(options)
+        self._check(capture)
         tokens = self.tokenizer.tokens(prompt)
-        paths = self._paths(options)
-        flat = [path for group in paths for path in group]
-        totals, usage = await self._run(
-            lambda backend, prefixes: programs.choose(backend, prefixes, tokens, flat),
-            len(tokens) + max(len(path) for path in flat),
-            programs.blocks_to_choose(len(tokens), flat),
-        )
+        groups = self._paths(options)
+        flat = [path for group in groups for path in group]
+        if paths == "all":
+            texts, ends, spellings = await asyncio.to_thread(self._spelled, flat)
+            weighed = await self._run(
+                tokens,
+                lambda begun: choose_all(begun, texts, ends, spellings, capture),
+                len(tokens) + max(map(len, texts)) + 1,
+                blocks_to_choose_all(len(tokens), texts),
+            )
+        else:
+            weighed = await self._run(
+                tokens,
+                lambda begun: programs.choose(begun, flat, capture),
+                len(tokens) + max(map(len, flat)),
+                programs.blocks_to_choose(len(tokens), flat),
+            )
         # Relative to the likeliest path, so that options of vanishing mass can still be compared.
-        relative = iter(np.exp(np.array(totals) - max(totals)))
-        weights = [sum(float(next(relative)) for _ in group) for group in paths]
+        likeliest = max(weighed.totals)
+        relative = iter(np.exp(np.array(weighed.totals) - likeliest))
+        weights = [sum(float(next(relative)) for _ in group) for group in groups]
         shares = {
             option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)
         }
-        mass = min(sum(weights) * math.exp(max(totals)), 1.0)
-        return Choice(max(shares, key=shares.__getitem__), shares, mass, "exact", usage)
+        mass = min(sum(weights) * math.exp(likeliest), 1.0)
+        best = max(shares, key=shares.__getitem__)
+        return Choice(best, shares, mass, "exact", weighed.usage, weighed.captured)
 
-    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
-        """How probable `text` is as the model's answer, token by token."""
-        if not text:
-            raise SpecError("likelihood needs a text, got an empty one")
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
+        """How probable each token of `text` is as the model's answer. Raises `SpecError` for an empty text.
+
+        What is captured has one position more than the text has tokens: before each, and after the last.
+        """
+        self._check(capture)
         tokens = self.tokenizer.tokens(prompt)
         encoded = self._answer(text)
-        logprobs, usage = await self._run(
-            lambda backend, prefixes: programs.likelihood(backend, prefixes, tokens, encoded.tokens),
+        scored = await self._run(
+            tokens,
+            lambda begun: programs.likelihood(begun, encoded.tokens, capture),
             len(tokens) + len(encoded.tokens),
         )
-        return Likelihood(text, encoded.tokens, logprobs, encoded.offsets, usage)
+        return Likelihood(
+            text, encoded.tokens, scored.logprobs, encoded.offsets, scored.usage, scored.captured
+        )
 
     def close(self) -> None:
         """Free the model; requests in flight fail."""
@@ -157,17 +226,55 @@ class LocalEngine:
     # ------------------------------------------------------------------------------------------------
 
     def _load(self) -> Backend:
-        return OpenVINOBackend(
-            self.folder, device=self.device, threads=self.threads, cache_bytes=self._cache_bytes
+        backend = OpenVINOBackend(
+            self.folder,
+            device=self.device,
+            threads=self.threads,
+            cache_bytes=self._cache_bytes,
+            hidden_states=self._hidden_states,
         )
+        if self._card.vocab_size not in (None, backend.vocabulary):
+            raise ModelError(
+                f"{self.folder} says that its vocabulary has {self._card.vocab_size} tokens, but the model "
+                f"answers with {backend.vocabulary} logits; pull or download it again"
+            )
+        return backend
 
-    def _mask_engine(self, backend: Backend) -> MaskEngine:
-        """Made in the scheduler's thread, where the model's vocabulary is known."""
-        if self._masks is None:
-            from magistrate.constraints.masks import MaskEngine
+    @cached_property
+    def _masks(self) -> MaskEngine:
+        from magistrate.constraints.masks import MaskEngine
 
-            self._masks = MaskEngine(self.tokenizer.json, backend.vocabulary, self.tokenizer.ends)
-        return self._masks
+        if self._card.vocab_size is None:
+            raise ModelError(f"{self.folder} does not say how large its vocabulary is (config.json)")
+        return MaskEngine(self.tokenizer.json, self._card.vocab_size, self.tokenizer.ends)
+
+    async def _matcher(self, constraint: Constraint) -> Matcher:
+        """Compiled beside the engine's thread and the event loop, so that neither has to wait."""
+
+        def compiled() -> Matcher:
+            with self._making_masks:
+                return self._masks.matcher(constraint)
+
+        if "_masks" in self.__dict__ and self._masks.knows(constraint):
+            return self._masks.matcher(constraint)
+        return await asyncio.to_thread(compiled)
+
+    def _check(self, capture: Capture | None) -> None:
+        if capture is not None and capture.hidden and not self._hidden_states:
+            raise CapabilityError(
+                "hidden states are not available: make the engine with LocalEngine(…, hidden_states=True)"
+            )
+
+    def _spelled(self, paths: list[tuple[int, ...]]) -> tuple[list[bytes], list[int | None], Spellings]:
+        """The bytes of each path, what must follow where one text begins another, and the vocabulary."""
+        with self._making_masks:
+            spell = self._masks.spell
+            if self._spellings is None:
+                self._spellings = Spellings(self._masks.vocabulary_bytes())
+        end = self.tokenizer.ends[0]
+        texts = [spell(path[:-1] if path[-1] == end else path) for path in paths]
+        begins = [any(other != text and other.startswith(text) for other in texts) for text in texts]
+        return texts, [end if begun else None for begun in begins], self._spellings
 
     def _answer(self, text: str) -> EncodedText:
         encoded = self.tokenizer.encode(text)
@@ -197,19 +304,22 @@ class LocalEngine:
         return [[closed(path) for path in own] for own in paths]
 
     async def _run(
-        self, start: Callable[[Backend, PrefixCache], Program], tokens: int, blocks: int | None = None
+        self, prompt: list[int], begin: Callable[[Begun], Program], tokens: int, blocks: int | None = None
     ) -> Any:
+        """Answer of a program that starts after `prompt`; `tokens` is all that it may come to."""
         if tokens > self.info.context_window:
             raise OverLength(
                 f"this takes {tokens} tokens with the room kept for the answer; the context window of "
                 f"{self.info.model} is {self.info.context_window}"
             )
-        return await asyncio.wrap_future(self._scheduler.submit(start, blocks or blocks_for(tokens)))
-
-
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        answer = asyncio.wrap_future(self._scheduler.submit(prompt, begin, blocks or blocks_for(tokens)))
+        try:
+            async with asyncio.timeout(self._timeout) as limit:
+                return await answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise EngineTimeout(f"no answer within {self._timeout:g} seconds") from None
 
 
 _open_engines: weakref.WeakSet[LocalEngine] = weakref.WeakSet()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from magistrate.engines.base import Sampling, TraceStep
+from magistrate.engines.local.capture import log_softmax
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.errors import ConstraintError
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 SLACK = 16  # tokens kept for the model's own choice of values: with less, strings and lists are closed
 TRIED = 8  # likeliest tokens tried where the picked one would move the end out of reach
 WANTED = 5  # likeliest tokens shown in a trace
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Natural log-probabilities, float64, of logits `[vocabulary]`."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max()
-    return np.asarray(wide - np.log(np.exp(wide).sum()))
 
 
 class Pen:
@@ -50,7 +44,10 @@ class Pen:
         self._look_at = 0
         self._spare = 0
         self._careful = False
+        self._prepared = False
+        self._looked: tuple[int, int, int, Matcher] | None = None  # where it looked ahead just now
         self._reachable: tuple[int, int, int, Matcher, np.ndarray] | None = None
+        self._instead: np.ndarray | None = None  # logits to go on with where something was forgotten
 
     @property
     def done(self) -> bool:
@@ -75,11 +72,23 @@ class Pen:
             )
         self._append_forced(self._matcher)
 
+    def prepare(self) -> Matcher | None:
+        """Look ahead while the logits are computed; answers the matcher whose mask `write` will want."""
+        if not self._prepared:
+            self._prepared = True
+            if self._matcher is not None and not self._careful and len(self.tokens) >= self._look_at:
+                self._look_ahead(self._matcher)
+        return self._matcher
+
     def write(self, logits: np.ndarray) -> None:
         """Append one token chosen from `logits` `[vocabulary]`, and the run that it forces."""
+        self.prepare()
+        self._prepared = False
+        if self._instead is not None:
+            logits, self._instead = self._instead, None
+        if self._looked is not None:
+            self._reachable, self._looked = (*self._looked, logits.copy()), None
         self.kept = len(self.tokens)
-        if not self._careful and len(self.tokens) >= self._look_at:
-            logits = self._look_ahead(logits)
         self._write_token(logits)
         if self._matcher is not None and self._remaining < 0:
             self._write_token(self._go_back())
@@ -100,23 +109,17 @@ class Pen:
 
     # --- the end in time ----------------------------------------------------------------------------
 
-    def _look_ahead(self, logits: np.ndarray) -> np.ndarray:
-        """See whether the end is in reach, and when to look again: halfway to where it might not be.
-
-        Answers the logits to go on with: others where something had to be forgotten.
-        """
-        if self._matcher is None:
-            return logits
-        path = self._matcher.shortest_close(self._remaining)
+    def _look_ahead(self, matcher: Matcher) -> None:
+        """See whether the end is in reach, and when to look again: halfway to where it might not be."""
+        path = matcher.shortest_close(self._remaining)
         if path is None:
-            return self._go_back()
+            self._instead = self._go_back()
+            return
         self._spare = self._remaining - len(path)
         self._careful = self._spare < SLACK
         self._look_at = len(self.tokens) + max(1, (self._spare - SLACK) // 2)
         if not self._careful:
-            state = (len(self.tokens), self.forced_count, self._spare)
-            self._reachable = (*state, self._matcher.fork(), logits.copy())
-        return logits
+            self._looked = (len(self.tokens), self.forced_count, self._spare, matcher.fork())
 
     def _go_back(self) -> np.ndarray:
         assert self._reachable is not None  # `begin` found a way, and a careful pen never loses it
@@ -169,6 +172,10 @@ class Pen:
 
     def _pick(self, logits: np.ndarray, mask: np.ndarray | None) -> int:
         sampling = self._sampling
+        if sampling.temperature == 0:
+            likeliest = int(np.argmax(logits))
+            if mask is None or mask[likeliest]:
+                return likeliest
         allowed = logits if mask is None else np.where(mask, logits, -np.inf)
         if sampling.temperature == 0:
             return int(np.argmax(allowed))

@@ -1,115 +1,165 @@
 """One thread owns the model and moves everything in flight forward together.
 
-A request is a *program*: a generator that yields the rows it wants computed and is sent their
-logits, so that each verb reads like straight-line code. Every step takes rows of all active
-programs, as many tokens as fit, and computes them in one forward.
+Every step takes rows of all active requests, chunks of prompts and steps of writing alike, as many
+tokens as fit, and computes them in one forward; masks are computed meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from magistrate.engines.local.backend import Backend, Row
+from magistrate.constraints.masks import Matcher
+from magistrate.engines.local.backend import Answer, Backend
 from magistrate.engines.local.blocks import BLOCK
-from magistrate.engines.local.prefix import PrefixCache
-from magistrate.errors import EngineError, EngineGone, MagistrateError, OverLength
-
-Program = Generator[list[Row], list[np.ndarray], Any]
+from magistrate.engines.local.requests import CHUNK, Begun, Program, Request
+from magistrate.engines.local.tree import PrefixTree, shared_prefix
+from magistrate.errors import EngineBusy, EngineError, EngineGone, MagistrateError, OverLength
 
 SPARE_BLOCKS = 2  # while a shared block is copied both are held; a backend may pad with a row of its own
-CHUNK = 256  # tokens of one prompt in one forward, so that long prompts do not hold up the others
 STEP_TOKENS = 576  # tokens in one forward: two chunks of prompts and what the others write; more is no faster
+LOOKED_AT = 64  # waiting requests that are considered in one step
 
 
-@dataclass(slots=True)
-class Request:
-    """A program waiting or running; `blocks` is the most of the cache that it will hold."""
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a scheduler has done so far.
 
-    start: Callable[[Backend, PrefixCache], Program]
-    blocks: int
-    future: Future[Any]
-    program: Program | None = None
-    rows: list[Row] = field(default_factory=list)
+    `forward_seconds` is the time that forwards took, `own_seconds` all other time of busy steps (admitting,
+    feeding, picking tokens), `mask_seconds` the time spent on masks while forwards ran.
+    """
 
-    @property
-    def wanted(self) -> int:
-        """Tokens that its next forward computes."""
-        return sum(len(row.tokens) for row in self.rows)
+    steps: int = 0
+    rows: int = 0
+    tokens: int = 0
+    forward_seconds: float = 0.0
+    own_seconds: float = 0.0
+    mask_seconds: float = 0.0
 
 
 class Scheduler:
-    """Runs programs on a backend. `load` is called once, in the scheduler's own thread, at the first request.
+    """Runs requests on a backend, which `load` makes in the scheduler's own thread at the first request.
 
-    `most_active` bounds how many programs run at the same time; the others wait their turn.
+    `most_active` bounds how many requests are in the cache at the same time, `most_waiting` how many may
+    be unanswered. A failure of the backend fails what is active; the backend is then loaded anew, unless
+    it has not answered a single request since the last failure.
     """
 
-    def __init__(self, load: Callable[[], Backend], most_active: int) -> None:
+    def __init__(self, load: Callable[[], Backend], most_active: int, most_waiting: int = 1 << 16) -> None:
         self._load = load
         self._most_active = most_active
+        self._most_waiting = most_waiting
         self._arrivals: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._waiting: deque[Request] = deque()
         self._active: deque[Request] = deque()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
-        self._closed = False
-        self.steps = 0
+        self._gone: EngineGone | None = None
+        self._unanswered = 0
+        self._answered = 0
+        self.loading = False
+        self.counters = Counters()
 
-    def submit(self, start: Callable[[Backend, PrefixCache], Program], blocks: int) -> Future[Any]:
-        """Queue a program that will hold at most `blocks` blocks of the cache.
+    def submit(self, prompt: list[int], begin: Callable[[Begun], Program], blocks: int) -> Future[Any]:
+        """Queue a prompt of at least one token and its program, which hold at most `blocks` of the cache.
 
-        Cancelling the future frees them before the next forward.
+        Cancelling the future frees them before the next forward. Raises `EngineBusy` where too many are
+        unanswered and `EngineGone` where none will be answered any more.
         """
-        request = Request(start, blocks + SPARE_BLOCKS, Future())
+        if os.getpid() != self._process:
+            raise EngineGone(
+                "this process was forked from one that holds the engine; threads do not survive a fork: "
+                "start processes with 'spawn', or make the engine in each of them"
+            )
+        request = Request(np.array(prompt, np.int32), begin, blocks + SPARE_BLOCKS, Future())
         with self._lock:
-            if self._closed:
-                raise EngineGone("the engine was closed")
+            if self._gone is not None:
+                raise EngineGone(str(self._gone))
+            if self._unanswered >= self._most_waiting:
+                raise EngineBusy(
+                    f"{self._unanswered} requests are waiting for an answer, and no more may; "
+                    "ask fewer at once or raise most_waiting"
+                )
+            self._unanswered += 1
             if self._thread is None:
-                thread = threading.Thread(target=self._main, name="magistrate-engine", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = threading.Thread(target=self._main, name="magistrate-engine", daemon=True)
+                self.loading = True
+                self._thread.start()
             self._arrivals.put(request)
+        request.future.add_done_callback(self._count_answer)
         return request.future
 
     def close(self) -> None:
         """Stop the thread; requests in flight fail with `EngineGone`. Closing twice is harmless."""
         with self._lock:
-            self._closed = True
+            self._gone = self._gone or EngineGone("the engine was closed")
             thread = self._thread
             self._arrivals.put(None)
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread is not threading.current_thread() and os.getpid() == self._process:
             thread.join(timeout=30)
+
+    def _count_answer(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._unanswered -= 1
 
     # --- everything below runs in the engine's own thread -----------------------------------------
 
     def _main(self) -> None:
-        try:
-            backend = self._load()
-        except BaseException as error:
-            self._end(error if isinstance(error, MagistrateError) else _failed("loading the model", error))
-            return
-        try:
-            self._serve(backend)
-        except BaseException as error:
-            self._end(_failed("the engine's scheduler", error))
-        else:
-            self._end(EngineGone("the engine was closed"))
+        answered_before = -1
+        while True:
+            self.loading = True
+            try:
+                backend = self._load()
+            except BaseException as error:
+                self._end(
+                    error if isinstance(error, MagistrateError) else _failed("loading the model", error)
+                )
+                return
+            finally:
+                self.loading = False
+            failure: EngineError = EngineGone("the engine was closed")
+            try:
+                self._serve(backend)
+            except BaseException as error:
+                failure = _failed("a forward pass of the model", error)
+                # The frames of a kept error would hold the broken backend's memory.
+                traceback.clear_frames(error.__traceback__)
+            # After a crash nobody knows what these sequences hold, so nobody in flight may go on.
+            for request in list(self._active):
+                self._fail(request, failure, backend)
+            if isinstance(failure, EngineGone):
+                self._end(failure)
+                return
+            del backend
+            if self._answered == answered_before:
+                self._gone = EngineGone(f"{failure}; so it did before, and was restarted in vain")
+                self._end(self._gone)
+                return
+            answered_before = self._answered
 
     def _serve(self, backend: Backend) -> None:
-        prefixes = PrefixCache(backend.pool)
-        backend.pool.relieve = prefixes.evict
+        tree = PrefixTree(backend.pool)
+        backend.pool.relieve = tree.evict
         while self._receive():
-            self._discard_cancelled()
-            self._admit(backend, prefixes)
+            start, computed = time.perf_counter(), backend.seconds
+            self._discard_cancelled(backend)
+            self._admit(backend, tree)
             if self._active:
-                self._step(backend)
+                rows, tokens, masks = self._step(backend, tree)
+                forward = backend.seconds - computed
+                self._count(rows, tokens, forward, time.perf_counter() - start - forward, masks)
 
     def _receive(self) -> bool:
         """Take in what has arrived, waiting where there is nothing else to do; False when closed."""
@@ -123,96 +173,129 @@ class Scheduler:
                 return False
             self._waiting.append(arrival)
 
-    def _discard_cancelled(self) -> None:
-        for requests in (self._active, self._waiting):
-            for request in [each for each in requests if each.future.cancelled()]:
-                requests.remove(request)
-                if request.program is not None:
-                    request.program.close()
+    def _discard_cancelled(self, backend: Backend) -> None:
+        for request in [each for each in self._active if each.future.cancelled()]:
+            self._leave(request, backend)
+        if any(request.future.cancelled() for request in self._waiting):
+            self._waiting = deque(each for each in self._waiting if not each.future.cancelled())
 
-    def _admit(self, backend: Backend, prefixes: PrefixCache) -> None:
-        """Begin as many as the next step has room for: who begins later finds more in the prefix cache."""
-        held = sum(request.blocks for request in self._active)
-        while self._waiting and len(self._active) < self._most_active:
-            if sum(request.wanted for request in self._active) + CHUNK > STEP_TOKENS:
-                return
-            request = self._waiting[0]
+    def _admit(self, backend: Backend, tree: PrefixTree) -> None:
+        """Begin as many as the cache and the next step have room for, first come, first served.
+
+        Who shares the beginning of a prompt that is being read waits until it is there, and is overtaken.
+        """
+        if not self._waiting or len(self._active) >= self._most_active:
+            return
+        readers = [request for request in self._active if request.reading]
+        room = STEP_TOKENS - sum(request.size for request in self._active)
+        held = sum(request.blocks - request.cached // BLOCK for request in self._active)
+        shared = {
+            block for request in self._active for block in request.sequence.blocks[: request.cached // BLOCK]
+        }
+        for request in list(islice(self._waiting, LOOKED_AT)):
             if request.blocks > backend.pool.total:
-                self._waiting.popleft()
-                room = (backend.pool.total - SPARE_BLOCKS) * BLOCK
-                _settle(
-                    request.future,
-                    None,
-                    OverLength(
-                        f"this takes more than the {room} tokens of the engine's cache; "
-                        "shorten it or give the engine more cache_bytes"
-                    ),
-                )
+                self._waiting.remove(request)
+                self._settle(request.future, None, _too_long(backend))
                 continue
-            if held + request.blocks > backend.pool.total:
+            blocks, cached = tree.match(request.prompt)
+            if any(_gains(reader, request, cached) for reader in readers):
+                continue
+            full = blocks[: cached // BLOCK]
+            need = request.blocks - len(full) + len(shared.union(full))
+            if held + need > backend.pool.total or min(len(request.prompt) - cached, CHUNK) > room:
                 return
-            self._waiting.popleft()
-            held += request.blocks
+            self._waiting.remove(request)
             self._active.append(request)
-            self._begin(request, backend, prefixes)
+            request.sequence = tree.longest(request.prompt)
+            request.cached = cached
+            request.read_on()
+            room -= request.size
+            held += request.blocks - len(full)
+            shared.update(full)
+            readers.append(request)
+            if len(self._active) >= self._most_active:
+                return
 
-    def _step(self, backend: Backend) -> None:
-        """One forward with rows of as many active requests as fit.
+    def _step(self, backend: Backend, tree: PrefixTree) -> tuple[int, int, float]:
+        """One forward with rows of as many active requests as fit; answers rows, tokens, seconds of masks.
 
         Who has waited longest comes first, so that everybody's turn comes; then those who want least, so
         that long prompts do not hold up who is writing.
         """
         first, *others = self._active
         chosen = [first]
-        tokens = first.wanted
-        for request in sorted(others, key=lambda request: request.wanted):
-            if tokens + request.wanted <= STEP_TOKENS:
+        tokens = first.size
+        for request in sorted(others, key=lambda request: request.size):
+            if tokens + request.size <= STEP_TOKENS:
                 chosen.append(request)
-                tokens += request.wanted
-        rows = [row for request in chosen for row in request.rows]
-        try:
-            logits = backend.forward(rows)
-            self.steps += 1
-        except BaseException as error:
-            # What these sequences hold is unknown now, so nobody in flight may go on. Remembered prompts are
-            # safe: a block that somebody else holds too is copied before it is written.
-            for request in list(self._active):
-                self._fail(request, _failed("a forward pass of the model", error))
-            return
+                tokens += request.size
+        masks = 0.0
+
+        def meanwhile() -> None:
+            nonlocal masks
+            start = time.perf_counter()
+            _prepare(chosen)
+            masks = time.perf_counter() - start
+
+        rows = [row for request in chosen if request.ask is not None for row in request.ask.rows]
+        answers = backend.forward(rows, meanwhile)
         for request in chosen:
+            assert request.ask is not None
+            count = len(request.ask.rows)
+            own, answers = answers[:count], answers[count:]
             self._active.remove(request)
             self._active.append(request)
-            own, logits = logits[: len(request.rows)], logits[len(request.rows) :]
-            assert request.program is not None
-            self._advance(request, request.program, own)
+            self._advance(request, own, backend, tree)
+        return len(rows), tokens, masks
 
-    def _begin(self, request: Request, backend: Backend, prefixes: PrefixCache) -> None:
+    def _advance(self, request: Request, answers: list[Answer], backend: Backend, tree: PrefixTree) -> None:
+        """Go on with the prompt, or run the program up to what it wants next, or to its end."""
         try:
-            request.program = request.start(backend, prefixes)
-        except BaseException as error:
-            self._fail(request, error)
-        else:
-            self._advance(request, request.program, None)
-
-    def _advance(self, request: Request, program: Program, logits: list[np.ndarray] | None) -> None:
-        """Run a program up to the rows that it wants next, or to its end."""
-        try:
-            request.rows = program.send(logits) if logits is not None else next(program)
+            if request.error is not None:
+                raise request.error
+            if request.program is not None:
+                request.ask = request.program.send(answers)
+                return
+            tree.keep(request.prompt[: request.sequence.length], request.sequence)
+            if request.sequence.length < len(request.prompt):
+                request.read_on()
+                return
+            request.program = request.begin(Begun(backend, request.sequence, request.cached, answers[0]))
+            request.ask = next(request.program)
         except StopIteration as stop:
-            self._active.remove(request)
-            _settle(request.future, stop.value, None)
+            self._leave(request, backend)
+            self._answered += 1
+            self._settle(request.future, stop.value, None)
         except BaseException as error:
-            self._fail(request, error)
+            # A panic of a compiled library is no Exception, and would pass through everybody who waits.
+            self._fail(
+                request, error if isinstance(error, Exception) else _failed("a request", error), backend
+            )
 
-    def _fail(self, request: Request, error: BaseException) -> None:
+    def _fail(self, request: Request, error: Exception, backend: Backend) -> None:
+        self._leave(request, backend)
+        self._settle(request.future, None, error)
+
+    def _leave(self, request: Request, backend: Backend) -> None:
+        """Free what it holds."""
         self._active.remove(request)
         if request.program is not None:
             request.program.close()
-        # A panic of a compiled library is no Exception, and would pass through everybody who waits.
-        _settle(request.future, None, error if isinstance(error, Exception) else _failed("a request", error))
+        backend.pool.drop(request.sequence)
+
+    def _count(self, rows: int, tokens: int, forward: float, own: float, masks: float) -> None:
+        so_far = self.counters
+        self.counters = Counters(
+            so_far.steps + 1,
+            so_far.rows + rows,
+            so_far.tokens + tokens,
+            so_far.forward_seconds + forward,
+            so_far.own_seconds + own,
+            so_far.mask_seconds + masks,
+        )
 
     def _end(self, error: Exception) -> None:
-        """Answer everybody who still waits; whoever comes later starts anew or hears that it is closed."""
+        """Answer everybody who still waits; whoever comes later starts anew or hears that it is gone."""
         with self._lock:
             left = [*self._active, *self._waiting]
             while not self._arrivals.empty():
@@ -224,7 +307,47 @@ class Scheduler:
         for request in left:
             if request.program is not None:
                 request.program.close()
-            _settle(request.future, None, error)
+            self._settle(request.future, None, error)
+
+    @staticmethod
+    def _settle(future: Future[Any], value: Any, error: Exception | None) -> None:
+        try:
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+        except InvalidStateError:
+            pass  # cancelled meanwhile: nobody waits for it
+
+
+def _gains(reader: Request, request: Request, cached: int) -> bool:
+    """Whether `request` would find a block more in the cache once `reader` has read on."""
+    if not reader.reading:
+        return False
+    shared = min(shared_prefix(reader.prompt, request.prompt), len(request.prompt) - 2)
+    return shared >= cached + BLOCK
+
+
+def _prepare(chosen: list[Request]) -> None:
+    """What can be done before the logits are known; an error is kept for the request that it belongs to."""
+    matchers = []
+    for request in chosen:
+        try:
+            matcher = None if request.ask is None else request.ask.prepare()
+        except BaseException as error:
+            request.error = error
+        else:
+            if matcher is not None:
+                matchers.append(matcher)
+    Matcher.compute_masks(matchers)
+
+
+def _too_long(backend: Backend) -> OverLength:
+    room = (backend.pool.total - SPARE_BLOCKS) * BLOCK
+    return OverLength(
+        f"this takes more than the {room} tokens of the engine's cache; "
+        "shorten it or give the engine more cache_bytes"
+    )
 
 
 def _failed(what: str, error: BaseException) -> EngineError:
@@ -232,13 +355,3 @@ def _failed(what: str, error: BaseException) -> EngineError:
     failure = EngineError(f"{what} failed: {reason[:400]}")
     failure.__cause__ = error
     return failure
-
-
-def _settle(future: Future[Any], value: Any, error: Exception | None) -> None:
-    try:
-        if error is None:
-            future.set_result(value)
-        else:
-            future.set_exception(error)
-    except InvalidStateError:
-        pass  # cancelled meanwhile: nobody waits for it
