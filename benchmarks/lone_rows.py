@@ -12,7 +12,7 @@ from magistrate.engines.catalog import default, describe, locate
 from magistrate.engines.local.backend import OpenVINOBackend, Row
 from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.engine import available_cores
+from magistrate.engines.local.cores import available_cores
 from magistrate.judges.template import builtin
 
 PROMPTS = 12
@@ -29,7 +29,7 @@ def main() -> None:
         if cut:
             backend.forward([Row(sequence, tokens[:-cut], range(0))])
         rest = tokens[-cut:] if cut else tokens
-        logits = backend.forward([Row(sequence, rest, range(len(rest) - 1, len(rest)))])[0][0]
+        logits = backend.forward([Row(sequence, rest, range(len(rest) - 1, len(rest)))])[0].logits[0].copy()
         backend.pool.drop(sequence)
         return logits
 

@@ -75,7 +75,7 @@ class Watching:
         self.outcomes: list[Outcome] = []
         self._at_outcome = at_outcome
 
-    def started(self, run_id: str, total: int | None) -> None:
+    def started(self, run_id: str, total: int | None, engine: Any) -> None:
         self.told.append(("started", run_id, total))
 
     def judged(self, judged: Judged) -> None:
@@ -225,7 +225,7 @@ def shown_progress(*, terminal: bool, lines: bool = False) -> str:
     page, now = StringIO(), itertools.count(step=2.0)
     console = Console(file=page, force_terminal=terminal, width=80)
     bar = ProgressBar(console, lines=lines, clock=lambda: float(next(now)))
-    bar.started("r1", 5)
+    bar.started("r1", 5, ScriptedEngine([]))
     for number, label in enumerate(["faithful", "faithful", "hallucinated", None, "faithful"]):
         outcome: Outcome = Verdict(f"s{number}", "j", "faithful", 0.1)
         if label is None:
@@ -343,7 +343,7 @@ import sys
 import magistrate
 
 class Telling:
-    def started(self, run_id, total): pass
+    def started(self, run_id, total, engine): pass
     def judged(self, judged): print(judged.outcome.sample_id, flush=True)
     def finished(self): pass
 

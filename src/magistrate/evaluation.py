@@ -34,7 +34,7 @@ Source = str | Path | Dataset | Iterable[Any]
 class Watcher(Protocol):
     """Whoever wants to see a run as it goes."""
 
-    def started(self, run_id: str, total: int | None) -> None: ...
+    def started(self, run_id: str, total: int | None, engine: Engine) -> None: ...
     def judged(self, judged: Judged) -> None: ...
     def finished(self) -> None: ...
 
@@ -184,7 +184,7 @@ async def aevaluate(
         )
         try:
             if watcher is not None:
-                watcher.started(run_id, None if total is None else total * len(asked))
+                watcher.started(run_id, None if total is None else total * len(asked), engine)
             n = await _judge_all(opened, run_id, dataset, asked, engine, task, concurrency, deadline, watcher)
         except BaseException as error:
             stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)

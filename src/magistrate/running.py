@@ -13,7 +13,9 @@ from magistrate.background import in_thread
 from magistrate.engines.base import Engine, EngineInfo, require
 from magistrate.engines.wrappers import Recorded
 from magistrate.errors import (
+    EngineBusy,
     EngineGone,
+    EngineTimeout,
     InvalidOutput,
     MissingExtra,
     ModelError,
@@ -30,6 +32,12 @@ CONCURRENCY = 16
 DEADLINE = 300.0
 
 # After these nothing else can succeed, so the stream ends instead of failing sample after sample.
+# A failure's code for the errors that have one of their own.
+CODES: Mapping[type[Exception], FailureCode] = {
+    InvalidOutput: "invalid_output",
+    EngineBusy: "rate_limited",
+    EngineTimeout: "timeout",
+}
 FATAL = (EngineGone, ModelError, MissingExtra, StoreError)
 
 
@@ -70,7 +78,7 @@ async def judge_one(
             raise
         outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
     except Exception as error:
-        code: FailureCode = "invalid_output" if isinstance(error, InvalidOutput) else "engine_error"
+        code: FailureCode = CODES.get(type(error), "engine_error")
         message = f"{type(error).__name__}: {error}"
         if limit.expired():
             code, message = "timeout", f"no verdict within {deadline:g} seconds"

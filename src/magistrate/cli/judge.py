@@ -41,17 +41,19 @@ def command(
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
     from magistrate import evaluation, resolve
     from magistrate.cli import DONE, ENGINE_GONE
+    from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
     from magistrate.types import Failure, Sample
 
     asked = resolve.judges(judges)
     engine = resolve.engine(model, device=device, threads=threads)
-    outcomes = [
-        evaluation.judge(
-            output=output, context=context, input=input, judge=each, model=engine, deadline=deadline
-        )
-        for each in asked
-    ]
+    with waiting(engine, console(error=True)):
+        outcomes = [
+            evaluation.judge(
+                output=output, context=context, input=input, judge=each, model=engine, deadline=deadline
+            )
+            for each in asked
+        ]
     if as_json:
         data = [as_data(each, steps=steps) for each in outcomes]
         print_json(data[0] if len(data) == 1 else data)

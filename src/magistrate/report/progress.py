@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from magistrate.engines.base import Engine
 from magistrate.report.figures import duration
 from magistrate.running import Judged
 from magistrate.types import Failure, Verdict
@@ -37,7 +39,7 @@ class ProgressBar:
         self._bar: Any = None
         self._right = self._labelled = self._failed = 0
 
-    def started(self, run_id: str, total: int | None) -> None:
+    def started(self, run_id: str, total: int | None, engine: Engine) -> None:
         """The run exists; `total` outcomes are expected, None if nobody knows."""
         from rich.console import Console
 
@@ -45,7 +47,7 @@ class ProgressBar:
         console = self._console or Console(stderr=True)
         self._lines = self._lines and not console.is_terminal
         if console.is_terminal or self._lines:
-            self._bar = _bar(console, self._clock)
+            self._bar = _bar(console, self._clock, engine)
             self._bar.add_task("judging", total=total, quality="")
             self._bar.start()
 
@@ -72,7 +74,29 @@ class ProgressBar:
             self._bar.stop()
 
 
-def _bar(console: Console, clock: Callable[[], float]) -> Any:
+@contextmanager
+def waiting(engine: Engine, console: Console) -> Iterator[None]:
+    """Show on a terminal, while the body runs, what `engine` is doing; elsewhere nothing."""
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    class Activity:
+        spinner = Spinner("dots")
+
+        def __rich__(self) -> Spinner:
+            self.spinner.update(text=activity(engine))
+            return self.spinner
+
+    with Live(Activity(), console=console, transient=True) if console.is_terminal else nullcontext():
+        yield
+
+
+def activity(engine: Engine) -> str:
+    """What keeps whoever waits for `engine`."""
+    return f"loading {engine.info.model}" if getattr(engine, "loading", False) else "judging"
+
+
+def _bar(console: Console, clock: Callable[[], float], engine: Engine) -> Any:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -87,8 +111,14 @@ def _bar(console: Console, clock: Callable[[], float]) -> Any:
         def render(self, task: Any) -> Text:
             return Text(_rate(task))
 
+    class Activity(ProgressColumn):
+        max_refresh = 0.1
+
+        def render(self, task: Any) -> Text:
+            return Text(activity(engine))
+
     return Progress(
-        TextColumn("judging"),
+        Activity(),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         Rate(),
