@@ -111,10 +111,11 @@ class Matcher:
 
     def mask(self) -> np.ndarray:
         """Which tokens may come next, bool `[vocabulary]`."""
-        if self._bits is None:
-            self._bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        return np.unpackbits(self._bits, count=self._engine.vocabulary, bitorder="little").view(bool)
+        return np.unpackbits(self._computed(), count=self._engine.vocabulary, bitorder="little").view(bool)
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next; cheaper than the whole mask."""
+        return bool(self._computed()[token >> 3] >> (token & 7) & 1)
 
     def forced(self) -> list[int]:
         """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
@@ -218,6 +219,12 @@ class Matcher:
             return
         for matcher, row in zip(unknown, table.view(np.uint8), strict=True):
             matcher._bits = row
+
+    def _computed(self) -> np.ndarray:
+        if self._bits is None:
+            self._bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            self._check()
+        return self._bits
 
     def _check(self) -> None:
         if self._matcher.is_error():

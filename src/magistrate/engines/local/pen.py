@@ -95,10 +95,9 @@ class Pen:
 
     def _write_token(self, logits: np.ndarray) -> None:
         matcher = self._matcher
-        mask = None if matcher is None else matcher.mask()
-        token = self._pick(logits, mask)
-        if matcher is not None and mask is not None and self._careful:
-            token = self._in_reach(matcher, logits, mask, token)
+        token, mask = self._pick(logits)
+        if matcher is not None and self._careful:
+            token = self._in_reach(matcher, logits, matcher.mask() if mask is None else mask, token)
         if token in self._tokenizer.ends:
             self.finished = True
             return
@@ -170,15 +169,20 @@ class Pen:
 
     # --- picking and appending ----------------------------------------------------------------------
 
-    def _pick(self, logits: np.ndarray, mask: np.ndarray | None) -> int:
-        sampling = self._sampling
-        if sampling.temperature == 0:
-            likeliest = int(np.argmax(logits))
-            if mask is None or mask[likeliest]:
-                return likeliest
+    def _pick(self, logits: np.ndarray) -> tuple[int, np.ndarray | None]:
+        """A token that the mask allows, and the mask where it was needed."""
+        sampling, matcher = self._sampling, self._matcher
+        if sampling.temperature == 0 and not sampling.trace:
+            likeliest = int(logits.argmax())
+            if matcher is None or matcher.allows(likeliest):
+                return likeliest, None
+        mask = None if matcher is None else matcher.mask()
         allowed = logits if mask is None else np.where(mask, logits, -np.inf)
-        if sampling.temperature == 0:
-            return int(np.argmax(allowed))
+        return (int(allowed.argmax()) if sampling.temperature == 0 else self._draw(allowed)), mask
+
+    def _draw(self, allowed: np.ndarray) -> int:
+        """A token by chance, from logits of which those not allowed are minus infinity."""
+        sampling = self._sampling
         with np.errstate(over="ignore"):  # a tiny temperature: all but the likeliest become impossible
             weights = np.exp((allowed.astype(np.float64) - allowed.max()) / sampling.temperature)
         kept = weights >= sampling.min_p

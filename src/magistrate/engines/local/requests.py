@@ -61,7 +61,9 @@ class Request:
     sequence: Sequence = field(default_factory=Sequence)
     cached: int = 0
     program: Program | None = None
-    ask: Ask | None = None
+    rows: list[Row] = field(default_factory=list)
+    prepare: Callable[[], Matcher | None] = no_matcher
+    size: int = 0  # tokens that its next forward computes
     error: BaseException | None = None
 
     @property
@@ -69,16 +71,16 @@ class Request:
         """The prompt is not in the cache yet."""
         return self.program is None
 
-    @property
-    def size(self) -> int:
-        """Tokens that its next forward computes."""
-        return 0 if self.ask is None else sum(len(row.tokens) for row in self.ask.rows)
+    def wants(self, ask: Ask) -> None:
+        """Take note of what the next forward is to compute for it."""
+        self.rows, self.prepare = ask.rows, ask.prepare
+        self.size = sum(len(row.tokens) for row in ask.rows)
 
     def read_on(self) -> None:
         """Ask for the next chunk of the prompt."""
         start, end = next(chunks(self.sequence.length, len(self.prompt)))
         last = range(end - start - 1, end - start) if end == len(self.prompt) else range(0)
-        self.ask = Ask([Row(self.sequence, self.prompt[start:end].tolist(), last)])
+        self.wants(Ask([Row(self.sequence, self.prompt[start:end].tolist(), last)]))
 
 
 def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -237,12 +237,10 @@ class Scheduler:
             _prepare(chosen)
             masks = time.perf_counter() - start
 
-        rows = [row for request in chosen if request.ask is not None for row in request.ask.rows]
+        rows = [row for request in chosen for row in request.rows]
         answers = backend.forward(rows, meanwhile)
         for request in chosen:
-            assert request.ask is not None
-            count = len(request.ask.rows)
-            own, answers = answers[:count], answers[count:]
+            own, answers = answers[: len(request.rows)], answers[len(request.rows) :]
             self._active.remove(request)
             self._active.append(request)
             self._advance(request, own, backend, tree)
@@ -254,14 +252,14 @@ class Scheduler:
             if request.error is not None:
                 raise request.error
             if request.program is not None:
-                request.ask = request.program.send(answers)
+                request.wants(request.program.send(answers))
                 return
             tree.keep(request.prompt[: request.sequence.length], request.sequence)
             if request.sequence.length < len(request.prompt):
                 request.read_on()
                 return
             request.program = request.begin(Begun(backend, request.sequence, request.cached, answers[0]))
-            request.ask = next(request.program)
+            request.wants(next(request.program))
         except StopIteration as stop:
             self._leave(request, backend)
             self._answered += 1
@@ -333,7 +331,7 @@ def _prepare(chosen: list[Request]) -> None:
     matchers = []
     for request in chosen:
         try:
-            matcher = None if request.ask is None else request.ask.prepare()
+            matcher = request.prepare()
         except BaseException as error:
             request.error = error
         else:
