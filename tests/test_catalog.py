@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from magistrate.engines import catalog
-from magistrate.engines.catalog import HubSource, ModelEntry, PyPISource
+from magistrate.engines.catalog import HubSource, ModelEntry, PyPISource, rewrite
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError, SpecError
 
@@ -158,14 +158,16 @@ def write(path: Path, tiny: Tiny, change: Callable[[GGUFWriter], None] | None = 
     return path
 
 
-def logits(tiny: Tiny, ids: list[int]) -> np.ndarray:
-    """What the model answers, by plain numpy: float64 `[len(ids), vocabulary]`."""
+def logits(tiny: Tiny, ids: list[int], kept: catalog.Weights) -> np.ndarray:
+    """What the model answers with these weights, by plain numpy: float64 `[len(ids), vocabulary]`."""
     weights = {}
     for name, value in tensors(tiny, len(vocabulary()[0])).items():
         if value.ndim == 2:
             value = dequantize(quantize(value, tiny.stored), tiny.stored)
             if tiny.stored != Kind.F16:
                 value = dequantize(quantize(value, Kind.Q8_0), Kind.Q8_0)
+            if kept == "f16":
+                value = value.astype(np.float16)
         weights[name] = value.astype(np.float64)
 
     def norm(x: np.ndarray, name: str) -> np.ndarray:
@@ -372,6 +374,20 @@ def test_a_wrong_name_is_told_the_near_ones() -> None:
         catalog.locate("nothing-like-it")
 
 
+def test_a_name_may_end_in_its_weights() -> None:
+    usual = catalog.entry("qwen3-0.6b")
+    assert catalog.entry("qwen3-0.6b:q8") == usual and usual.spec == "qwen3-0.6b"
+    sixteen = catalog.entry("qwen3-0.6b:f16")
+    assert dataclasses.replace(sixteen, weights="q8") == usual and sixteen.spec == "qwen3-0.6b:f16"
+    for ask in (catalog.entry, catalog.is_pulled, catalog.pull, catalog.locate):
+        with pytest.raises(SpecError, match=r"unknown weights 'f32' in 'qwen3-0\.6b:f32'; known: q8 .*f16"):
+            ask("qwen3-0.6b:f32")
+        with pytest.raises(SpecError, match=r"unknown model 'qwen3-0\.7b'.*did you mean .*qwen3-0\.6b"):
+            ask("qwen3-0.7b:f16")
+    with pytest.raises(ModelError, match=r"run: magistrate models pull qwen3-0\.6b:f16"):
+        catalog.locate("qwen3-0.6b:f16")
+
+
 def test_a_model_that_was_not_pulled_says_how_to() -> None:
     assert not catalog.is_pulled("qwen3-0.6b")
     with pytest.raises(ModelError, match=r"run: magistrate models pull qwen3-0\.6b"):
@@ -556,6 +572,47 @@ def test_a_gguf_is_converted_once_whatever_it_is_called(gguf: Path, home: Path, 
     assert left(home) == [folder.name] and gguf.exists()
 
 
+def test_weights_of_16_bits_stand_beside_the_usual_ones(
+    offer: Callable[..., ModelEntry], gguf: Path, home: Path
+) -> None:
+    usual = offer()
+    sixteen = dataclasses.replace(usual, weights="f16")
+    folder = catalog.pull(sixteen)
+    assert left(home) == [folder.name] == [f"{usual.sha256[:16]}-v1-f16"]
+    assert catalog.pulled(usual) == ["f16"] and not catalog.is_pulled(usual)
+    said: list[str] = []
+    assert catalog.locate(f"{gguf}:f16", lambda stage, *_: said.append(stage)) == folder
+    assert set(said) <= {"verify"}
+    beside = catalog.locate(f"{gguf}:q8")
+    assert beside == catalog.locate(gguf) == catalog.pull(usual)
+    assert catalog.pulled(usual) == ["q8", "f16"] and left(home) == [beside.name, folder.name]
+    ours, theirs = catalog.describe(folder), catalog.describe(beside)
+    assert (ours.name, ours.weights, theirs.name, theirs.weights) == ("tiny:f16", "f16", "tiny", "q8")
+    assert ours.gguf_sha256 == theirs.gguf_sha256 == usual.sha256 and ours.fingerprint != theirs.fingerprint
+    same = {"name": "", "fingerprint": "", "weights": None, "source": "", "licence": None}
+    assert dataclasses.replace(ours, **same) == dataclasses.replace(theirs, **same)
+    sizes = [(each / "openvino_model.bin").stat().st_size for each in (folder, beside)]
+    assert sizes[0] > 1.5 * sizes[1]
+    with pytest.raises(SpecError, match=r"unknown weights 'q4' in .*tiny\.gguf:q4.*known: q8 .*f16"):
+        catalog.locate(f"{gguf}:q4")
+    with pytest.raises(SpecError, match="is a folder, whose weights are taken as they are"):
+        catalog.locate(f"{folder}:f16")
+
+
+def test_a_folder_converted_before_there_was_a_choice_still_stands(gguf: Path, home: Path) -> None:
+    folder = catalog.locate(gguf)
+    fingerprint = catalog.describe(folder).fingerprint
+    path = folder / "magistrate.json"
+    card = json.loads(path.read_text())
+    del card["weights"]
+    path.write_text(json.dumps(card))
+    pinned = f"{card['gguf_sha256']}\n1\n"
+    assert fingerprint == catalog.describe(folder).fingerprint == hashlib.sha256(pinned.encode()).hexdigest()
+    said: list[str] = []
+    assert catalog.locate(gguf, lambda stage, *_: said.append(stage)) == folder and "import" not in said
+    assert catalog.describe(folder).weights == "q8"
+
+
 @pytest.mark.parametrize(
     ("tiny", "change", "complaint"),
     [
@@ -603,7 +660,7 @@ def test_files_that_are_no_models_are_refused(gguf: Path, tmp_path: Path, home: 
 def test_an_openvino_folder_is_taken_as_it_is(tmp_path: Path, home: Path) -> None:
     folder = tmp_path / "Acme-1B-int8-ov"
     folder.mkdir()
-    (folder / "openvino_model.xml").write_text("<net/>")
+    (folder / "openvino_model.xml").write_text('<net><layers><layer type="ReadValue"/></layers></net>')
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>", "model_max_length": 1e30}')
     with pytest.raises(ModelError, match=r"lacks openvino_model.bin, tokenizer.json; needed are"):
         catalog.locate(folder)
@@ -640,9 +697,32 @@ KINDS = {
 
 
 @pytest.mark.parametrize("tiny", KINDS.values(), ids=list(KINDS))
-def test_a_conversion_computes_the_same_model_and_tokens(tiny: Tiny, tmp_path: Path) -> None:
+def test_f16_weights_are_the_q8_ones_rounded(tiny: Tiny, tmp_path: Path) -> None:
+    source = rewrite.opened(write(tmp_path / "tiny.gguf", tiny))
+    read: dict[str, dict[str, Any]] = {}
+    for weights in catalog.WEIGHTS:
+        path = tmp_path / f"{weights}.gguf"
+        rewrite.rewrite(source, path, weights, lambda *_: None)
+        read[weights] = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    assert read["q8"].keys() == read["f16"].keys()
+    for name, eight in read["q8"].items():
+        sixteen = read["f16"][name]
+        if len(eight.shape) == 1:
+            assert sixteen.tensor_type == eight.tensor_type == Kind.F32
+            np.testing.assert_array_equal(sixteen.data, eight.data)
+        else:
+            assert sixteen.tensor_type == Kind.F16
+            rounded = dequantize(eight.data, eight.tensor_type).astype(np.float16)
+            np.testing.assert_array_equal(sixteen.data, rounded.reshape(sixteen.data.shape))
+
+
+@pytest.mark.parametrize("weights", catalog.WEIGHTS)
+@pytest.mark.parametrize("tiny", KINDS.values(), ids=list(KINDS))
+def test_a_conversion_computes_the_same_model_and_tokens(
+    tiny: Tiny, weights: catalog.Weights, tmp_path: Path
+) -> None:
     path = write(tmp_path / "tiny.gguf", tiny)
-    folder = catalog.locate(path)
+    folder = catalog.locate(f"{path}:{weights}")
     ids = np.random.default_rng(1).integers(0, len(vocabulary()[0]), 200).tolist()
     exact = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     model = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", exact)
@@ -654,7 +734,7 @@ def test_a_conversion_computes_the_same_model_and_tokens(tiny: Tiny, tmp_path: P
             "beam_idx": np.zeros(1, np.int32),
         }
     )[0][0]
-    expected = logits(tiny, ids)
+    expected = logits(tiny, ids, weights)
     assert answer.shape == expected.shape
     np.testing.assert_allclose(answer, expected, atol=1e-3 * expected.std(), rtol=0)
 

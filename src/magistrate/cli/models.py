@@ -24,16 +24,19 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """List the catalogue."""
-    from magistrate.engines.catalog import entries, is_pulled
+    from magistrate.engines.catalog import entries, pulled
 
     models = entries()
+    here = {model.name: pulled(model) for model in models}
     if as_json:
         print_json(
             [
                 {
                     "name": model.name,
                     "default": model.default,
-                    "pulled": is_pulled(model),
+                    "pulled": bool(here[model.name]),
+                    "weights": here[model.name],
+                    "selftest": model.selftest is not None,
                     "source": str(model.source),
                     "sha256": model.sha256,
                     "bytes": model.size,
@@ -51,10 +54,10 @@ def list_models(as_json: bool) -> None:
         [
             [
                 model.name + (" (default)" if model.default else ""),
-                "yes" if is_pulled(model) else "no",
+                "+".join(here[model.name]) or "no",
                 f"{model.size / 1e6:,.0f} MB",
                 f"{model.context_length:,}",
-                model.notes,
+                model.notes + ("" if model.selftest else " No self-test of its logits."),
                 model.licence,
             ]
             for model in models
@@ -68,23 +71,29 @@ def list_models(as_json: bool) -> None:
 @click.argument("name", required=False)
 @json_option
 def pull(name: str | None, as_json: bool) -> None:
-    """Download, check and convert the model NAME (default: the built-in one); done once."""
+    """Download, check and convert the model NAME (default: the built-in one); done once.
+
+    NAME:f16 is the same model with weights of 16 bits instead of 8: closer to the original, larger, slower.
+    """
     from magistrate.engines import catalog
 
     entry = catalog.entry(name) if name else catalog.default()
     with Stages(console(error=True)) as stages:
         folder = catalog.pull(entry, stages.report)
     if as_json:
-        print_json({"name": entry.name, "path": str(folder)})
+        print_json({"name": entry.spec, "path": str(folder)})
     else:
-        click.echo(f"{entry.name} is ready in {folder}")
+        click.echo(f"{entry.spec} is ready in {folder}")
 
 
 @command.command(epilog="Example: magistrate models path smollm2-135m-instruct")
 @click.argument("name")
 @json_option
 def path(name: str, as_json: bool) -> None:
-    """Print the folder that the engine loads for NAME (also a GGUF file or an OpenVINO folder)."""
+    """Print the folder that the engine loads for NAME (also a GGUF file or an OpenVINO folder).
+
+    NAME and the GGUF file may end in :f16.
+    """
     from magistrate.engines.catalog import locate
 
     with Stages(console(error=True)) as stages:

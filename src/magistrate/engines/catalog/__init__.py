@@ -1,7 +1,8 @@
 """Models: a catalogue pinned by hash, pulling, converting and locating.
 
 `pull(name)` brings a model of the catalogue, `locate(name_or_path)` gives the folder that the engine loads,
-`describe(folder)` what that folder says about its model.
+`describe(folder)` what that folder says about its model. A name or a GGUF's path may end in `:f16`: the same
+model with weights of 16 bits instead of 8, in a folder of its own.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from magistrate.engines.catalog.entries import (
     default,
     entries,
     entry,
+    names,
     unknown,
 )
 from magistrate.engines.catalog.fetch import fetch
 from magistrate.engines.catalog.folder import ModelCard, check, describe
+from magistrate.engines.catalog.weights import USUAL, WEIGHTS, Weights, split
 from magistrate.errors import ModelError, SpecError
 
 __all__ = [
+    "WEIGHTS",
     "HubSource",
     "ModelCard",
     "ModelEntry",
     "PyPISource",
     "Report",
+    "Weights",
     "default",
     "describe",
     "entries",
@@ -37,6 +42,7 @@ __all__ = [
     "is_pulled",
     "locate",
     "pull",
+    "pulled",
 ]
 
 
@@ -50,13 +56,20 @@ def pull(model: str | ModelEntry, report: Report | None = None) -> Path:
     """
     chosen = entry(model) if isinstance(model, str) else model
     told = report or disk.quiet
-    origin = convert.Origin(chosen.name, str(chosen.source), chosen.sha256, chosen.licence)
+    source = str(chosen.source)
+    origin = convert.Origin(chosen.name, source, chosen.sha256, chosen.licence, chosen.weights)
     return convert.prepared(origin, lambda scratch: fetch(chosen, scratch, told), told)
 
 
 def is_pulled(model: str | ModelEntry) -> bool:
     """Whether a model of the catalogue is there, ready to load. Raises `SpecError` for unknown names."""
-    return convert.is_ready((entry(model) if isinstance(model, str) else model).sha256)
+    chosen = entry(model) if isinstance(model, str) else model
+    return convert.is_ready(chosen.sha256, chosen.weights)
+
+
+def pulled(model: ModelEntry) -> list[Weights]:
+    """With which weights a model of the catalogue is there."""
+    return [weights for weights in WEIGHTS if convert.is_ready(model.sha256, weights)]
 
 
 def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
@@ -66,23 +79,31 @@ def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
     taken as it is. Raises `SpecError` for what is neither, `ModelError` for a model that was not pulled or
     is not whole.
     """
-    named = str(name_or_path)
-    if named in {row.name for row in entries()}:
-        if not is_pulled(named):
-            raise ModelError(f"the model {named} is not here yet; run: magistrate models pull {named}")
-        return convert.place(entry(named).sha256)
-    path = Path(name_or_path).expanduser()
+    named, weights = split(str(name_or_path), names())
+    if named in names():
+        chosen = entry(str(name_or_path))
+        if not is_pulled(chosen):
+            raise ModelError(
+                f"the model {chosen.spec} is not here yet; run: magistrate models pull {chosen.spec}"
+            )
+        return convert.place(chosen.sha256, chosen.weights)
+    path = Path(named).expanduser()
     if path.is_dir():
+        if weights is not None:
+            raise SpecError(
+                f"{path} is a folder, whose weights are taken as they are; only a name of the catalogue or a "
+                f"GGUF file may end in :{weights}"
+            )
         check(path)
         return path
     if path.is_file():
-        return _converted(path, report or disk.quiet)
+        return _converted(path, weights or USUAL, report or disk.quiet)
     if path.suffix.lower() == ".gguf" or len(path.parts) > 1:
         raise SpecError(f"there is no file or folder {path}; give a GGUF file, an OpenVINO folder or a name")
     raise SpecError(unknown(named))
 
 
-def _converted(path: Path, report: Report) -> Path:
+def _converted(path: Path, weights: Weights, report: Report) -> Path:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{path} is not a GGUF file; give a GGUF file, an OpenVINO folder or a name")
@@ -90,5 +111,5 @@ def _converted(path: Path, report: Report) -> Path:
     known = by_hash(sha256)
     name = known.name if known else path.stem
     licence = known.licence if known else None
-    origin = convert.Origin(name, f"file:{path.name}", sha256, licence)
+    origin = convert.Origin(name, f"file:{path.name}", sha256, licence, weights)
     return convert.prepared(origin, lambda _: path.resolve(), report)

@@ -12,6 +12,7 @@ from typing import Any
 
 from magistrate.engines.catalog import children, disk, folder, rewrite
 from magistrate.engines.catalog.tokenizer import bos_id, eos_ids, tokenizer_files
+from magistrate.engines.catalog.weights import USUAL, Weights, named
 from magistrate.errors import MissingExtra, ModelError
 from magistrate.home import models_dir
 
@@ -21,22 +22,29 @@ CONVERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a GGUF comes from: what its folder will say about it."""
+    """Where a GGUF comes from: what its folder will say about it. `weights` are those it will have."""
 
     name: str
     source: str
     sha256: str
     licence: str | None = None
+    weights: Weights = USUAL
 
 
-def place(sha256: str) -> Path:
+def place(sha256: str, weights: Weights) -> Path:
     """Where the conversion of the GGUF with that hash stands, or would stand."""
-    return models_dir() / f"{sha256[:16]}-v{CONVERSION}"
+    return models_dir() / named(f"{sha256[:16]}-v{CONVERSION}", weights).replace(":", "-")
 
 
-def is_ready(sha256: str) -> bool:
+def is_ready(sha256: str, weights: Weights) -> bool:
     """Whether the GGUF with that hash was converted already."""
-    return folder.complete(place(sha256), sha256, CONVERSION)
+    return folder.complete(place(sha256, weights), sha256, CONVERSION, weights)
+
+
+def fingerprint(sha256: str, weights: Weights) -> str:
+    """What pins the weights of that conversion: a sha256 in hexadecimal."""
+    pinned = f"{sha256}\n{CONVERSION}\n" + ("" if weights == USUAL else f"{weights}\n")
+    return hashlib.sha256(pinned.encode()).hexdigest()
 
 
 def prepared(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report) -> Path:
@@ -44,14 +52,14 @@ def prepared(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report
 
     Any number of processes may call this at once: one works, the others wait for its result.
     """
-    target = place(origin.sha256)
-    if is_ready(origin.sha256):
+    target = place(origin.sha256, origin.weights)
+    if is_ready(origin.sha256, origin.weights):
         return target
     for module in ("openvino", "openvino_genai", "gguf", "tokenizers"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "local")
     with disk.claimed(target, report) as scratch:
-        if not is_ready(origin.sha256):
+        if not is_ready(origin.sha256, origin.weights):
             made = _convert(obtain(scratch), origin, scratch, report)
             disk.publish(made, target, scratch)
     return target
@@ -64,42 +72,42 @@ def _convert(gguf: Path, origin: Origin, scratch: Path, report: disk.Report) -> 
     made.mkdir()
     for name, content in tokenizer_files(source.metadata).items():
         _write(made / name, content)
-    disk.need(scratch, rewrite.bytes_needed(source), f"converting {origin.name}")
-    _import(source, scratch, made, report)
+    disk.need(scratch, rewrite.bytes_needed(source, origin.weights), f"converting {origin.name}")
+    _import(source, scratch, made, origin.weights, report)
     _write(made / folder.CARD, _card(source, origin, made, report))
     folder.check(made)
     return made
 
 
-def _import(source: rewrite.Source, scratch: Path, made: Path, report: disk.Report) -> None:
+def _import(source: rewrite.Source, scratch: Path, made: Path, weights: Weights, report: disk.Report) -> None:
     import numpy as np
 
     work = scratch / "import"
     work.mkdir()
     rewritten, turns = work / "model.gguf", work / "frequencies.npy"
-    rewrite.rewrite(source, rewritten, report)
+    rewrite.rewrite(source, rewritten, weights, report)
     np.save(turns, rewrite.frequencies(source))
     arguments = ["-m", "magistrate.engines.catalog.importer", str(rewritten), str(turns)]
     ended = children.run(arguments, scratch, "import", None, report)
-    model, weights = (work / name for name in folder.NEEDED[:2])
-    if ended.status != 0 or not model.is_file() or not weights.is_file():
+    imported = [work / name for name in folder.NEEDED[:2]]
+    if ended.status != 0 or not all(path.is_file() for path in imported):
         if any(sign in ended.stderr for sign in disk.FULL_SIGNS):
             raise ModelError(disk.full(scratch.parent))
         raise ModelError(
             f"OpenVINO could not import {source.path.name}: {ended.reason()}; if memory ran out use a "
             "smaller model, else use an OpenVINO folder of this model"
         )
-    for path in (model, weights):
+    for path in imported:
         path.rename(made / path.name)
 
 
 def _card(source: rewrite.Source, origin: Origin, made: Path, report: disk.Report) -> Mapping[str, Any]:
-    weights = made / "openvino_model.bin"
-    pinned = f"{origin.sha256}\n{CONVERSION}\n"
+    stored = made / "openvino_model.bin"
     return {
         "format": folder.FORMAT,
         "conversion": CONVERSION,
-        "name": origin.name,
+        "name": named(origin.name, origin.weights),
+        "weights": origin.weights,
         "source": origin.source,
         "gguf_sha256": origin.sha256,
         "licence": origin.licence or source.metadata.get("general.license"),
@@ -108,9 +116,9 @@ def _card(source: rewrite.Source, origin: Origin, made: Path, report: disk.Repor
         "vocab_size": source.vocab_size,
         "eos_ids": eos_ids(source.metadata),
         "bos_id": bos_id(source.metadata),
-        "bin_bytes": weights.stat().st_size,
-        "bin_sha256": disk.sha256(weights, report),
-        "fingerprint": hashlib.sha256(pinned.encode()).hexdigest(),
+        "bin_bytes": stored.stat().st_size,
+        "bin_sha256": disk.sha256(stored, report),
+        "fingerprint": fingerprint(origin.sha256, origin.weights),
     }
 
 

@@ -6,12 +6,14 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
+from magistrate.engines.catalog.selftest import SelfTest, expected
+from magistrate.engines.catalog.weights import USUAL, Weights, named, split
 from magistrate.errors import ModelError, SpecError
 
 
@@ -46,7 +48,7 @@ class HubSource:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model of the catalogue.
+    """One model of the catalogue, with the weights that were asked for.
 
     `sha256` (64 lower-case hexadecimal digits) and `size` (bytes) are those of the GGUF file.
     `parameters` is a count, `context_length` is in tokens, `licence_source` says where the licence
@@ -66,6 +68,17 @@ class ModelEntry:
     languages: tuple[str, ...] = ()
     notes: str = ""
     default: bool = False
+    weights: Weights = USUAL
+
+    @property
+    def spec(self) -> str:
+        """What one writes to have this model with these weights: `name` or `name:f16`."""
+        return named(self.name, self.weights)
+
+    @property
+    def selftest(self) -> SelfTest | None:
+        """What the model must answer to a few tokens; None where nothing is known to hold it against."""
+        return expected(self.sha256, self.weights)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
@@ -87,11 +100,20 @@ def entries() -> tuple[ModelEntry, ...]:
 
 
 def entry(name: str) -> ModelEntry:
-    """The catalogue's model of that name. Raises `SpecError` with the nearest names."""
+    """The catalogue's model of that name, which may end in its weights, as `name:f16`.
+
+    Raises `SpecError` with the nearest names, or with the weights that are known.
+    """
+    base, weights = split(name, names())
     for row in entries():
-        if row.name == name:
-            return row
-    raise SpecError(unknown(name))
+        if row.name == base:
+            return replace(row, weights=weights or USUAL)
+    raise SpecError(unknown(base))
+
+
+def names() -> tuple[str, ...]:
+    """The catalogue's names."""
+    return tuple(row.name for row in entries())
 
 
 def default() -> ModelEntry:
@@ -106,13 +128,13 @@ def by_hash(sha256: str) -> ModelEntry | None:
 
 def unknown(name: str) -> str:
     """What to say about a model name that the catalogue does not have."""
-    names = [row.name for row in entries()]
+    known = names()
     # People leave off the end of a long name, so its beginning is compared as well.
-    begins = {row[: len(name) + 1]: row for row in reversed(names)} | {row: row for row in names}
+    begins = {row[: len(name) + 1]: row for row in reversed(known)} | {row: row for row in known}
     close = difflib.get_close_matches(name.lower(), begins, n=3, cutoff=0.7)
     near = list(dict.fromkeys(begins[match] for match in close))
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"unknown model {name!r}{hint}; known: {', '.join(names)}; see 'magistrate models list'"
+    return f"unknown model {name!r}{hint}; known: {', '.join(known)}; see 'magistrate models list'"
 
 
 def _read(row: Mapping[str, Any]) -> ModelEntry:

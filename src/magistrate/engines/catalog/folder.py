@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.engines.catalog import disk
+from magistrate.engines.catalog.selftest import SelfTest, expected
+from magistrate.engines.catalog.weights import USUAL, Weights
 from magistrate.errors import ModelError
 
 FORMAT = 1
@@ -25,7 +27,8 @@ class ModelCard:
     """What a model's folder says about the model.
 
     `fingerprint` is a sha256 that pins the weights. `context_length` is in tokens. The first of `eos_ids`
-    ends a turn. None stands for what the folder does not say.
+    ends a turn. `gguf_sha256` and `weights` are there for models that were converted here. None stands for
+    what the folder does not say.
     """
 
     name: str
@@ -38,6 +41,13 @@ class ModelCard:
     eos_ids: tuple[int, ...]
     bos_id: int | None
     chat_template: str | None
+    gguf_sha256: str | None = None
+    weights: Weights | None = None
+
+    @property
+    def selftest(self) -> SelfTest | None:
+        """What the model must answer to a few tokens; None where nothing is known to hold it against."""
+        return expected(self.gguf_sha256, self.weights or USUAL)
 
 
 def check(folder: Path) -> None:
@@ -68,11 +78,13 @@ def describe(folder: Path) -> ModelCard:
             eos_ids=tuple(card["eos_ids"]),
             bos_id=card["bos_id"],
             chat_template=template,
+            gguf_sha256=card["gguf_sha256"],
+            weights=card.get("weights", USUAL),
         )
     return _published(folder, configuration, template)
 
 
-def complete(folder: Path, sha256: str, conversion: int) -> bool:
+def complete(folder: Path, sha256: str, conversion: int, weights: Weights) -> bool:
     """Whether `folder` holds this conversion of that GGUF, whole."""
     try:
         check(folder)
@@ -81,10 +93,12 @@ def complete(folder: Path, sha256: str, conversion: int) -> bool:
     except (ModelError, OSError):
         return False
     found = tuple(card.get(name) for name in ("format", "gguf_sha256", "conversion", "bin_bytes"))
-    return found == (FORMAT, sha256, conversion, size)
+    # Cards once did not say which weights there are, since there was one kind.
+    return (*found, card.get("weights", USUAL)) == (FORMAT, sha256, conversion, size, weights)
 
 
 def _published(folder: Path, configuration: dict[str, Any], template: str | None) -> ModelCard:
+    _check_graph(folder / NEEDED[0])
     config = _json(folder / "config.json") if (folder / "config.json").exists() else {}
     generation = folder / "generation_config.json"
     chosen = {**config, **(_json(generation) if generation.exists() else {})}
@@ -105,6 +119,18 @@ def _published(folder: Path, configuration: dict[str, Any], template: str | None
         bos_id=chosen.get("bos_token_id"),
         chat_template=template,
     )
+
+
+def _check_graph(path: Path) -> None:
+    """Refuse, without loading it, what is no graph and what cannot continue a text."""
+    graph = path.read_bytes()
+    if b"<net" not in graph[:1000] or b"<layers" not in graph:
+        raise ModelError(f"{path} is no OpenVINO graph; it is damaged: download the repository again")
+    if b'type="ReadValue"' not in graph:
+        raise ModelError(
+            f"{path} has no state: the model is no text generator (but an encoder, say) or was exported "
+            "without its cache; export it with: optimum-cli export openvino --task text-generation-with-past"
+        )
 
 
 def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tuple[int, ...]:

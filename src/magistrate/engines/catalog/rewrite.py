@@ -3,18 +3,20 @@
 OpenVINO's importer reads F16 and Q8_0 right. It misreads Q4_1, fails on Q5_0 (which files called Q4_K_M
 contain) and on most K-quants, and passes over tensors and settings that it does not know without a word.
 So every matrix becomes Q8_0 unless it is F16 or Q8_0 already, everything else becomes F32, and what would
-be passed over is refused here.
+be passed over is refused here. With f16 weights a matrix becomes what that Q8_0 one stands for, rounded to
+F16, so that both kinds of weights are the same model, to be held against one reference.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.catalog.disk import Report
+from magistrate.engines.catalog.weights import Weights
 from magistrate.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ _KNOWN = re.compile(
 )
 _SKIPPED = ("general.architecture", "general.file_type", "general.quantization_version")
 _SLICE = 1 << 24  # weights held in 32-bit floats at a time
-_FILE_TYPE_Q8_0 = 7
+_FILE_TYPES: Mapping[Weights, int] = {"q8": 7, "f16": 1}
+_BYTES: Mapping[Weights, float] = {"q8": 34 / 32, "f16": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,9 @@ def _check(source: Source) -> None:
         raise ModelError(f"{name} turns only a part of each head, which would be passed over; {advice}")
 
 
-def bytes_needed(source: Source) -> int:
+def bytes_needed(source: Source, weights: Weights) -> int:
     """Room for the rewritten file and for the imported one, in bytes."""
-    return int(source.weights * 34 / 32 * 2.1) + (64 << 20)
+    return int(source.weights * _BYTES[weights] * 2.1) + (64 << 20)
 
 
 def frequencies(source: Source) -> np.ndarray:
@@ -129,10 +132,10 @@ def frequencies(source: Source) -> np.ndarray:
     return turns.astype(np.float32)
 
 
-def rewrite(source: Source, target: Path, report: Report) -> None:
+def rewrite(source: Source, target: Path, weights: Weights, report: Report) -> None:
     """Write `source` anew for the importer, one tensor after the other; reports the stage `convert`.
 
-    Memory holds one rewritten tensor (at most the embedding table in 8 bits) and a slice in floats.
+    Memory holds one rewritten tensor (at most the embedding table) and a slice in floats.
     """
     from gguf import GGUFValueType, GGUFWriter
 
@@ -142,9 +145,9 @@ def rewrite(source: Source, target: Path, report: Report) -> None:
             kind = field.types[0]
             nested = field.types[-1] if kind == GGUFValueType.ARRAY else None
             writer.add_key_value(name, source.metadata[name], kind, sub_type=nested)
-    writer.add_file_type(_FILE_TYPE_Q8_0)
+    writer.add_file_type(_FILE_TYPES[weights])
     writer.add_quantization_version(2)
-    plans = [_planned(tensor) for tensor in source.tensors if tensor.name != ROPE_FACTORS]
+    plans = [_planned(tensor, weights) for tensor in source.tensors if tensor.name != ROPE_FACTORS]
     for plan in plans:
         writer.add_tensor_info(plan.name, plan.shape, plan.dtype, plan.nbytes, plan.raw)
     total, done = sum(plan.nbytes for plan in plans), 0
@@ -172,7 +175,7 @@ class _Plan:
     read: Callable[[], np.ndarray]
 
 
-def _planned(tensor: Any) -> _Plan:
+def _planned(tensor: Any, weights: Weights) -> _Plan:
     import numpy as np
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
@@ -180,20 +183,24 @@ def _planned(tensor: Any) -> _Plan:
     floats, half, eight = (GGMLQuantizationType[name] for name in ("F32", "F16", "Q8_0"))
     shape = tuple(int(size) for size in reversed(tensor.shape))
     matrix = len(shape) >= 2
-    if tensor.tensor_type in ((half, eight) if matrix else (floats,)):
+    kept = ((half, eight) if weights == "q8" else (half,)) if matrix else (floats,)
+    if tensor.tensor_type in kept:
         data = tensor.data
         return _Plan(
             tensor.name, data.shape, data.dtype, int(tensor.n_bytes), tensor.tensor_type, lambda: data
         )
-    if matrix and shape[-1] % 32 == 0:
+    if matrix and weights == "q8" and shape[-1] % 32 == 0:
         stored = quant_shape_to_byte_shape(shape, eight)
         size = int(np.prod(stored))
         return _Plan(
             tensor.name, stored, np.dtype(np.uint8), size, eight, lambda: _sliced(tensor, stored, eight)
         )
-    kept, kind = (half, np.dtype(np.float16)) if matrix else (floats, np.dtype(np.float32))
-    size = int(np.prod(shape)) * kind.itemsize
-    return _Plan(tensor.name, shape, kind, size, kept, lambda: _floats(tensor.data, tensor).astype(kind))
+    size = int(np.prod(shape)) * (2 if matrix else 4)
+    if matrix:
+        return _Plan(
+            tensor.name, shape, np.dtype(np.float16), size, half, lambda: _halves(tensor, shape, eight)
+        )
+    return _Plan(tensor.name, shape, np.dtype(np.float32), size, floats, lambda: _floats(tensor.data, tensor))
 
 
 def _sliced(tensor: Any, stored: tuple[int, ...], eight: Any) -> np.ndarray:
@@ -201,11 +208,33 @@ def _sliced(tensor: Any, stored: tuple[int, ...], eight: Any) -> np.ndarray:
     from gguf.quants import quantize
 
     out = np.empty(stored, np.uint8)
-    rows = max(1, _SLICE // int(tensor.shape[0]))
-    for start in range(0, stored[0], rows):
-        part = slice(start, start + rows)
+    for part in _parts(tensor):
         out[part] = quantize(_floats(tensor.data[part], tensor), eight)
     return out
+
+
+def _halves(tensor: Any, shape: tuple[int, ...], eight: Any) -> np.ndarray:
+    """The values that the same matrix has as Q8_0 (where it can be one), rounded to 16 bits."""
+    import numpy as np
+    from gguf.quants import dequantize, quantize
+
+    through = tensor.tensor_type != eight and shape[-1] % 32 == 0
+    out = np.empty(shape, np.float16)
+    for part in _parts(tensor):
+        values = _floats(tensor.data[part], tensor)
+        if through:
+            values = dequantize(quantize(values, eight), eight)
+        if np.abs(values).max(initial=0.0) > np.finfo(np.float16).max:
+            raise ModelError(f"the tensor {tensor.name} has weights too large for 16 bits; use q8 weights")
+        out[part] = values
+    return out
+
+
+def _parts(tensor: Any) -> Iterator[slice]:
+    """Runs of a matrix's rows, few enough to be held in floats."""
+    rows, width = int(tensor.shape[1]), int(tensor.shape[0])
+    step = max(1, _SLICE // width)
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def _floats(data: np.ndarray, tensor: Any) -> np.ndarray:

@@ -98,12 +98,10 @@ class OpenVINOBackend:
         self.pool = BlockPool(len(self._caches[0]), self._copy_block)
 
     def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
-        padded = sum(len(row.tokens) for row in rows) == 1
-        if padded:
-            # A lone token takes another kernel whose last bits differ, so it gets company.
-            rows = [*rows, Row(Sequence(), rows[0].tokens, range(0))]
+        total = sum(len(row.tokens) for row in rows)
+        company = Row(Sequence(), [0] * (rounded(total) - total), range(0))
         try:
-            feeds = self._feeds(rows)
+            feeds = self._feeds([*rows, company] if company.tokens else rows)
             for name, values in feeds.items():
                 self._request.set_tensor(name, self._tensor(values, shared_memory=True))
             start = time.perf_counter()
@@ -114,9 +112,8 @@ class OpenVINOBackend:
                 self._request.wait()
                 self.seconds += time.perf_counter() - start
         finally:
-            if padded:
-                self.pool.drop(rows[-1].sequence)
-        return self._answers([len(row.wanted) for row in rows[: len(rows) - padded]])
+            self.pool.drop(company.sequence)
+        return self._answers([len(row.wanted) for row in rows])
 
     def _answers(self, counts: list[int]) -> list[Answer]:
         if not sum(counts):
@@ -153,6 +150,7 @@ class OpenVINOBackend:
             block_begins.append(len(blocks))
             longest = max(longest, sequence.length)
             wanted += [start + index for index in row.wanted]
+        wanted += wanted[-1:] * (rounded(len(wanted)) - len(wanted))
         return {
             "input_ids": np.array(ids, np.int64),
             "position_ids": np.array(positions, np.int64),
@@ -167,6 +165,17 @@ class OpenVINOBackend:
     def _copy_block(self, source: int, target: int) -> None:
         for cache in self._caches:
             cache[target] = cache[source]
+
+
+def rounded(n: int) -> int:
+    """The next size that is computed: 2, 4, 8, then every multiple of 8; 0 stays 0.
+
+    A lone token takes another kernel, whose last bits differ, so it gets company. And for every size that
+    it has not met, OpenVINO compiles kernels, which takes longer than a few tokens more, and keeps them.
+    """
+    if n <= 8:
+        return 1 << max(n - 1, 1).bit_length() if n else 0
+    return -(-n // 8) * 8
 
 
 def _configuration(threads: int) -> dict[str, Any]:

@@ -29,10 +29,11 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.catalog import describe, locate
 from magistrate.engines.local import programs
-from magistrate.engines.local.backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION, OpenVINOBackend
+from magistrate.engines.local.backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION
 from magistrate.engines.local.blocks import blocks_for
 from magistrate.engines.local.chat import ChatTokenizer, EncodedText
 from magistrate.engines.local.cores import available_cores
+from magistrate.engines.local.loading import load
 from magistrate.engines.local.pen import Pen
 from magistrate.engines.local.requests import Begun, Program
 from magistrate.engines.local.scheduler import Counters, Scheduler
@@ -226,19 +227,14 @@ class LocalEngine:
     # ------------------------------------------------------------------------------------------------
 
     def _load(self) -> Backend:
-        backend = OpenVINOBackend(
+        return load(
             self.folder,
+            self._card,
             device=self.device,
             threads=self.threads,
             cache_bytes=self._cache_bytes,
             hidden_states=self._hidden_states,
         )
-        if self._card.vocab_size not in (None, backend.vocabulary):
-            raise ModelError(
-                f"{self.folder} says that its vocabulary has {self._card.vocab_size} tokens, but the model "
-                f"answers with {backend.vocabulary} logits; pull or download it again"
-            )
-        return backend
 
     @cached_property
     def _masks(self) -> MaskEngine:
