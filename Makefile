@@ -3,8 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PEERS := .venv-peers
+PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
+LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo test lint format docs lock clean
+.PHONY: all demo test lint format docs bench bench-peers lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -29,6 +32,16 @@ format: .venv/.dev
 docs: .venv/.dev  ## write the pages that are generated from the code
 	$(BIN)/python docs/generate.py
 
+bench: .venv/.local  ## measure speed and memory beside whatever peers are installed
+	$(BIN)/magistrate models pull
+	$(BIN)/magistrate bench speed
+
+bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures beside ours
+	@$(PEERS)/bin/python -c 'import llama_cpp' 2>/dev/null || { \
+		echo "compiling llama.cpp: ten minutes or more on two cores"; $(PEERS_PIP) install '$(LLAMA_CPP)'; } || \
+		echo "bench-peers: llama.cpp is left out, for the reason above (it needs a C++ compiler and CMake)" >&2
+	@echo "the peers are in $(PEERS); now: make bench"
+
 lock: .venv/.dev  ## pin anew what pyproject.toml allows
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 		--quiet --custom-compile-command "make lock" --extra local pyproject.toml -o requirements.lock
@@ -37,18 +50,18 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		-o requirements-dev.lock
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.made:
+.venv/.made $(PEERS)/.made:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
 		"Python 3.11 to 3.14 is needed and $(PYTHON) is %d.%d; name another one: make PYTHON=python3.12" % v[:2])'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(@D)
 	@touch $@
 
 .venv/.local: requirements.lock pyproject.toml | .venv/.made
@@ -60,3 +73,12 @@ clean:
 	$(PIP) install -r requirements-dev.lock
 	$(PIP) install --no-deps -e .
 	@touch $@ .venv/.local
+
+# The peers have an environment of their own, so that nothing of ours comes to depend on them. torch comes first
+# and alone: the build of it that this machine's pip prefers, for the processor only, then stays.
+$(PEERS)/.peers: requirements-peers.txt requirements.lock pyproject.toml | $(PEERS)/.made
+	$(PEERS_PIP) install "$$(grep '^torch' requirements-peers.txt)"
+	$(PEERS_PIP) install -r requirements.lock
+	$(PEERS_PIP) install -r requirements-peers.txt
+	$(PEERS_PIP) install --no-deps -e .
+	@touch $@

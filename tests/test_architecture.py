@@ -36,6 +36,7 @@ LAYERS = (
     ("resolve",),
     ("evaluation",),
     ("generation",),
+    ("bench",),
     ("cli",),
     ("__main__",),
 )

@@ -22,6 +22,7 @@ COMMANDS = (
     "export",
     "generate",
     "check",
+    "bench",
     "judges",
     "datasets",
     "models",

@@ -37,7 +37,7 @@ def load(
 
 
 def _wrong(backend: Backend, card: ModelCard) -> str | None:
-    """What is wrong with the answers of the model to its self-test; None where nothing is, or there is none."""
+    """What is wrong with what the model answers to its self-test; None where nothing is or there is none."""
     test = card.selftest
     if test is None:
         return None

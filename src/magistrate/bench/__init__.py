@@ -1,0 +1,1 @@
+"""How fast, how large and how near to the machine's limits: contenders side by side, a process each."""

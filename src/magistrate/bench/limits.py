@@ -1,0 +1,144 @@
+"""What the machine can do at best, measured beside the engines: memory bandwidth and matrix products."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magistrate.engines.quiet import import_openvino
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BYTES = 256 << 20  # much larger than any cache
+ROWS, WIDTH = 512, 2048  # of the products
+GROUP = 128  # inputs that share a scale in the int8 product
+REPEATS = 3
+FASTER = 1.3  # a product that is not that much faster than the f32 one was not computed in int8
+_LARGEST, _LEVELS = 1.0, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Best of what was seen. Bandwidths in 10^9 bytes a second (`copy` counts reading and writing),
+    products in 10^9 operations a second (a multiplication and an addition are two). `int8` is None where
+    no kernel multiplied in 8 bits."""
+
+    read_gb_s: float
+    copy_gb_s: float
+    f32_gflop_s: float
+    int8_gop_s: float | None
+
+    def better(self, other: Limits) -> Limits:
+        """The larger of each figure: a limit is not lower because something else was running."""
+        eights = [each for each in (self.int8_gop_s, other.int8_gop_s) if each is not None]
+        return Limits(
+            max(self.read_gb_s, other.read_gb_s),
+            max(self.copy_gb_s, other.copy_gb_s),
+            max(self.f32_gflop_s, other.f32_gflop_s),
+            max(eights, default=None),
+        )
+
+
+class LimitsMeter:
+    """Measures the limits of `threads` threads, as often as asked; what it needs is kept in between."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._products = _products(threads)
+
+    def measure(self, repeats: int = REPEATS) -> Limits:
+        """Each figure as the best of `repeats` goes; about a second."""
+        read, copy = _bandwidths(self._threads, repeats)
+        operations = 2 * ROWS * WIDTH * WIDTH / 1e9
+        rate = {name: operations / _best(run, repeats) for name, run in self._products.items()}
+        f32 = max(rate["f32"], rate["f32 numpy"])
+        int8 = max(rate["int8 quantized"], rate["int8 dynamic"])
+        return Limits(read, copy, f32, int8 if int8 > FASTER * rate["f32"] else None)
+
+
+def _best(run: Callable[[], object], repeats: int) -> float:
+    run()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _bandwidths(threads: int, repeats: int) -> tuple[float, float]:
+    import numpy as np
+
+    source = np.ones(BYTES // 4, np.float32)
+    target = np.empty_like(source)
+    parts, places = np.array_split(source, threads), np.array_split(target, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        # A product of a vector with itself reads it once and is not held up by what it computes.
+        read = _best(lambda: list(pool.map(lambda part: part.dot(part), parts)), repeats)
+        copy = _best(lambda: list(pool.map(np.copyto, places, parts)), repeats)
+    return source.nbytes / read / 1e9, 2 * source.nbytes / copy / 1e9
+
+
+def _products(threads: int) -> dict[str, Callable[[], object]]:
+    """One matrix product each, ready to run: OpenVINO's in f32, in 8 bits with weights and activations
+    quantized ahead and with activations quantized on the fly, and numpy's."""
+    import numpy as np
+
+    openvino = import_openvino()
+    draw = np.random.default_rng(0)
+    left = draw.random((ROWS, WIDTH), np.float32)
+    right = draw.random((WIDTH, WIDTH), np.float32) - np.float32(0.5)
+    core = openvino.Core()
+    config = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP,
+    }
+
+    def ready(weights: Any, quantized: bool = False) -> Callable[[], object]:
+        from openvino import opset13 as ops
+
+        inputs = ops.parameter([ROWS, WIDTH], np.float32)
+        read = _quantized(inputs, 0.0, _LARGEST, _LEVELS) if quantized else inputs
+        model = openvino.Model([ops.matmul(read, weights, False, True)], [inputs])
+        request = core.compile_model(model, "CPU", config).create_infer_request()
+        request.set_input_tensor(openvino.Tensor(left))
+        run: Callable[[], object] = request.infer
+        return run
+
+    from openvino import opset13 as ops
+
+    return {
+        "f32": ready(ops.constant(right)),
+        "f32 numpy": lambda: left @ right,
+        "int8 quantized": ready(_quantized(ops.constant(right), -0.5, 0.5, _LEVELS - 1), quantized=True),
+        "int8 dynamic": ready(_compressed(draw)),
+    }
+
+
+def _quantized(node: Any, low: float, high: float, levels: int) -> Any:
+    """`node` rounded to so many levels, which OpenVINO turns into integers."""
+    import numpy as np
+    from openvino import opset13 as ops
+
+    least, most = ops.constant(np.float32(low)), ops.constant(np.float32(high))
+    return ops.fake_quantize(node, least, most, least, most, levels)
+
+
+def _compressed(draw: np.random.Generator) -> Any:
+    """Weights stored in 8 bits with a scale a group, as in a model's file."""
+    import numpy as np
+    from openvino import opset13 as ops
+
+    shape = (WIDTH, WIDTH // GROUP, GROUP)
+    weights = ops.constant(draw.integers(-100, 100, shape).astype(np.int8))
+    scales = ops.constant(draw.random((*shape[:2], 1), np.float32).astype(np.float16))
+    scaled = ops.multiply(ops.convert(weights, "f16"), scales)
+    flat = ops.reshape(scaled, ops.constant(np.array([WIDTH, WIDTH])), False)
+    return ops.convert(flat, "f32")
