@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 WORKS = ("verdict_only", "verdict_with_reasons", "unconstrained", "prefill", "decode", "mask")
-CELLS_A_ROW = 512  # the longest prompt and answer of the workload are 334 tokens together
+CELLS_A_ROW = 512  # the longest prompt and answer of the workload are some 370 tokens together
 BATCH_TOKENS = 8192
 
 

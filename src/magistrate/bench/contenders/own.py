@@ -104,23 +104,27 @@ class Magistrate:
         return Measured(len(tokens), len(tokens), seconds, int(matcher.accepting) * len(tokens))
 
     def overhead(self, items: Sequence[Item], in_flight: int) -> Measured:
-        """What the scheduler's own work takes of its busy time while verdicts with reasons are written."""
+        """What scheduling and masks take of a step while verdicts with reasons are written.
+
+        Masks are counted in full, though most of them are computed beside the forward.
+        """
         before = self._engine.counters()
         measured = self.verdict_with_reasons(items, in_flight)
         after = self._engine.counters()
         steps = after.steps - before.steps
         own = after.own_seconds - before.own_seconds
         forward = after.forward_seconds - before.forward_seconds
+        masks = after.mask_seconds - before.mask_seconds
         return Measured(
             steps,
             measured.tokens,
             own + forward,
             measured.valid,
             {
-                "percent": 100 * own / (own + forward),
+                "percent": 100 * (own + masks) / (own + forward),
                 "own_ms": 1000 * own / steps,
                 "forward_ms": 1000 * forward / steps,
-                "mask_ms": 1000 * (after.mask_seconds - before.mask_seconds) / steps,
+                "mask_ms": 1000 * masks / steps,
                 "rows": (after.rows - before.rows) / steps,
             },
         )

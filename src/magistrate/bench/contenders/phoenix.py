@@ -25,7 +25,7 @@ T = TypeVar("T")
 PACKAGES = ("arize-phoenix-evals", "openai", "xllamacpp")
 WORKS = ("verdict_only", "verdict_with_reasons", "unconstrained", "prefill", "decode")
 PLACES = 16
-CELLS_A_PLACE = 512  # the longest prompt and answer of the workload are 334 tokens together
+CELLS_A_PLACE = 512  # the longest prompt and answer of the workload are some 370 tokens together
 MODEL = "local"
 # Phoenix holds requests back to 5 a second at first, which is meant for services that count them.
 NO_LIMIT = 1e6
