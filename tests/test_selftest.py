@@ -87,7 +87,7 @@ def test_a_right_build_passes(config: dict[str, Any], model_folder: Path, known:
 def test_without_quantized_activations_it_computes_what_transformers_does(
     model_folder: Path, known: SelfTest
 ) -> None:
-    strict = dataclasses.replace(known, mean=0.001, most=0.005)
+    strict = dataclasses.replace(known, mean=0.005, most=0.02)  # some weights are rounded to 16 bits
     assert problem(strict, answered(model_folder, known, EXACT, nothing)) is None
 
 

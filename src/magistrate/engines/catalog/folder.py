@@ -79,7 +79,7 @@ def describe(folder: Path) -> ModelCard:
             bos_id=card["bos_id"],
             chat_template=template,
             gguf_sha256=card["gguf_sha256"],
-            weights=card.get("weights", USUAL),
+            weights=card["weights"],
         )
     return _published(folder, configuration, template)
 
@@ -93,8 +93,7 @@ def complete(folder: Path, sha256: str, conversion: int, weights: Weights) -> bo
     except (ModelError, OSError):
         return False
     found = tuple(card.get(name) for name in ("format", "gguf_sha256", "conversion", "bin_bytes"))
-    # Cards once did not say which weights there are, since there was one kind.
-    return (*found, card.get("weights", USUAL)) == (FORMAT, sha256, conversion, size, weights)
+    return (*found, card.get("weights")) == (FORMAT, sha256, conversion, size, weights)
 
 
 def _published(folder: Path, configuration: dict[str, Any], template: str | None) -> ModelCard:

@@ -4,7 +4,9 @@ OpenVINO's importer reads F16 and Q8_0 right. It misreads Q4_1, fails on Q5_0 (w
 contain) and on most K-quants, and passes over tensors and settings that it does not know without a word.
 So every matrix becomes Q8_0 unless it is F16 or Q8_0 already, everything else becomes F32, and what would
 be passed over is refused here. With f16 weights a matrix becomes what that Q8_0 one stands for, rounded to
-F16, so that both kinds of weights are the same model, to be held against one reference.
+F16, so that both kinds of weights are the same model, to be held against one reference. So do a few
+matrices also with q8 weights: OpenVINO quantizes activations where they meet weights of 8 bits, and the
+error of these products would reach the logits undamped (docs/design/007-spared-matrices.md).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
+FIRST, LAST = 1, 2  # layers at either end whose matrices are spared
 _KNOWN = re.compile(
     r"(token_embd|output_norm|rope_freqs)\.weight|output\.(weight|bias)"
     r"|blk\.\d+\.(attn_norm|ffn_norm|attn_q_norm|attn_k_norm)\.weight"
@@ -32,7 +35,6 @@ _KNOWN = re.compile(
 _SKIPPED = ("general.architecture", "general.file_type", "general.quantization_version")
 _SLICE = 1 << 24  # weights held in 32-bit floats at a time
 _FILE_TYPES: Mapping[Weights, int] = {"q8": 7, "f16": 1}
-_BYTES: Mapping[Weights, float] = {"q8": 34 / 32, "f16": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _check(source: Source) -> None:
 
 def bytes_needed(source: Source, weights: Weights) -> int:
     """Room for the rewritten file and for the imported one, in bytes."""
-    return int(source.weights * _BYTES[weights] * 2.1) + (64 << 20)
+    return int(sum(plan.nbytes for plan in _plans(source, weights)) * 2.1) + (64 << 20)
 
 
 def frequencies(source: Source) -> np.ndarray:
@@ -147,7 +149,7 @@ def rewrite(source: Source, target: Path, weights: Weights, report: Report) -> N
             writer.add_key_value(name, source.metadata[name], kind, sub_type=nested)
     writer.add_file_type(_FILE_TYPES[weights])
     writer.add_quantization_version(2)
-    plans = [_planned(tensor, weights) for tensor in source.tensors if tensor.name != ROPE_FACTORS]
+    plans = _plans(source, weights)
     for plan in plans:
         writer.add_tensor_info(plan.name, plan.shape, plan.dtype, plan.nbytes, plan.raw)
     total, done = sum(plan.nbytes for plan in plans), 0
@@ -173,6 +175,25 @@ class _Plan:
     nbytes: int
     raw: Any
     read: Callable[[], np.ndarray]
+
+
+def _plans(source: Source, weights: Weights) -> list[_Plan]:
+    return [
+        _planned(tensor, "f16" if _is_spared(source, tensor.name) else weights)
+        for tensor in source.tensors
+        if tensor.name != ROPE_FACTORS
+    ]
+
+
+def _is_spared(source: Source, name: str) -> bool:
+    """The head, every value projection, and all of the layers at either end."""
+    layer = re.match(r"blk\.(\d+)\.", name)
+    if layer is None:
+        tied = all(tensor.name != "output.weight" for tensor in source.tensors)
+        return name == ("token_embd.weight" if tied else "output.weight")
+    layers = int(source.metadata[f"{source.architecture}.block_count"])
+    at_an_end = not FIRST <= int(layer[1]) < layers - LAST
+    return at_an_end or name.endswith(".attn_v.weight")
 
 
 def _planned(tensor: Any, weights: Weights) -> _Plan:

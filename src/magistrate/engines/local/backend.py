@@ -17,7 +17,7 @@ from magistrate.errors import ModelError
 
 PRECISION = "f32"
 CACHE_PRECISION = "f16"
-ACTIVATION_GROUP = 16  # activations that share a scale where they meet 8-bit weights
+ACTIVATION_GROUP = 32  # activations that share a scale where they meet 8-bit weights
 INPUTS = {
     "input_ids",
     "position_ids",
