@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from magistrate.errors import ConstraintError, EngineError
 if TYPE_CHECKING:
     from magistrate.constraints.constraint import Constraint
 
+MANY = 24  # masks that are worth waking other threads for
 COMPILED = 256  # compiled constraints kept for a tokenizer
 FREE = 64  # tokens allowed where text is free; within an enumeration fewer are
 # What a dry run tries first where it has a choice: what ends things, then the shortest values.
@@ -204,11 +206,14 @@ class Matcher:
 
     @staticmethod
     def compute_masks(matchers: Sequence[Matcher]) -> None:
-        """Compute the masks of several matchers in parallel; `mask` then answers at once."""
+        """Compute the masks of several matchers, many in parallel; `mask` then answers at once."""
         from llguidance.numpy import fill_next_token_bitmask_par
 
         unknown = [matcher for matcher in matchers if matcher._bits is None]
-        if not unknown:
+        if len(unknown) < MANY:
+            for matcher in unknown:
+                with suppress(BaseException):  # also a panic: `mask` will meet it again, and tell
+                    matcher._computed()
             return
         words = -(-unknown[0]._engine.vocabulary // 32)
         table = np.empty((len(unknown), words), np.int32)
@@ -222,8 +227,9 @@ class Matcher:
 
     def _computed(self) -> np.ndarray:
         if self._bits is None:
-            self._bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
             self._check()
+            self._bits = bits
         return self._bits
 
     def _check(self) -> None:
