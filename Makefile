@@ -75,7 +75,7 @@ clean:
 	@touch $@ .venv/.local
 
 # The peers have an environment of their own, so that nothing of ours comes to depend on them. torch comes first
-# and alone: the build of it that this machine's pip prefers, for the processor only, then stays.
+# and alone, so that the build of it that pip finds (or that is there already) stays.
 $(PEERS)/.peers: requirements-peers.txt requirements.lock pyproject.toml | $(PEERS)/.made
 	$(PEERS_PIP) install "$$(grep '^torch' requirements-peers.txt)"
 	$(PEERS_PIP) install -r requirements.lock
