@@ -117,6 +117,12 @@ class Scheduler:
     # --- everything below runs in the engine's own thread -----------------------------------------
 
     def _main(self) -> None:
+        try:
+            self._load_and_serve()
+        except BaseException as error:  # whatever it is, nobody may wait for a thread that has ended
+            self._end(_failed("the engine's thread", error))
+
+    def _load_and_serve(self) -> None:
         answered_before = -1
         while True:
             self.loading = True
