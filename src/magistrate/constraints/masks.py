@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MANY = 24  # masks that are worth waking other threads for
 COMPILED = 256  # compiled constraints kept for a tokenizer
+LOOKED_AHEAD = 4096  # tokens of the shortest text that is looked for when a constraint is compiled
 FREE = 64  # tokens allowed where text is free; within an enumeration fewer are
 # What a dry run tries first where it has a choice: what ends things, then the shortest values.
 CLOSERS = ("}", "]", "null", "1", "0", '"', "true", "false", ")", ">", ".", ";")
@@ -40,7 +41,7 @@ class MaskEngine:
         self.last = [*self.closers, *self._known("!?\n")]  # white space may go on for ever: only as the last
         self.brackets = self._known("}]")
         self.numeric = self._known("0123456789.eE")
-        self._compiled: OrderedDict[str, Any] = OrderedDict()
+        self._compiled: OrderedDict[str, Matcher] = OrderedDict()
 
     def matcher(self, constraint: Constraint) -> Matcher:
         """A fresh matcher at the beginning of `constraint`; compiled once, then copied.
@@ -49,11 +50,12 @@ class MaskEngine:
         """
         compiled = self._compiled.get(constraint.digest)
         if compiled is None:
-            compiled = self._compile(constraint)
+            compiled = Matcher(self, self._compile(constraint), constraint.kind == "json")
+            compiled.look_ahead()
             self._compiled[constraint.digest] = compiled
             if len(self._compiled) > COMPILED:
                 self._compiled.popitem(last=False)
-        return Matcher(self, compiled.deep_copy(), constraint.kind == "json")
+        return compiled.fork()
 
     def knows(self, constraint: Constraint) -> bool:
         """Whether a matcher for `constraint` costs no compiling."""
@@ -91,15 +93,20 @@ class MaskEngine:
 
 
 class Matcher:
-    """How far a text has come under a constraint."""
+    """How far a text has come under a constraint.
 
-    __slots__ = ("_bits", "_engine", "_json", "_matcher")
+    What was found out at a place is kept until the text goes on, and copied with it.
+    """
+
+    __slots__ = ("_ahead", "_bits", "_closes", "_engine", "_json", "_matcher")
 
     def __init__(self, engine: MaskEngine, matcher: Any, json: bool) -> None:
         self._engine = engine
         self._matcher = matcher
         self._json = json
-        self._bits: np.ndarray | None = None  # the mask at this place, where it was computed already
+        self._bits: np.ndarray | None = None  # the mask
+        self._closes: list[int] | None = None  # a way to the end
+        self._ahead: tuple[list[int], Matcher] | None = None  # the forced run, and where it leads
 
     @property
     def accepting(self) -> bool:
@@ -121,11 +128,24 @@ class Matcher:
 
     def forced(self) -> list[int]:
         """Consumes and answers the run of tokens that is the only way on, tokenized as the model would."""
-        forced: list[int] = []
+        if self._ahead is not None:
+            forced, end = self._ahead
+            self._stand_at(end)
+            return forced
+        forced = []
         while not self.stopped and (run := self._next_forced()):
             self.consume(run)
             forced += run
         return forced
+
+    def look_ahead(self) -> None:
+        """Find out now what every copy of this matcher will want to know first."""
+        self.shortest_close(LOOKED_AHEAD)
+        end = self.fork()
+        forced = end.forced()
+        if not end.stopped:
+            end._computed()
+        self._ahead = forced, end
 
     def _next_forced(self) -> list[int]:
         run = list(self._matcher.compute_ff_tokens())
@@ -139,14 +159,23 @@ class Matcher:
 
     def consume(self, tokens: list[int]) -> None:
         """Append tokens that the mask allows."""
-        self._bits = None
+        self._bits = self._ahead = None
+        if self._closes is not None:
+            follows = self._closes[: len(tokens)] == tokens
+            self._closes = self._closes[len(tokens) :] if follows else None
         if not self._matcher.consume_tokens(tokens):
             self._check()
             raise EngineError(f"the mask engine refused the tokens {tokens}, which its own mask allowed")
 
     def fork(self) -> Matcher:
         """An independent copy at the same place."""
-        return Matcher(self._engine, self._matcher.deep_copy(), self._json)
+        copy = Matcher(self._engine, None, self._json)
+        copy._stand_at(self)
+        return copy
+
+    def _stand_at(self, other: Matcher) -> None:
+        self._matcher = other._matcher.deep_copy()
+        self._bits, self._closes, self._ahead = other._bits, other._closes, other._ahead
 
     def closes_structure(self, mask: np.ndarray) -> bool:
         """A free string, a list or an object could be closed now; never where a number might go on."""
@@ -191,6 +220,8 @@ class Matcher:
 
         The path is a way to the end, not proven to be the shortest: its length is an upper bound.
         """
+        if self._closes is not None:
+            return self._closes if len(self._closes) <= limit else None
         walk = self.fork()
         path: list[int] = []
         while not walk.accepting:
@@ -202,7 +233,10 @@ class Matcher:
                 run = [walk.closer(mask)]
                 walk.consume(run)
             path += run
-        return path if len(path) <= limit else None
+        if len(path) > limit:
+            return None
+        self._closes = path
+        return path
 
     @staticmethod
     def compute_masks(matchers: Sequence[Matcher]) -> None:

@@ -17,7 +17,7 @@ from magistrate.errors import MissingExtra, ModelError
 from magistrate.home import models_dir
 
 # Raised whenever the same GGUF would become another folder: older conversions are then made anew.
-CONVERSION = 2
+CONVERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_FACTORS = "rope_freqs.weight"
-FIRST, LAST = 1, 2  # layers at either end whose matrices are spared
 _KNOWN = re.compile(
     r"(token_embd|output_norm|rope_freqs)\.weight|output\.(weight|bias)"
     r"|blk\.\d+\.(attn_norm|ffn_norm|attn_q_norm|attn_k_norm)\.weight"
@@ -186,14 +185,13 @@ def _plans(source: Source, weights: Weights) -> list[_Plan]:
 
 
 def _is_spared(source: Source, name: str) -> bool:
-    """The head, every value projection, and all of the layers at either end."""
+    """The head, every value projection, and all of the last layer."""
     layer = re.match(r"blk\.(\d+)\.", name)
     if layer is None:
         tied = all(tensor.name != "output.weight" for tensor in source.tensors)
         return name == ("token_embd.weight" if tied else "output.weight")
-    layers = int(source.metadata[f"{source.architecture}.block_count"])
-    at_an_end = not FIRST <= int(layer[1]) < layers - LAST
-    return at_an_end or name.endswith(".attn_v.weight")
+    last = int(source.metadata[f"{source.architecture}.block_count"]) - 1
+    return int(layer[1]) == last or name.endswith(".attn_v.weight")
 
 
 def _planned(tensor: Any, weights: Weights) -> _Plan:

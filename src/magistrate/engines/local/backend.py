@@ -84,8 +84,8 @@ class OpenVINOBackend:
             compiled = core.compile_model(model, device, _configuration(threads) if device == "CPU" else {})
         except RuntimeError as error:
             raise ModelError(f"OpenVINO cannot load {folder}: {str(error).strip()[:400]}") from error
-        names = {port.get_any_name() for port in compiled.inputs}
-        if missing := INPUTS - names:
+        self._ports = {port.get_any_name(): port for port in compiled.inputs}
+        if missing := INPUTS - self._ports.keys():
             raise ModelError(
                 f"{folder} is not a causal language model: it lacks the inputs {sorted(missing)}"
             )
@@ -103,7 +103,7 @@ class OpenVINOBackend:
         try:
             feeds = self._feeds([*rows, company] if company.tokens else rows)
             for name, values in feeds.items():
-                self._request.set_tensor(name, self._tensor(values, shared_memory=True))
+                self._request.set_tensor(self._ports[name], self._tensor(values, shared_memory=True))
             start = time.perf_counter()
             self._request.start_async()
             try:
