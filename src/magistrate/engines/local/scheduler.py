@@ -69,6 +69,7 @@ class Scheduler:
         self._gone: EngineGone | None = None
         self._unanswered = 0
         self._answered = 0
+        self._answers: list[tuple[Future[Any], Any]] = []  # known, and told while the next forward computes
         self.loading = False
         self.counters = Counters()
 
@@ -142,6 +143,7 @@ class Scheduler:
                 failure = _failed("a forward pass of the model", error)
                 # The frames of a kept error would hold the broken backend's memory.
                 traceback.clear_frames(error.__traceback__)
+            self._tell()
             # After a crash nobody knows what these sequences hold, so nobody in flight may go on.
             for request in list(self._active):
                 self._fail(request, failure, backend)
@@ -166,6 +168,8 @@ class Scheduler:
                 rows, tokens, masks = self._step(backend, tree)
                 forward = backend.seconds - computed
                 self._count(rows, tokens, forward, time.perf_counter() - start - forward, masks)
+            if not self._active:
+                self._tell()
 
     def _receive(self) -> bool:
         """Take in what has arrived, waiting where there is nothing else to do; False when closed."""
@@ -239,6 +243,7 @@ class Scheduler:
 
         def meanwhile() -> None:
             nonlocal masks
+            self._tell()
             start = time.perf_counter()
             _prepare(chosen)
             masks = time.perf_counter() - start
@@ -268,13 +273,20 @@ class Scheduler:
             request.wants(next(request.program))
         except StopIteration as stop:
             self._leave(request, backend)
-            self._answered += 1
-            self._settle(request.future, stop.value, None)
+            self._answers.append((request.future, stop.value))
         except BaseException as error:
             # A panic of a compiled library is no Exception, and would pass through everybody who waits.
             self._fail(
                 request, error if isinstance(error, Exception) else _failed("a request", error), backend
             )
+
+    def _tell(self) -> None:
+        """Hand out the answers. Whoever gets one wakes up and competes for the interpreter, so this is done
+        when the thread has nothing better to do."""
+        for future, value in self._answers:
+            self._settle(future, value, None)
+        self._answered += len(self._answers)
+        self._answers.clear()
 
     def _fail(self, request: Request, error: Exception, backend: Backend) -> None:
         self._leave(request, backend)
@@ -300,6 +312,7 @@ class Scheduler:
 
     def _end(self, error: Exception) -> None:
         """Answer everybody who still waits; whoever comes later starts anew or hears that it is gone."""
+        self._tell()
         with self._lock:
             left = [*self._active, *self._waiting]
             while not self._arrivals.empty():
