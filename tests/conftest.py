@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from desk import Desk
 from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
 
@@ -28,3 +29,9 @@ def engine(model_folder: Path) -> Iterator[LocalEngine]:
     local = LocalEngine(model_folder)
     yield local
     local.close()
+
+
+@pytest.fixture(scope="session")
+def desk(model_folder: Path) -> Desk:
+    """The default model's tokenizer and masks, without its weights."""
+    return Desk(model_folder)

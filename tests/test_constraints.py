@@ -234,7 +234,11 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
         ({"anyOf": [{"type": "null"}, {"type": "null", "$id": "x"}]}, "#/anyOf/1/$id", "$id"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "#/oneOf", "anyOf"),
         ({"const": "\ud800"}, "#", "JSON"),
-        ({"type": "array", "items": [{"type": "null"}]}, "#/items", "object"),
+        ({"type": "array", "items": 3}, "#/items", "object"),
+        ({"type": "string", "not": {"const": "a"}}, "#/not", "written out as cases"),
+        ({"type": "string", "not": {"maxLenght": 3}}, "#/not/maxLenght", 'did you mean "maxLength"'),
+        ({"type": "null", "not": {}}, "#", "leave nothing"),
+        ({"type": "object", "if": {"contains": {}}, "then": {"type": "object"}}, "#/if/contains", "enforced"),
     ],
 )
 def test_a_schema_that_would_not_be_held_to_is_refused_with_its_place(
@@ -249,13 +253,6 @@ def test_a_schema_that_would_not_be_held_to_is_refused_with_its_place(
 @pytest.mark.parametrize(
     "keyword",
     [
-        "not",
-        "if",
-        "then",
-        "else",
-        "dependentRequired",
-        "dependentSchemas",
-        "dependencies",
         "uniqueItems",
         "contains",
         "minContains",

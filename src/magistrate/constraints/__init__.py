@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from magistrate.constraints.checking import check
 from magistrate.constraints.constraint import Constraint, compile_check
+from magistrate.constraints.quote import Quote, QuoteOf
 from magistrate.constraints.spec import Lark, constraint
 
-__all__ = ["Constraint", "Lark", "check", "compile_check", "constraint"]
+__all__ = ["Constraint", "Lark", "Quote", "QuoteOf", "check", "compile_check", "constraint"]

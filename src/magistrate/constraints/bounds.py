@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve, walk
+from magistrate.constraints.quote import KEYWORD
 from magistrate.constraints.regex import translate
-from magistrate.errors import ConstraintError
 
 IN_PLACE = ("$ref", "anyOf", "oneOf", "allOf")
 _ASSERTIONS = frozenset(
@@ -53,11 +53,18 @@ def closes_objects(schema: Mapping[str, Any]) -> bool:
     return True
 
 
-def require_bounded(schema: Mapping[str, Any]) -> None:
-    """Raise `ConstraintError` with the JSON pointer of the first part that has no end."""
-    problem = _Bounds(schema).problem(schema, (), None)
-    if problem is not None:
-        raise ConstraintError(*problem)
+def endless(schema: Mapping[str, Any]) -> Problem | None:
+    """The first part of `schema` that has no end, or None."""
+    try:
+        return _Bounds(schema).problem(schema, (), None)
+    except _Recursion as found:
+        return found.args
+
+
+class _Recursion(Exception):
+    """A definition refers to itself: what that means and where, which nothing around it can mend."""
+
+    args: Problem
 
 
 class _Bounds:
@@ -99,9 +106,9 @@ class _Bounds:
 
     def reference(self, reference: str, path: Path, types: list[str] | None) -> Problem | None:
         if reference in self.following:
-            raise ConstraintError(
+            raise _Recursion(
                 f"{reference!r} refers to itself, so the text has no greatest depth; "
-                "write the levels out, each with its own definition",
+                "say how deep it may go: constraint(…, depth=3)",
                 pointer_to(*path, "$ref"),
             )
         key = (reference, tuple(types or ()))
@@ -129,7 +136,7 @@ class _Bounds:
         return None
 
     def string(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        if "maxLength" in node or "format" in node:
+        if "maxLength" in node or "format" in node or KEYWORD in node:
             return None
         if "pattern" in node:
             pattern = translate(node["pattern"], ascii_words=True)

@@ -14,7 +14,7 @@ from magistrate.constraints.partial import partial_class
 from magistrate.constraints.pointers import pointer_to
 from magistrate.constraints.reader import Reading, read
 from magistrate.constraints.spec import constraint as as_constraint
-from magistrate.constraints.validation import exact_class, specifications
+from magistrate.constraints.validation import Frozen, exact_class, frozen, specifications
 from magistrate.errors import ConstraintError
 
 _METASCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
@@ -45,9 +45,9 @@ def check(text: str, constraint: object = None) -> Status:
     if constraint is None:
         return "valid" if reading.state == "complete" else "incomplete"
     if isinstance(constraint, Constraint):
-        finished, unfinished = _validators(json.dumps(constraint.schema), exact=True)
+        finished, unfinished = _validators(json.dumps(constraint.schema), frozen(constraint.texts))
     else:
-        finished, unfinished = _validators(_dump(constraint), exact=False)
+        finished, unfinished = _validators(_dump(constraint), None)
     if not reading.started:
         return "incomplete"
     return _judge(text, reading, finished, unfinished)
@@ -89,8 +89,11 @@ def _dump(schema: object) -> str:
 
 
 @lru_cache(maxsize=64)
-def _validators(text: str, *, exact: bool) -> tuple[Any, Any]:
-    """The validator of finished values, and that of open ones; None where their dialects are mixed."""
+def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
+    """The validator of finished values, and that of open ones; None where their dialects are mixed.
+
+    With `texts`, those of a constraint, which may be none, it is the validator of a constraint's outputs.
+    """
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
     from jsonschema.validators import validator_for
@@ -102,12 +105,11 @@ def _validators(text: str, *, exact: bool) -> tuple[Any, Any]:
         raise ConstraintError(error.message, pointer_to(*error.absolute_path))
     # jsonschema goes back to its own classes where a schema names its dialect, so the name is taken out.
     plain, mixed = _without_dialect(schema, schema.get("$schema") if isinstance(schema, dict) else None)
+    own = None if texts is None else exact_class(dict(texts))
     finished = (
-        exact_class()(plain, registry=specifications())
-        if exact
-        else dialect(schema, registry=specifications())
+        dialect(schema, registry=specifications()) if own is None else own(plain, registry=specifications())
     )
-    extended = partial_class(exact_class() if exact else dialect)
+    extended = partial_class(own or dialect)
     return finished, None if mixed else extended(plain, registry=specifications())
 
 

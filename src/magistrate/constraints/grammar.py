@@ -2,31 +2,43 @@
 
 A JSON Schema is rewritten before it becomes a `%json` leaf: annotations go, formats become patterns,
 patterns become Rust syntax, numbers get a last decimal, objects are closed. Every step narrows: what the
-masks let through is valid under the schema as it was given.
+masks let through is valid under the schema as it was given. Where a schema quotes texts, what stands around
+the quotes is written as Lark rules, and everything else in it as leaves.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.numbers import NUMERIC, on_grid
-from magistrate.constraints.pointers import LISTS, MAPS
+from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, resolve, walk
+from magistrate.constraints.quote import KEYWORD, Texts, quote_of, quoting_references, several
 from magistrate.constraints.regex import Translated, translate
 from magistrate.constraints.schema import ANNOTATIONS
+from magistrate.constraints.verbatim import verbatim_terminals
+from magistrate.errors import ConstraintError
 
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
 
 
-def json_grammar(schema: Mapping[str, Any]) -> str:
-    """Lark text that writes compact JSON, keys in the order declared."""
-    written = _rewrite(schema, closes_objects(schema)) | {"x-guidance": COMPACT}
-    return f"start: %json {json.dumps(written)}\n"
+def json_grammar(schema: Mapping[str, Any], texts: Texts | None = None) -> str:
+    """Lark text that writes compact JSON, keys in the order declared; `texts` are what may be quoted.
+
+    Raises `ConstraintError` where a text is missing, or where a quote must be and there is nothing to quote.
+    """
+    rules = _Rules(schema, texts or {})
+    start = rules.rule(schema, ())
+    if start is None:
+        raise ConstraintError(rules.why, "#")
+    return "\n".join([f"start: {start}", *rules.lines, ""])
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
@@ -39,29 +51,202 @@ def regex_grammar(pattern: str) -> str:
     return f"start: /{translate(pattern).rust}/\n"
 
 
-def _rewrite(node: Mapping[str, Any], closes: bool) -> dict[str, Any]:
-    written: dict[str, Any] = {}
-    for keyword, value in node.items():
-        if keyword in ANNOTATIONS or keyword in NUMERIC or keyword.startswith("x-"):
-            continue
-        if keyword in MAPS:
-            written[keyword] = {name: _rewrite(child, closes) for name, child in value.items()}
-        elif keyword in LISTS:
-            name = "anyOf" if keyword == "oneOf" else keyword  # the branches are known to exclude each other
-            written[name] = [_rewrite(child, closes) for child in value]
-        elif keyword == "items" and value is not False:
-            written[keyword] = _rewrite(value, closes)
-        elif keyword == "pattern":
-            written["pattern"] = _anchored(translate(value, ascii_words=True))
-        elif keyword == "format":
-            written["pattern"] = f"^(?:{translate(FORMATS[value]).rust})$"
-        else:
-            written[keyword] = int(value) if keyword in _COUNTS else value
-    written |= on_grid(node, "")
-    types = node.get("type", ())
-    if closes and "object" in types and "properties" in node:
-        written.setdefault("additionalProperties", False)
-    return written
+class _Rules:
+    """Lark expressions for the nodes of one schema. An expression is None where nothing can be written."""
+
+    def __init__(self, root: Mapping[str, Any], texts: Texts) -> None:
+        self.root = root
+        self.texts = texts
+        self.closes = closes_objects(root)
+        self.lines: list[str] = []
+        self.why = "nothing can be written"
+        self._quoting = quoting_references(root)
+        self._references: dict[str, str | None] = {}
+        self._quotes: dict[str, str | None] = {}
+
+    def rule(self, node: Mapping[str, Any], path: Path) -> str | None:
+        """An expression for `node`."""
+        if not self._quotes_in(node):
+            return self._leaf(node)
+        choices = [keyword for keyword in ("$ref", "anyOf", "oneOf") if keyword in node]
+        others = node.keys() - ANNOTATIONS - set(choices) - {"$defs", "definitions", "type"}
+        if "allOf" in node or len(choices) > 1 or (choices and others):
+            raise ConstraintError(
+                "a quote cannot be written where several schemas hold at once; write one for this place",
+                pointer_to(*path),
+            )
+        if "$ref" in node:
+            return self._reference(node["$ref"])
+        for keyword in choices:
+            branches = enumerate(node[keyword])
+            return _either([self.rule(branch, (*path, keyword, index)) for index, branch in branches])
+        if isinstance(node.get("type"), list):
+            return _either([self._typed(node, name, path) for name in node["type"]])
+        if quote_of(node) is not None:
+            return self._quote(node, path)
+        if node.get("type") == "array" or "items" in node or "prefixItems" in node:
+            return self._array(node, path)
+        return self._object(node, path)
+
+    # --- what quotes ----------------------------------------------------------------------------
+
+    def _quotes_in(self, node: Any) -> bool:
+        return any(quote_of(inner) or inner.get("$ref") in self._quoting for inner, _ in walk(node))
+
+    def _typed(self, node: Mapping[str, Any], name: str, path: Path) -> str | None:
+        """One of several types that a node allows."""
+        kept = {keyword: value for keyword, value in node.items() if keyword != KEYWORD or name == "string"}
+        if name not in ("object", "array"):
+            parts = ("properties", "items", "prefixItems", "required")
+            kept = {keyword: value for keyword, value in kept.items() if keyword not in parts}
+        return self.rule({**kept, "type": name}, path)
+
+    def _quote(self, node: Mapping[str, Any], path: Path) -> str | None:
+        of = quote_of(node)
+        assert of is not None
+        if of.source not in self.texts:
+            raise ConstraintError(
+                f"{of.source!r} is to be quoted; give its text: constraint.over({of.source}=…)",
+                pointer_to(*path),
+            )
+        texts = several(self.texts[of.source])
+        least, most = int(node.get("minLength", 1)), node.get("maxLength")
+        key = json.dumps([of.source, of.unit, least, most])
+        if key not in self._quotes:
+            name, bound = f"QUOTE_{len(self._quotes)}", None if most is None else int(most)
+            lines = verbatim_terminals(name, texts, of.unit, least, bound)
+            self.lines += lines
+            self._quotes[key] = name if lines else None
+        if self._quotes[key] is None:
+            self.why = f"a quote from {of.source!r} must be written, and there is nothing that long to quote"
+        return self._quotes[key]
+
+    def _reference(self, reference: str) -> str | None:
+        if reference not in self._references:
+            name = f"named_{len(self._references)}"
+            self._references[reference] = name  # before its rule is made, which may refer to it again
+            expression = self.rule(resolve(self.root, reference), reference_path(reference))
+            if expression is None:
+                self._references[reference] = None
+            else:
+                self.lines.append(f"{name}: {expression}")
+        return self._references[reference]
+
+    def _array(self, node: Mapping[str, Any], path: Path) -> str | None:
+        leading = [
+            self.rule(child, (*path, "prefixItems", index))
+            for index, child in enumerate(node.get("prefixItems", ()))
+        ]
+        rest = node.get("items")
+        item = None if rest in (None, False) else self.rule(rest, (*path, "items"))
+        written = list(takewhile(lambda each: each is not None, leading))
+        most = int(node.get("maxItems", sys.maxsize))
+        if len(written) < len(leading) or item is None:
+            most = min(most, len(written))
+        least = int(node.get("minItems", 0))
+        if least > most:
+            return None
+        return self._named(f'"[" {_list(written, item, least, most)} "]"')
+
+    def _object(self, node: Mapping[str, Any], path: Path) -> str | None:
+        required = set(node.get("required", ()))
+        members: list[tuple[str, bool]] = []
+        for name, child in node.get("properties", {}).items():
+            value = self.rule(child, (*path, "properties", name))
+            if value is not None:
+                members.append(
+                    (f"{_literal(json.dumps(name, ensure_ascii=False) + ':')} {value}", name in required)
+                )
+            elif name in required:
+                return None
+        # From the last member to the first: what may follow another member, and what may come first.
+        after, first = "", ""
+        for member, must in reversed(members):
+            if must:
+                after, first = f'"," {member} {after}', f"{member} {after}"
+            else:
+                rest = self._named(after) if after else ""
+                first = self._named(f"{member} {rest} | {first}") if first else f"({member} {rest})?"
+                after = f'("," {member})? {rest}'
+        return self._named(f'"{{" {first} "}}"')
+
+    def _named(self, expression: str) -> str:
+        """A rule of its own for `expression`; its name."""
+        name = f"rule_{len(self.lines)}"
+        self.lines.append(f"{name}: {expression}")
+        return name
+
+    # --- what does not --------------------------------------------------------------------------
+
+    def _leaf(self, node: Mapping[str, Any]) -> str:
+        written = self._rewritten(node) | {"x-guidance": COMPACT}
+        for keyword in ("$defs", "definitions"):
+            if needed := self._needed(node, keyword):
+                written[keyword] = {name: self._rewritten(self.root[keyword][name]) for name in needed}
+        return f"%json {json.dumps(written)}"
+
+    def _needed(self, node: Mapping[str, Any], keyword: str) -> list[str]:
+        """Names of the definitions under `keyword` that `node` refers to, also by way of others."""
+        found: dict[str, None] = {}
+        pending = [node]
+        while pending:
+            for inner, _ in walk(pending.pop()):
+                if (reference := inner.get("$ref", "#")) not in found and reference != "#":
+                    found[reference] = None
+                    pending.append(resolve(self.root, reference))
+        return [name for place, name in map(reference_path, found) if place == keyword]
+
+    def _rewritten(self, node: Mapping[str, Any]) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        for keyword, value in node.items():
+            if keyword in ANNOTATIONS or keyword in NUMERIC or keyword.startswith("x-"):
+                continue
+            if keyword in MAPS:
+                written[keyword] = {name: self._rewritten(child) for name, child in value.items()}
+            elif keyword in LISTS:
+                # The branches of oneOf are known to exclude each other.
+                written["anyOf" if keyword == "oneOf" else keyword] = [
+                    self._rewritten(each) for each in value
+                ]
+            elif keyword == "items" and value is not False:
+                written[keyword] = self._rewritten(value)
+            elif keyword == "pattern":
+                written["pattern"] = _anchored(translate(value, ascii_words=True))
+            elif keyword == "format":
+                written["pattern"] = f"^(?:{translate(FORMATS[value]).rust})$"
+            else:
+                written[keyword] = int(value) if keyword in _COUNTS else value
+        written |= on_grid(node, "")
+        if self.closes and "object" in node.get("type", ()) and "properties" in node:
+            written.setdefault("additionalProperties", False)
+        return written
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _either(expressions: Sequence[str | None]) -> str | None:
+    possible = [expression for expression in expressions if expression is not None]
+    return f"({' | '.join(possible)})" if possible else None
+
+
+def _list(leading: Sequence[str | None], item: str | None, least: int, most: int) -> str:
+    """From `least` to `most` items with commas between them: the leading ones, then any number of `item`."""
+    expression = ""
+    if item is not None and most > len(leading):
+        low, high = max(least - len(leading), 0), most - len(leading)
+        if not leading:
+            more = f'{item} ("," {item}){{{max(low - 1, 0)},{high - 1}}}' if high > 1 else item
+            return more if low else f"({more})?"
+        expression = f'("," {item}){{{low},{high}}}'
+    for index in range(min(len(leading), most) - 1, -1, -1):
+        expression = f"{leading[index]} {expression}"
+        if index:
+            expression = f'"," {expression}'
+        if index >= least:
+            expression = f"({expression})?"
+    return expression
 
 
 def _anchored(pattern: Translated) -> str:

@@ -10,6 +10,7 @@ Path = tuple[str | int, ...]
 
 MAPS = ("properties", "$defs", "definitions")  # keywords that hold named schemas
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that hold a list of schemas
+CONDITIONS = ("not", "if", "then", "else")  # keywords that hold a schema that is a condition
 
 
 def pointer_to(*tokens: str | int) -> str:
@@ -17,8 +18,10 @@ def pointer_to(*tokens: str | int) -> str:
     return "#" + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
 
 
-def subschemas(node: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+def subschemas(node: Any) -> Iterator[tuple[Path, Any]]:
     """Every schema directly inside `node`, with the path to it."""
+    if not isinstance(node, Mapping):  # true or false
+        return
     for keyword in MAPS:
         for name, child in node.get(keyword, {}).items():
             yield (keyword, name), child
@@ -27,6 +30,16 @@ def subschemas(node: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
             yield (keyword, index), child
     if "items" in node and node["items"] is not False:
         yield ("items",), node["items"]
+
+
+def conditions(node: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """Every schema directly inside `node` that belongs to a condition, with the path to it."""
+    for keyword in CONDITIONS:
+        if keyword in node:
+            yield (keyword,), node[keyword]
+    dependent = node.get("dependentSchemas", {})
+    for name, child in dependent.items() if isinstance(dependent, Mapping) else ():
+        yield ("dependentSchemas", name), child
 
 
 def reference_path(reference: str) -> tuple[str, ...]:

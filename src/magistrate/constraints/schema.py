@@ -11,10 +11,21 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from magistrate.constraints.cases import CONDITIONS as CONDITIONAL
 from magistrate.constraints.disjoint import check_one_of
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.numbers import on_grid
-from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, walk
+from magistrate.constraints.pointers import (
+    LISTS,
+    MAPS,
+    Path,
+    conditions,
+    pointer_to,
+    reference_path,
+    subschemas,
+    walk,
+)
+from magistrate.constraints.quote import KEYWORD, quote_of
 from magistrate.constraints.regex import translate
 from magistrate.errors import ConstraintError
 
@@ -63,13 +74,6 @@ ENFORCED = frozenset(
     }
 )
 REFUSED = {
-    "not": "list what is allowed with enum, anyOf or a pattern",
-    "if": "write the cases as branches of anyOf",
-    "then": "write the cases as branches of anyOf",
-    "else": "write the cases as branches of anyOf",
-    "dependentRequired": "write the cases as branches of anyOf",
-    "dependentSchemas": "write the cases as branches of anyOf",
-    "dependencies": "write the cases as branches of anyOf",
     "uniqueItems": "leave it out and check the parsed list, or make one boolean property per value",
     "contains": "give the items that must be there their own place with prefixItems",
     "minContains": "give the items that must be there their own place with prefixItems",
@@ -91,42 +95,62 @@ REFUSED = {
     "$recursiveAnchor": "refer by JSON pointer: #/$defs/NAME",
     "$vocabulary": "leave it out",
 }
-KNOWN = sorted(ANNOTATIONS | ENFORCED | set(REFUSED))
+KNOWN = sorted(ANNOTATIONS | ENFORCED | set(CONDITIONAL) | set(REFUSED))
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+LARGEST_SCHEMA = 1_000_000  # bytes
+DEEPEST_PATH = 200  # steps from the root, two or so for each level
 LARGEST = 10**15  # fixed numbers beyond it are not exact in the compiler's doubles
 _EMPTY = "an empty schema allows anything of any length; say at least a type"
 _ASSERTING = ENFORCED - {"$defs", "definitions"}
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise `ConstraintError`, with the JSON pointer, for what the masks would not hold to."""
+    """Raise `ConstraintError`, with the JSON pointer, for what is no schema, or too large for one."""
     try:
-        json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()
+        size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
-    for node, path in walk(schema):
-        _check_keywords(node, path)
+    if size > LARGEST_SCHEMA:
+        raise ConstraintError(f"the schema has {size:,} bytes; at most {LARGEST_SCHEMA:,}", "#")
+    pending: list[tuple[Any, Path]] = [(schema, ())]
+    while pending:
+        node, path = pending.pop()
+        if len(path) > DEEPEST_PATH:
+            raise ConstraintError("the schema nests too deep; name its parts in $defs", pointer_to(*path))
+        if not (isinstance(node, bool) and path):
+            _check_keywords(node, path)
+            inside = [*subschemas(node), *conditions(node)]
+            pending += [(child, path + step) for step, child in reversed(inside)]
     _check_values(schema)
     for node, path in walk(schema):  # only now is every value known to have the right form
-        _check_reference(node, path, schema)
+        if isinstance(node, Mapping):
+            _check_reference(node, path, schema)
+
+
+def check_writable(schema: Mapping[str, Any]) -> None:
+    """Raise `ConstraintError`, with the JSON pointer, for what the masks would not hold to.
+
+    `schema` has passed `check_schema`, and its conditions are written out as cases.
+    """
+    for node, path in walk(schema):
+        here = pointer_to(*path)
+        if node is False:
+            raise ConstraintError("the schema false allows nothing; leave this part out", here)
+        if node is True or not node.keys() & _ASSERTING:
+            raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
         _check_details(node, path, schema)
 
 
 def _check_keywords(node: Any, path: Path) -> None:
-    here = pointer_to(*path)
-    if node is True:
-        raise ConstraintError(_EMPTY, here)
-    if node is False:
-        raise ConstraintError("the schema false allows nothing; leave this part out", here)
     if not isinstance(node, Mapping):
-        raise ConstraintError(f"a schema is an object, not {type(node).__name__}", here)
+        raise ConstraintError(f"a schema is an object, not {type(node).__name__}", pointer_to(*path))
     for keyword, value in node.items():
         at = pointer_to(*path, keyword)
         if keyword in REFUSED:
             raise ConstraintError(f'"{keyword}" cannot be enforced while writing; {REFUSED[keyword]}', at)
-        if keyword not in ENFORCED and keyword not in ANNOTATIONS:
+        if keyword not in ENFORCED | ANNOTATIONS | CONDITIONAL.keys():
             if keyword.startswith("x-") and keyword != "x-guidance":
                 continue
             close = difflib.get_close_matches(keyword, KNOWN, n=1)
@@ -140,8 +164,6 @@ def _check_keywords(node: Any, path: Path) -> None:
             raise ConstraintError("must be an object of schemas", at)
         if keyword in LISTS and not (isinstance(value, list) and value):
             raise ConstraintError("must be a list of schemas, not empty", at)
-    if not node.keys() & _ASSERTING:
-        raise ConstraintError(_EMPTY, here)
     if path and "$id" in node:
         raise ConstraintError("an inner $id changes what $ref means; leave it out", pointer_to(*path, "$id"))
 
@@ -182,6 +204,8 @@ def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any])
         _check_format(node, pointer_to(*path, "format"))
     if "pattern" in node:
         translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
+    if KEYWORD in node:
+        _check_quote(node, pointer_to(*path, KEYWORD))
     on_grid(node, pointer_to(*path))
     if "oneOf" in node:
         if "anyOf" in node:
@@ -215,6 +239,18 @@ def _check_format(node: Mapping[str, Any], at: str) -> None:
         )
     if "pattern" in node:
         raise ConstraintError("format beside pattern is not supported; write one pattern", at)
+
+
+def _check_quote(node: Mapping[str, Any], at: str) -> None:
+    try:
+        quote_of(node)
+    except ConstraintError as error:
+        raise ConstraintError(str(error), at) from None
+    if "string" not in node.get("type", ()):
+        raise ConstraintError('a quote is a string; say "type": "string" beside it', at)
+    beside = [keyword for keyword in ("enum", "const", "pattern", "format") if keyword in node]
+    if beside:
+        raise ConstraintError(f"a quote cannot be held to {beside[0]} as well; leave one out", at)
 
 
 def _check_fixed(value: Any, at: str) -> None:

@@ -11,9 +11,14 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, Literal
 
+from magistrate.constraints.bounds import endless
+from magistrate.constraints.cases import written_out
 from magistrate.constraints.constraint import Constraint
 from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
-from magistrate.constraints.schema import check_schema
+from magistrate.constraints.modern import modern
+from magistrate.constraints.quote import Texts, quoted_sources
+from magistrate.constraints.schema import check_schema, check_writable
+from magistrate.constraints.unroll import unrolled
 from magistrate.errors import ConstraintError, InvalidOutput
 
 ACCEPTED = (
@@ -30,11 +35,12 @@ class Lark:
     text: str
 
 
-def constraint(spec: object) -> Constraint:
+def constraint(spec: object, *, depth: int | None = None) -> Constraint:
     """What `spec` allows to be written, and the way back to an object.
 
-    Accepts what `ACCEPTED` lists. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`)
-    when all their values are strings. Every other type is written as compact JSON with exactly the declared
+    Accepts what `ACCEPTED` lists. Of a type or schema that refers to itself at most `depth` are written
+    inside each other. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`) when all their
+    values are strings. Every other type is written as compact JSON with exactly the declared
     keys in the declared order. Raises `ConstraintError`, with the JSON pointer where there is one.
     """
     if isinstance(spec, Constraint):
@@ -44,7 +50,7 @@ def constraint(spec: object) -> Constraint:
     if isinstance(spec, re.Pattern):
         return _from_pattern(spec)
     if isinstance(spec, Mapping):
-        return _from_schema(spec)
+        return _from_schema(spec, depth)
     if isinstance(spec, list | tuple):
         return _from_choices(spec, "choice")
     if isinstance(spec, bool):
@@ -56,15 +62,16 @@ def constraint(spec: object) -> Constraint:
     if isinstance(spec, type) and issubclass(spec, Enum):
         members = {member.value: member for member in spec}
         if members and all(type(value) is str for value in members):
-            return _from_choices(list(members), spec.__name__, members.__getitem__)
-    return _from_type(spec)
+            return _from_choices(list(members), spec.__name__, members)
+    return _from_type(spec, depth)
 
 
-def _from_choices(choices: Sequence[Any], name: str, build: Callable[[str], Any] | None = None) -> Constraint:
+def _from_choices(choices: Sequence[Any], name: str, members: Mapping[str, Any] | None = None) -> Constraint:
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
         raise ConstraintError(f"choices are strings, at least one and none empty; got {list(choices)!r:.200}")
     if len(set(choices)) != len(choices):
         raise ConstraintError(f"choices must differ, got {list(choices)!r:.200}")
+    build = None if members is None else lambda text, _: members[text]
     return Constraint("choice", choice_grammar(choices), {"enum": list(choices)}, build, name)
 
 
@@ -80,20 +87,27 @@ def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
     return Constraint("regex", regex_grammar(text), {"pattern": text}, name="regex")
 
 
-def _from_schema(schema: Mapping[str, Any]) -> Constraint:
+def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
     try:
         plain = json.loads(json.dumps(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
-    return _from_json(plain, None, str(plain.get("title", "schema")))
+    return _from_json(modern(plain), None, str(plain.get("title", "schema")), depth)
 
 
-def _from_json(schema: dict[str, Any], build: Callable[[str], Any] | None, name: str) -> Constraint:
+def _from_json(
+    schema: dict[str, Any], build: Callable[[str, Texts], Any] | None, name: str, depth: int | None
+) -> Constraint:
     check_schema(schema)
-    return Constraint("json", json_grammar(schema), schema, build, name)
+    if depth is not None:
+        schema = unrolled(schema, depth)
+    core = written_out(schema)
+    check_writable(core)
+    grammar = "" if quoted_sources(core) else json_grammar(core)
+    return Constraint("json", grammar, schema, build, name, core=core, endless=endless(core))
 
 
-def _from_type(spec: Any) -> Constraint:
+def _from_type(spec: Any, depth: int | None) -> Constraint:
     from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
     name = getattr(spec, "__name__", None) or str(spec)
@@ -108,15 +122,15 @@ def _from_type(spec: Any) -> Constraint:
             f"{spec!r:.100} does not say what may be written ({reason}); accepted: {ACCEPTED}"
         ) from None
 
-    def build(text: str) -> Any:
+    def build(text: str, texts: Texts) -> Any:
         try:
-            return adapter.validate_json(text)
+            return adapter.validate_json(text, context=texts)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(str(step) for step in first["loc"]) or name
             raise InvalidOutput(f"the output is no {name}: {where}: {first['msg']}", text) from None
 
-    return _from_json(_exactly_declared(schema), build, name)
+    return _from_json(_exactly_declared(schema), build, name, depth)
 
 
 def _exactly_declared(node: Any) -> Any:

@@ -11,16 +11,22 @@ from typing import Any
 
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.pointers import pointer_to
+from magistrate.constraints.quote import KEYWORD, Texts, locate, quote_of
 from magistrate.errors import InvalidOutput
 
 
-@cache
-def exact_class() -> Any:
-    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01) and formats asserted."""
-    from jsonschema import Draft202012Validator
+def exact_class(texts: Texts) -> Any:
+    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01), formats asserted, and
+    quotes looked up in `texts`."""
+    from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
-    return extend(Draft202012Validator, {"multipleOf": _multiple_of, "format": _format})
+    def quoted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        of = quote_of(schema)
+        if isinstance(instance, str) and of and locate(instance, of, texts.get(of.source, ())) is None:
+            yield ValidationError(f"{instance!r} are not {of.unit} of {of.source!r}")
+
+    return extend(Draft202012Validator, {"multipleOf": _multiple_of, "format": _format, KEYWORD: quoted})
 
 
 def _multiple_of(validator: Any, step: float, instance: Any, schema: Any) -> Iterator[Any]:
@@ -48,12 +54,12 @@ def specifications() -> Any:
     return REGISTRY
 
 
-def validate(value: Any, schema: Mapping[str, Any], text: str) -> None:
-    """Raise `InvalidOutput` with the place of the gravest violation."""
+def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> None:
+    """Raise `InvalidOutput` with the place of the gravest violation; `texts` are what may be quoted."""
     from jsonschema.exceptions import best_match
 
     try:
-        error = best_match(_validator(json.dumps(schema)).iter_errors(value))
+        error = best_match(_validator(json.dumps(schema), frozen(texts)).iter_errors(value))
     except (RecursionError, OverflowError) as cause:  # nested or large beyond what can be checked
         raise InvalidOutput(f"the value cannot be checked: {cause}", text) from None
     if error is not None:
@@ -61,8 +67,22 @@ def validate(value: Any, schema: Mapping[str, Any], text: str) -> None:
         raise InvalidOutput(f"the output breaks its schema at {where}: {error.message[:300]}", text)
 
 
+def plain_validator(root: Mapping[str, Any], node: Any) -> Any:
+    """jsonschema's validator for `node`, whose references are into `root`."""
+    definitions = {keyword: root[keyword] for keyword in ("$defs", "definitions") if keyword in root}
+    return exact_class({})({**definitions, **node}, registry=specifications())
+
+
+Frozen = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def frozen(texts: Texts) -> Frozen:
+    """`texts` as something that can be a key."""
+    return tuple((name, tuple(given)) for name, given in texts.items())
+
+
 @lru_cache(maxsize=64)
-def _validator(schema: str) -> Any:
+def _validator(schema: str, texts: Frozen) -> Any:
     # Without "$schema", which would make jsonschema go back to its own class at a reference to the root.
     plain = {keyword: value for keyword, value in json.loads(schema).items() if keyword != "$schema"}
-    return exact_class()(plain, registry=specifications())
+    return exact_class(dict(texts))(plain, registry=specifications())

@@ -1,0 +1,373 @@
+"""Conditions written out as cases: `not`, `if`, `dependentRequired` become branches of `anyOf`.
+
+Masks can hold a text to one of several schemas, but not to "unless". So a schema with a condition is split
+into schemas without, which together allow exactly what it allows: {kind: a or b; if kind is a then x} becomes
+{kind: a, x} or {kind: b}. What cannot be split so is an error with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, resolve
+from magistrate.errors import ConstraintError
+
+CONDITIONS = {
+    "not": "list what is allowed with enum, anyOf or a pattern",
+    "if": "write the cases as branches of anyOf",
+    "then": "write the cases as branches of anyOf",
+    "else": "write the cases as branches of anyOf",
+    "dependentRequired": "write the cases as branches of anyOf",
+    "dependentSchemas": "write the cases as branches of anyOf",
+}
+MOST_CASES = 64
+MOST_VALUES = 1000  # integers of a range that are listed so that some of them can be left out
+
+Node = Mapping[str, Any]
+
+_SILENT = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+_LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
+_UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
+_OPPOSITE: Mapping[
+    str, tuple[str, str, int]
+] = {  # of a bound: the type it is about, and what is left without it
+    "minimum": ("number", "exclusiveMaximum", 0),
+    "maximum": ("number", "exclusiveMinimum", 0),
+    "exclusiveMinimum": ("number", "maximum", 0),
+    "exclusiveMaximum": ("number", "minimum", 0),
+    "minLength": ("string", "maxLength", -1),
+    "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1),
+    "maxItems": ("array", "minItems", 1),
+}
+
+
+class _Unsplittable(Exception):
+    """No list of cases says the same."""
+
+
+def written_out(schema: Node) -> dict[str, Any]:
+    """`schema` without conditions. Raises `ConstraintError` where one cannot be split into cases."""
+    return _Cases(schema).node(schema, ())
+
+
+class _Cases:
+    def __init__(self, root: Node) -> None:
+        self.root = root
+
+    def node(self, node: Node, path: Path) -> dict[str, Any]:
+        """`node` and all inside it without conditions."""
+        inside: dict[str, Any] = {}
+        for keyword, value in node.items():
+            if keyword in MAPS and isinstance(value, Mapping):
+                inside[keyword] = {
+                    name: self.child(child, (*path, keyword, name)) for name, child in value.items()
+                }
+            elif keyword in LISTS and isinstance(value, list):
+                inside[keyword] = [
+                    child  # of allOf: belongs to this node, whose cases it makes
+                    if keyword == "allOf" and _conditional([child])
+                    else self.child(child, (*path, keyword, index))
+                    for index, child in enumerate(value)
+                ]
+            elif keyword == "items":
+                inside[keyword] = self.child(value, (*path, keyword))
+            else:
+                inside[keyword] = value
+        if not any(keyword in inside for keyword in CONDITIONS) and not _conditional(inside.get("allOf", ())):
+            return inside
+        try:
+            split = self.split(inside)
+        except _Unsplittable:
+            keyword = next((keyword for keyword in CONDITIONS if keyword in inside), "allOf")
+            advice = CONDITIONS.get(keyword, CONDITIONS["if"])
+            raise ConstraintError(
+                f'this use of "{keyword}" cannot be written out as cases; {advice}',
+                pointer_to(*path, keyword),
+            ) from None
+        if split is None:
+            raise ConstraintError("the conditions leave nothing that could be written", pointer_to(*path))
+        return split
+
+    def child(self, node: Any, path: Path) -> Any:
+        return self.node(node, path) if isinstance(node, Mapping) else node
+
+    def split(self, node: Node) -> dict[str, Any] | None:
+        """A node with conditions as its cases; None where there are none."""
+        definitions = {keyword: node[keyword] for keyword in ("$defs", "definitions") if keyword in node}
+        plain = {
+            keyword: value
+            for keyword, value in node.items()
+            if keyword not in CONDITIONS and keyword not in definitions
+        }
+        conditions = [{keyword: node[keyword] for keyword in CONDITIONS if keyword in node}]
+        if _conditional(node.get("allOf", ())):
+            conditions += [part for part in node["allOf"] if _conditional([part])]
+            plain["allOf"] = [part for part in node["allOf"] if not _conditional([part])]
+            if not plain["allOf"]:
+                del plain["allOf"]
+        cases: list[Node] = [plain]
+        for condition in conditions:
+            cases = self.every(cases, lambda case, condition=condition: self.applied(case, condition))  # type: ignore[misc]
+        if not cases:
+            return None
+        return {**(cases[0] if len(cases) == 1 else {"anyOf": list(cases)}), **definitions}
+
+    def every(self, cases: Sequence[Node], step: Callable[[Node], Sequence[Node]]) -> list[Node]:
+        found = list(chain.from_iterable(map(step, cases)))
+        if len(found) > MOST_CASES:
+            raise _Unsplittable
+        return found
+
+    def applied(self, node: Node, condition: Node) -> list[Node]:
+        """The cases of `node` under conditions that stand beside each other."""
+        if condition.keys() - CONDITIONS.keys() - _SILENT:
+            raise _Unsplittable
+        cases = [node]
+        if "not" in condition:
+            cases = self.every(cases, lambda case: self.without(case, condition["not"]))
+        if "if" in condition:
+            cases = self.every(
+                cases,
+                lambda case: self.when(
+                    case, condition["if"], condition.get("then", True), condition.get("else", True)
+                ),
+            )
+        for name, others in condition.get("dependentRequired", {}).items():
+            cases = self.every(
+                cases,
+                lambda case, n=name, o=others: self.when(case, {"required": [n]}, {"required": o}, True),  # type: ignore[misc]
+            )
+        for name, schema in condition.get("dependentSchemas", {}).items():
+            cases = self.every(
+                cases,
+                lambda case, n=name, s=schema: self.when(case, {"required": [n]}, s, True),  # type: ignore[misc]
+            )
+        return cases
+
+    def when(self, node: Node, condition: Any, then: Any, otherwise: Any) -> list[Node]:
+        held = self.every(self.both(node, condition), lambda case: self.both(case, then))
+        return held + self.every(self.without(node, condition), lambda case: self.both(case, otherwise))
+
+    # --- and ------------------------------------------------------------------------------------
+
+    def both(self, node: Node, other: Any) -> list[Node]:
+        """Cases of what both allow."""
+        if other is True:
+            return [node]
+        if other is False:
+            return []
+        node, other = self.followed(node), self.followed(other)
+        if "enum" in node or "const" in node:
+            return self.kept(node, other, True)
+        merged = dict(node)
+        later: list[Node] = []
+        for keyword, value in other.items():
+            if keyword in _SILENT or merged.get(keyword) == value:
+                continue
+            if keyword in ("enum", "const"):
+                values = value if keyword == "enum" else [value]
+                return self.kept(
+                    {"enum": values}, {k: v for k, v in other.items() if k != keyword}, True, node
+                )
+            if keyword == "type":
+                types = _common(node.get("type"), value)
+                if not types:
+                    return []
+                merged["type"] = types
+            elif keyword in _LOWER | _UPPER:
+                choose = max if keyword in _LOWER else min
+                merged[keyword] = choose(value, merged.get(keyword, value))
+            elif keyword == "required":
+                if set(value) - node.get("properties", {}).keys() - other.get("properties", {}).keys():
+                    if "properties" not in node:
+                        raise _Unsplittable
+                    return []
+                merged["required"] = [*dict.fromkeys([*node.get("required", ()), *value])]
+            elif keyword == "properties":
+                later.append(value)
+            elif keyword == "not":
+                later.append({"not": value})
+            elif keyword in node or keyword not in ("pattern", "format", "items", "multipleOf"):
+                raise _Unsplittable
+            else:
+                merged[keyword] = value
+        cases: list[Node] = [merged]
+        for part in later:
+            if "not" in part and len(part) == 1:
+                cases = self.every(cases, lambda case, part=part: self.without(case, part["not"]))  # type: ignore[misc]
+            else:
+                cases = self.every(cases, lambda case, part=part: self.narrowed(case, part))  # type: ignore[misc]
+        return cases
+
+    def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
+        """Cases of an object whose properties must also hold to these."""
+        cases: list[Node] = [node]
+        for name, child in properties.items():
+            cases = self.every(cases, lambda case, n=name, c=child: self.property(case, n, c))  # type: ignore[misc]
+        return cases
+
+    def property(self, node: Node, name: str, child: Any) -> list[Node]:
+        known = node.get("properties", {})
+        if name not in known:
+            if node.get("additionalProperties", True) is False or child is False:
+                return [node]  # it cannot stand there anyway
+            return [_replaced(node, name, child)]
+        branches = self.both(known[name], child)
+        absent = [] if name in node.get("required", ()) else [_absent(node, name)]
+        return [_replaced(node, name, branch) for branch in branches] or absent
+
+    # --- and not --------------------------------------------------------------------------------
+
+    def without(self, node: Node, other: Any) -> list[Node]:
+        """Cases of what `node` allows and `other` does not."""
+        if other is True:
+            return []
+        if other is False:
+            return [node]
+        node, other = self.followed(node), self.followed(other)
+        if "enum" in node or "const" in node or (listed := _listed(node)) is not None:
+            return self.kept(
+                node if "enum" in node or "const" in node else {"enum": listed}, other, False, node
+            )
+        found: list[Node] = []
+        for keyword, value in other.items():
+            if keyword in _SILENT:
+                continue
+            if keyword == "type":
+                found += _untyped(node, value)
+            elif keyword in ("enum", "const"):
+                values = value if keyword == "enum" else [value]
+                if any(_may_be(node, each) for each in values):
+                    raise _Unsplittable
+                return [node]
+            elif keyword == "required":
+                for name in value:
+                    if name not in node.get("properties", {}):
+                        return [node] if "properties" in node else self.refuse()
+                    if name not in node.get("required", ()):
+                        found.append(_absent(node, name))
+            elif keyword == "properties":
+                for name, child in value.items():
+                    known = node.get("properties", {}).get(name)
+                    if known is None:
+                        raise _Unsplittable
+                    found += [
+                        _present(_replaced(node, name, branch), name) for branch in self.without(known, child)
+                    ]
+            elif keyword == "anyOf":
+                cases: list[Node] = [node]
+                for branch in value:
+                    cases = self.every(cases, lambda case, b=branch: self.without(case, b))  # type: ignore[misc]
+                found += cases
+            elif keyword == "allOf":
+                found += [case for branch in value for case in self.without(node, branch)]
+            elif keyword == "not":
+                found += self.both(node, value)
+            elif keyword in _OPPOSITE:
+                kind, opposite, step = _OPPOSITE[keyword]
+                if not _only(node, kind):
+                    raise _Unsplittable
+                found += self.both(node, {opposite: value + step})
+            else:
+                raise _Unsplittable
+        return found
+
+    def refuse(self) -> list[Node]:
+        raise _Unsplittable
+
+    def kept(self, fixed: Node, other: Node, wanted: bool, node: Node | None = None) -> list[Node]:
+        """The listed values that hold (`wanted`) or do not hold to `other`, and hold to `node`."""
+        from magistrate.constraints.validation import plain_validator
+
+        beside, around = plain_validator(self.root, other), plain_validator(self.root, node or {})
+        values = fixed["enum"] if "enum" in fixed else [fixed["const"]]
+        found = [each for each in values if beside.is_valid(each) is wanted and around.is_valid(each)]
+        rest = {key: value for key, value in fixed.items() if key not in ("enum", "const")}
+        return [{**rest, "enum": found}] if found else []
+
+    def followed(self, node: Any) -> Node:
+        """`node`, or what it refers to where it is a bare reference."""
+        for _ in range(50):
+            if not isinstance(node, Mapping):
+                raise _Unsplittable
+            if "$ref" not in node:
+                return node
+            if node.keys() - {"$ref"} - _SILENT:
+                raise _Unsplittable
+            node = resolve(self.root, node["$ref"])
+        raise _Unsplittable
+
+
+def _conditional(parts: Any) -> bool:
+    return any(isinstance(part, Mapping) and part.keys() & CONDITIONS.keys() for part in parts)
+
+
+def _replaced(node: Node, name: str, child: Any) -> Node:
+    return {**node, "properties": {**node.get("properties", {}), name: child}}
+
+
+def _present(node: Node, name: str) -> Node:
+    return {**node, "required": [*dict.fromkeys([*node.get("required", ()), name])]}
+
+
+def _absent(node: Node, name: str) -> Node:
+    kept = {key: value for key, value in node["properties"].items() if key != name}
+    return {**node, "properties": kept, "additionalProperties": False}
+
+
+def _types(value: Any) -> list[str] | None:
+    return [value] if isinstance(value, str) else value
+
+
+def _only(node: Node, kind: str) -> bool:
+    """Whether every value that `node` allows is of that type."""
+    types = _types(node.get("type"))
+    return bool(types) and all(
+        name == kind or (kind == "number" and name == "integer") for name in types or ()
+    )
+
+
+def _common(one: Any, other: Any) -> list[str] | str | None:
+    mine, others = _types(one), _types(other) or []
+    if mine is None:
+        return others
+    found = [name for name in mine if name in others or (name == "integer" and "number" in others)]
+    found += ["integer"] if "number" in mine and "integer" in others and "number" not in others else []
+    return found[0] if len(found) == 1 else found
+
+
+def _untyped(node: Node, value: Any) -> list[Node]:
+    types, gone = _types(node.get("type")), _types(value) or []
+    if types is None or ("number" in types and "integer" in gone and "number" not in gone):
+        raise _Unsplittable
+    left = [name for name in types if name not in gone and not (name == "integer" and "number" in gone)]
+    return [{**node, "type": left[0] if len(left) == 1 else left}] if left else []
+
+
+def _listed(node: Node) -> list[Any] | None:
+    """All values of a node that allows few."""
+    types = _types(node.get("type")) or ["string"]
+    found: list[Any] = []
+    for name in types:
+        if name == "boolean":
+            found += [True, False]
+        elif name == "null":
+            found.append(None)
+        elif name == "integer" and {"minimum", "maximum"} <= node.keys():
+            first, last = node["minimum"], node["maximum"]
+            if last - first > MOST_VALUES:
+                return None
+            found += range(int(-(-first // 1)), int(last // 1) + 1)
+        else:
+            return None
+    return found
+
+
+def _may_be(node: Node, value: Any) -> bool:
+    names = {bool: "boolean", str: "string", dict: "object", list: "array", type(None): "null"}
+    name = names.get(type(value), "number")
+    types = _types(node.get("type"))
+    return types is None or name in types or (name == "number" and "integer" in types)
