@@ -181,10 +181,6 @@ class _Cases:
                 choose = max if keyword in _LOWER else min
                 merged[keyword] = choose(value, merged.get(keyword, value))
             elif keyword == "required":
-                if set(value) - node.get("properties", {}).keys() - other.get("properties", {}).keys():
-                    if "properties" not in node:
-                        raise _Unsplittable
-                    return []
                 merged["required"] = [*dict.fromkeys([*node.get("required", ()), *value])]
             elif keyword == "properties":
                 later.append(value)
@@ -200,7 +196,7 @@ class _Cases:
                 cases = self.every(cases, lambda case, part=part: self.without(case, part["not"]))  # type: ignore[misc]
             else:
                 cases = self.every(cases, lambda case, part=part: self.narrowed(case, part))  # type: ignore[misc]
-        return cases
+        return [case for case in cases if _whole(case)]
 
     def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
         """Cases of an object whose properties must also hold to these."""
@@ -316,6 +312,14 @@ def _present(node: Node, name: str) -> Node:
 def _absent(node: Node, name: str) -> Node:
     kept = {key: value for key, value in node["properties"].items() if key != name}
     return {**node, "properties": kept, "additionalProperties": False}
+
+
+def _whole(node: Node) -> bool:
+    """Whether every required property may stand there."""
+    missing = set(node.get("required", ())) - node.get("properties", {}).keys()
+    if missing and "properties" not in node:
+        raise _Unsplittable
+    return not missing
 
 
 def _types(value: Any) -> list[str] | None:
