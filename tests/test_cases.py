@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -158,6 +158,56 @@ def test_common_conditions_are_held_to(schema: dict[str, Any], count: int) -> No
 )
 def test_what_is_not_an_object_has_cases_too(schema: dict[str, Any], instances: list[Any]) -> None:
     agrees(schema, instances)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "count"),
+    [({}, 16), ({"maxItems": 2}, 10), ({"minItems": 1, "maxItems": 1}, 3), ({"minItems": 3}, 6)],
+)
+def test_unique_items_come_in_any_order(bounds: dict[str, int], count: int) -> None:
+    shape = {"type": "array", "items": {"enum": ["a", 1, 12]}, "uniqueItems": True} | bounds
+    lists = [list(each) for n in range(5) for each in product(["a", 1, 12], repeat=n)]
+    assert agrees(shape, lists) == count
+    inside = {"type": "object", "properties": {"s": shape}, "required": ["s"], "additionalProperties": False}
+    constraint(inside).require_bounds()
+    assert agrees(inside, [{"s": each} for each in lists]) == count
+
+
+def test_a_set_of_literals_and_a_map_over_them() -> None:
+    class Marks(BaseModel):
+        kinds: set[Literal["x", "y"]]
+        scores: dict[Literal["x", "y"], Annotated[int, Field(ge=0, le=9)]]
+
+    shape = constraint(Marks)
+    shape.require_bounds()
+    assert shape.parse('{"kinds":["y","x"],"scores":{"x":1,"y":2}}') == Marks(
+        kinds={"x", "y"}, scores={"x": 1, "y": 2}
+    )
+    for text in ('{"kinds":[],"scores":{"x":1,"y":2}}', '{"kinds":["y"],"scores":{"x":1,"y":2}}'):
+        assert follow(shape.grammar, text) == "valid"
+    for text in ('{"kinds":["y","y"]', '{"kinds":[],"scores":{"z"'):
+        assert follow(shape.grammar, text) == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("schema", "instances"),
+    [
+        ({"oneOf": [{"type": "integer", "minimum": 0, "maximum": 6}, {"enum": [5, 6, 7]}]}, [*range(-1, 9)]),
+        (
+            {
+                "oneOf": [
+                    {"type": "number", "minimum": 0, "maximum": 5},
+                    {"type": "number", "minimum": 3, "maximum": 9},
+                ]
+            },
+            [0, 2.5, 3, 4, 5, 5.5, 9, 10],
+        ),
+        ({"oneOf": [closed(["n"]), closed(["flag"])]}, objects()),
+        ({"oneOf": [closed(["n"]), closed(["flag"]), closed(["note"])]}, objects()),
+    ],
+)
+def test_branches_that_overlap_are_taken_apart(schema: dict[str, Any], instances: list[Any]) -> None:
+    assert 0 < agrees(schema, instances) < len(instances)
 
 
 @pytest.mark.parametrize("keyword", sorted(CONDITIONS))

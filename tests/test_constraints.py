@@ -235,6 +235,17 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "#/oneOf", "anyOf"),
         ({"const": "\ud800"}, "#", "JSON"),
         ({"type": "array", "items": 3}, "#/items", "object"),
+        (
+            {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": True},
+            "#/uniqueItems",
+            "give items an enum",
+        ),
+        ({"type": "array", "items": {"enum": [1, 1.0]}, "uniqueItems": True}, "#/uniqueItems", "themselves"),
+        (
+            {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65}, "uniqueItems": True},
+            "#/uniqueItems",
+            "too many",
+        ),
         ({"type": "string", "not": {"const": "a"}}, "#/not", "written out as cases"),
         ({"type": "string", "not": {"maxLenght": 3}}, "#/not/maxLenght", 'did you mean "maxLength"'),
         ({"type": "null", "not": {}}, "#", "leave nothing"),
@@ -253,7 +264,6 @@ def test_a_schema_that_would_not_be_held_to_is_refused_with_its_place(
 @pytest.mark.parametrize(
     "keyword",
     [
-        "uniqueItems",
         "contains",
         "minContains",
         "maxContains",
@@ -396,6 +406,10 @@ WITHIN: list[tuple[dict[str, Any], list[str]]] = [
             '"\\u0007ab"',
             '"a\nb"',
         ],
+    ),
+    (
+        {"type": "array", "items": {"enum": ["a", 1]}, "uniqueItems": True},
+        ["[]", '["a"]', '[1,"a"]', "[1,1]", '["a",1,"a"]', "[2]"],
     ),
     ({"type": "string", "pattern": "^a[bc]{1,2}$"}, ['"ab"', '"abcb"', '"xab"', '"abx"', '"abc"']),
     ({"type": "string", "pattern": "b", "maxLength": 3}, ['"abc"', '"ac"', '"b"', '"abcd"']),

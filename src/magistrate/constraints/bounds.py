@@ -32,6 +32,7 @@ _ASSERTIONS = frozenset(
         "prefixItems",
         "minItems",
         "maxItems",
+        "uniqueItems",
         "enum",
         "const",
     }
@@ -161,6 +162,8 @@ class _Bounds:
         leading = node.get("prefixItems", [])
         rest = node.get("items")
         most = len(leading) if rest is False else node.get("maxItems")
+        if most is None and node.get("uniqueItems"):
+            return None  # of listed values, each at most once
         if most is None:
             return "a list without a bound; add maxItems, or Field(max_length=…)", pointer_to(*path)
         for index, child in enumerate(leading):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from magistrate.constraints.disjoint import check_one_of
 from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, resolve
 from magistrate.errors import ConstraintError
 
@@ -76,6 +77,8 @@ class _Cases:
                 inside[keyword] = self.child(value, (*path, keyword))
             else:
                 inside[keyword] = value
+        if "oneOf" in inside:
+            inside = self.exclusive(inside)
         if not any(keyword in inside for keyword in CONDITIONS) and not _conditional(inside.get("allOf", ())):
             return inside
         try:
@@ -90,6 +93,28 @@ class _Cases:
         if split is None:
             raise ConstraintError("the conditions leave nothing that could be written", pointer_to(*path))
         return split
+
+    def exclusive(self, node: dict[str, Any]) -> dict[str, Any]:
+        """`oneOf` as `anyOf` of what is left of each branch without the others, where that can be said."""
+        if not all(isinstance(branch, Mapping) for branch in node["oneOf"]) or "anyOf" in node:
+            return node
+        try:
+            check_one_of(node["oneOf"], (), self.root)
+        except ConstraintError:
+            pass
+        else:
+            return node  # they exclude each other as they are
+        found: list[Node] = []
+        try:
+            for index, branch in enumerate(node["oneOf"]):
+                cases: list[Node] = [branch]
+                for other in node["oneOf"][:index] + node["oneOf"][index + 1 :]:
+                    cases = self.every(cases, lambda case, o=other: self.without(case, o))  # type: ignore[misc]
+                found += cases
+        except _Unsplittable:
+            return node
+        rest = {keyword: value for keyword, value in node.items() if keyword != "oneOf"}
+        return rest | ({"anyOf": list(found)} if found else {"enum": []})
 
     def child(self, node: Any, path: Path) -> Any:
         return self.node(node, path) if isinstance(node, Mapping) else node
@@ -196,7 +221,7 @@ class _Cases:
                 cases = self.every(cases, lambda case, part=part: self.without(case, part["not"]))  # type: ignore[misc]
             else:
                 cases = self.every(cases, lambda case, part=part: self.narrowed(case, part))  # type: ignore[misc]
-        return [case for case in cases if _whole(case)]
+        return [case for case in cases if _whole(case) and _has_room(case)]
 
     def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
         """Cases of an object whose properties must also hold to these."""
@@ -248,11 +273,18 @@ class _Cases:
             elif keyword == "properties":
                 for name, child in value.items():
                     known = node.get("properties", {}).get(name)
+                    if known is None and node.get("additionalProperties", True) is False:
+                        continue  # it cannot stand there, so it breaks nothing
                     if known is None:
                         raise _Unsplittable
                     found += [
                         _present(_replaced(node, name, branch), name) for branch in self.without(known, child)
                     ]
+            elif keyword == "additionalProperties":
+                known = node.get("properties", {}).keys()
+                closed = value is False and node.get(keyword) is False
+                if not closed or known - other.get("properties", {}).keys():
+                    raise _Unsplittable
             elif keyword == "anyOf":
                 cases: list[Node] = [node]
                 for branch in value:
@@ -322,6 +354,19 @@ def _whole(node: Node) -> bool:
     return not missing
 
 
+def _has_room(node: Node) -> bool:
+    """Whether the bounds of `node` leave anything between them."""
+    pairs = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
+    if any(low in node and high in node and node[low] > node[high] for low, high in pairs):
+        return False
+    strict = (
+        ("exclusiveMinimum", "maximum"),
+        ("minimum", "exclusiveMaximum"),
+        ("exclusiveMinimum", "exclusiveMaximum"),
+    )
+    return not any(low in node and high in node and node[low] >= node[high] for low, high in strict)
+
+
 def _types(value: Any) -> list[str] | None:
     return [value] if isinstance(value, str) else value
 
@@ -351,8 +396,24 @@ def _untyped(node: Node, value: Any) -> list[Node]:
     return [{**node, "type": left[0] if len(left) == 1 else left}] if left else []
 
 
+def listed(node: Any, root: Node) -> list[Any] | None:
+    """All values that `node` allows, where they are few and `node` says so by itself; None otherwise."""
+    for _ in range(50):
+        if not isinstance(node, Mapping) or "$ref" not in node:
+            break
+        node = resolve(root, node["$ref"])
+    if not isinstance(node, Mapping) or node.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
+        return None
+    if "enum" in node or "const" in node:
+        from magistrate.constraints.validation import plain_validator
+
+        valid = plain_validator(root, node).is_valid
+        return [value for value in node.get("enum", [node.get("const")]) if valid(value)]
+    return _listed(node)
+
+
 def _listed(node: Node) -> list[Any] | None:
-    """All values of a node that allows few."""
+    """All values of a node that allows few by its type."""
     types = _types(node.get("type")) or ["string"]
     found: list[Any] = []
     for name in types:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
+from magistrate.constraints.cases import listed
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.numbers import NUMERIC, on_grid
 from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, resolve, walk
-from magistrate.constraints.quote import KEYWORD, Texts, quote_of, quoting_references, several
+from magistrate.constraints.quote import KEYWORD, Texts, quote_of, several
 from magistrate.constraints.regex import Translated, translate
 from magistrate.constraints.schema import ANNOTATIONS
 from magistrate.constraints.verbatim import verbatim_terminals
@@ -60,19 +61,21 @@ class _Rules:
         self.closes = closes_objects(root)
         self.lines: list[str] = []
         self.why = "nothing can be written"
-        self._quoting = quoting_references(root)
+        self._leading = _references_to_rules(root)
+        self._names = (f"rule_{number}" for number in count())
         self._references: dict[str, str | None] = {}
         self._quotes: dict[str, str | None] = {}
 
     def rule(self, node: Mapping[str, Any], path: Path) -> str | None:
         """An expression for `node`."""
-        if not self._quotes_in(node):
+        if not self._needs_rules(node):
             return self._leaf(node)
         choices = [keyword for keyword in ("$ref", "anyOf", "oneOf") if keyword in node]
         others = node.keys() - ANNOTATIONS - set(choices) - {"$defs", "definitions", "type"}
         if "allOf" in node or len(choices) > 1 or (choices and others):
             raise ConstraintError(
-                "a quote cannot be written where several schemas hold at once; write one for this place",
+                "quotes and unique items cannot be written where several schemas hold at once; "
+                "write one for this place",
                 pointer_to(*path),
             )
         if "$ref" in node:
@@ -84,14 +87,16 @@ class _Rules:
             return _either([self._typed(node, name, path) for name in node["type"]])
         if quote_of(node) is not None:
             return self._quote(node, path)
+        if node.get("uniqueItems"):
+            return self._set(node)
         if node.get("type") == "array" or "items" in node or "prefixItems" in node:
             return self._array(node, path)
         return self._object(node, path)
 
     # --- what quotes ----------------------------------------------------------------------------
 
-    def _quotes_in(self, node: Any) -> bool:
-        return any(quote_of(inner) or inner.get("$ref") in self._quoting for inner, _ in walk(node))
+    def _needs_rules(self, node: Any) -> bool:
+        return any(_is_ruled(inner) or inner.get("$ref") in self._leading for inner, _ in walk(node))
 
     def _typed(self, node: Mapping[str, Any], name: str, path: Path) -> str | None:
         """One of several types that a node allows."""
@@ -148,15 +153,29 @@ class _Rules:
             return None
         return self._named(f'"[" {_list(written, item, least, most)} "]"')
 
+    def _set(self, node: Mapping[str, Any]) -> str | None:
+        """Some of the listed values in any order, none twice: the rule's parameter has a bit for each."""
+        values = [_literal(_compact(value)) for value in listed(node["items"], self.root) or ()]
+        least, most = int(node.get("minItems", 0)), min(int(node.get("maxItems", len(values))), len(values))
+        if least > most:
+            return None
+        first, rest = next(self._names), next(self._names)
+        none = '""'
+        begun, more = [] if least else [none], [f"{none} %if bit_count_ge(_, {least})"]
+        for index, value in enumerate(values if most else ()):
+            may = f"and(bit_clear({index}), bit_count_lt(_, {most}))"
+            begun.append(f"{value} {rest}::set_bit({index})")
+            more.append(f'"," {value} {rest}::set_bit({index}) %if {may}')
+        self.lines += [f"{first}::_: {' | '.join(begun)}", f"{rest}::_: {' | '.join(more)}"]
+        return f'"[" {first}::0x0 "]"'
+
     def _object(self, node: Mapping[str, Any], path: Path) -> str | None:
         required = set(node.get("required", ()))
         members: list[tuple[str, bool]] = []
         for name, child in node.get("properties", {}).items():
             value = self.rule(child, (*path, "properties", name))
             if value is not None:
-                members.append(
-                    (f"{_literal(json.dumps(name, ensure_ascii=False) + ':')} {value}", name in required)
-                )
+                members.append((f"{_literal(_compact(name) + ':')} {value}", name in required))
             elif name in required:
                 return None
         # From the last member to the first: what may follow another member, and what may come first.
@@ -172,7 +191,7 @@ class _Rules:
 
     def _named(self, expression: str) -> str:
         """A rule of its own for `expression`; its name."""
-        name = f"rule_{len(self.lines)}"
+        name = next(self._names)
         self.lines.append(f"{name}: {expression}")
         return name
 
@@ -199,7 +218,7 @@ class _Rules:
     def _rewritten(self, node: Mapping[str, Any]) -> dict[str, Any]:
         written: dict[str, Any] = {}
         for keyword, value in node.items():
-            if keyword in ANNOTATIONS or keyword in NUMERIC or keyword.startswith("x-"):
+            if keyword in ANNOTATIONS | {"uniqueItems"} or keyword in NUMERIC or keyword.startswith("x-"):
                 continue
             if keyword in MAPS:
                 written[keyword] = {name: self._rewritten(child) for name, child in value.items()}
@@ -220,6 +239,29 @@ class _Rules:
         if self.closes and "object" in node.get("type", ()) and "properties" in node:
             written.setdefault("additionalProperties", False)
         return written
+
+
+def _is_ruled(node: Mapping[str, Any]) -> bool:
+    """Whether a node needs rules of its own, which no `%json` leaf can have."""
+    return KEYWORD in node or bool(node.get("uniqueItems"))
+
+
+def _references_to_rules(root: Mapping[str, Any]) -> set[str]:
+    """The references that lead to what needs rules, directly or by way of others."""
+    targets = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
+    inside = {reference: [inner for inner, _ in walk(resolve(root, reference))] for reference in targets}
+    found = {reference for reference, nodes in inside.items() if any(map(_is_ruled, nodes))}
+    while more := {
+        reference
+        for reference in targets - found
+        if any(node.get("$ref") in found for node in inside[reference])
+    }:
+        found |= more
+    return found
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _literal(text: str) -> str:

@@ -9,6 +9,19 @@ from magistrate.constraints.pointers import CONDITIONS, LISTS, MAPS, reference_p
 
 DEFINITIONS = ("$defs", "definitions")
 
+_HOLDING = ("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems")
+_BESIDE = {
+    "$ref",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "dependentSchemas",
+    "$dynamicRef",
+    "patternProperties",
+}
+
 Node = Mapping[str, Any]
 
 
@@ -65,11 +78,28 @@ def _spelled(node: Any) -> Any:
             written |= {"dependentSchemas": others} if others else {}
         elif keyword in LISTS and isinstance(value, list):
             written[keyword] = [_spelled(child) for child in value]
-        elif keyword in ("items", *CONDITIONS):
+        elif keyword in (*_HOLDING, *CONDITIONS):
             written[keyword] = _spelled(value)
         else:
             written[keyword] = value
-    return written
+    return _closed(written)
+
+
+def _closed(node: dict[str, Any]) -> dict[str, Any]:
+    """A node whose keywords about further parts are those that are known here, where they say the same."""
+    if not node.keys() & _BESIDE:  # else what a schema beside this one describes counts too
+        for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+            if isinstance(node.get(old), bool) and node.pop(old) is False:
+                node.setdefault(new, False)
+    names = node.get("propertyNames")
+    if isinstance(names, Mapping) and names.keys() <= {"enum", "const", "type", "title"}:
+        known = names.get("enum", [names["const"]] if "const" in names else None)
+        free = node.get("additionalProperties")
+        if known and isinstance(free, Mapping) and "properties" not in node and "type" in node:
+            del node["propertyNames"]
+            node["properties"] = {name: free for name in known if isinstance(name, str)}
+            node["additionalProperties"] = False
+    return node
 
 
 def _nodes(schema: dict[str, Any]) -> list[dict[str, Any]]:

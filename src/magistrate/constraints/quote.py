@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from magistrate.constraints.pieces import UNITS, Unit, edges
-from magistrate.constraints.pointers import resolve, walk
+from magistrate.constraints.pointers import walk
 from magistrate.errors import ConstraintError
 
 if TYPE_CHECKING:
@@ -107,20 +107,6 @@ def quote_of(node: Mapping[str, Any]) -> QuoteOf | None:
     if not isinstance(value, Mapping) or not set(value) <= {"of", "unit"} or "of" not in value:
         raise ConstraintError(f'{KEYWORD} is {{"of": NAME, "unit": {" or ".join(map(repr, UNITS))}}}')
     return QuoteOf(value["of"], value.get("unit", UNITS[0]))
-
-
-def quoting_references(root: Mapping[str, Any]) -> set[str]:
-    """The references of a schema that lead to a quote, directly or by way of others."""
-    targets = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
-    inside = {reference: [inner for inner, _ in walk(resolve(root, reference))] for reference in targets}
-    found = {reference for reference, nodes in inside.items() if any(KEYWORD in node for node in nodes)}
-    while more := {
-        reference
-        for reference in targets - found
-        if any(node.get("$ref") in found for node in inside[reference])
-    }:
-        found |= more
-    return found
 
 
 def quoted_sources(root: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 from magistrate.constraints.cases import CONDITIONS as CONDITIONAL
+from magistrate.constraints.cases import listed
 from magistrate.constraints.disjoint import check_one_of
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.numbers import on_grid
@@ -65,6 +67,7 @@ ENFORCED = frozenset(
         "prefixItems",
         "minItems",
         "maxItems",
+        "uniqueItems",
         "anyOf",
         "oneOf",
         "allOf",
@@ -74,7 +77,6 @@ ENFORCED = frozenset(
     }
 )
 REFUSED = {
-    "uniqueItems": "leave it out and check the parsed list, or make one boolean property per value",
     "contains": "give the items that must be there their own place with prefixItems",
     "minContains": "give the items that must be there their own place with prefixItems",
     "maxContains": "give the items that must be there their own place with prefixItems",
@@ -98,6 +100,7 @@ REFUSED = {
 KNOWN = sorted(ANNOTATIONS | ENFORCED | set(CONDITIONAL) | set(REFUSED))
 
 TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+MOST_UNIQUE = 64  # values of a list of unique items: the bits that a rule of the mask engine can carry
 LARGEST_SCHEMA = 1_000_000  # bytes
 DEEPEST_PATH = 200  # steps from the root, two or so for each level
 LARGEST = 10**15  # fixed numbers beyond it are not exact in the compiler's doubles
@@ -204,6 +207,8 @@ def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any])
         _check_format(node, pointer_to(*path, "format"))
     if "pattern" in node:
         translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
+    if node.get("uniqueItems"):
+        _check_unique(node, pointer_to(*path, "uniqueItems"), root)
     if KEYWORD in node:
         _check_quote(node, pointer_to(*path, KEYWORD))
     on_grid(node, pointer_to(*path))
@@ -251,6 +256,25 @@ def _check_quote(node: Mapping[str, Any], at: str) -> None:
     beside = [keyword for keyword in ("enum", "const", "pattern", "format") if keyword in node]
     if beside:
         raise ConstraintError(f"a quote cannot be held to {beside[0]} as well; leave one out", at)
+
+
+def _check_unique(node: Mapping[str, Any], at: str, root: Mapping[str, Any]) -> None:
+    values = listed(node.get("items"), root)
+    if values is None or "prefixItems" in node or node.get("type") != "array":
+        raise ConstraintError(
+            "unique items can be held to only in a list of listed values; give items an enum, or leave "
+            "uniqueItems out and check the parsed list",
+            at,
+        )
+    if len(values) > MOST_UNIQUE:
+        raise ConstraintError(f"{len(values)} values are too many to be unique; at most {MOST_UNIQUE}", at)
+    if any(_same(one, other) for one, other in combinations(values, 2)):
+        raise ConstraintError("the listed values are not unique themselves", at)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether JSON takes them for the same value: 1 and 1.0, but not 1 and true."""
+    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
 
 
 def _check_fixed(value: Any, at: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
+from magistrate.constraints.cases import listed
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.numbers import DECIMALS, DIGITS
 from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve
@@ -197,6 +198,9 @@ class Sketch:
         item = None if rest in (None, False) else self.shape(rest, (*path, "items"))
         if item is None:
             most = len(leading)
+        elif node.get("uniqueItems"):
+            self.lose("uniqueItems", path)
+            most = len(listed(rest, self.root) or ()) if most is None else most
         room = None if most is None else max(int(most) - len(leading), 0)
         tail: Shape = _EMPTY
         if item is not None and room != 0:

@@ -92,12 +92,13 @@ def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
         plain = json.loads(json.dumps(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
-    return _from_json(modern(plain), None, str(plain.get("title", "schema")), depth)
+    return _from_json(plain, None, str(plain.get("title", "schema")), depth)
 
 
 def _from_json(
     schema: dict[str, Any], build: Callable[[str, Texts], Any] | None, name: str, depth: int | None
 ) -> Constraint:
+    schema = modern(schema)
     check_schema(schema)
     if depth is not None:
         schema = unrolled(schema, depth)

@@ -16,8 +16,8 @@ from magistrate.errors import InvalidOutput
 
 
 def exact_class(texts: Texts) -> Any:
-    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01), formats asserted, and
-    quotes looked up in `texts`."""
+    """Draft 2020-12 with `multipleOf` in exact decimals (0.29 is a multiple of 0.01), formats asserted,
+    patterns as ECMA 262 reads them, and quotes looked up in `texts`."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
@@ -26,7 +26,8 @@ def exact_class(texts: Texts) -> Any:
         if isinstance(instance, str) and of and locate(instance, of, texts.get(of.source, ())) is None:
             yield ValidationError(f"{instance!r} are not {of.unit} of {of.source!r}")
 
-    return extend(Draft202012Validator, {"multipleOf": _multiple_of, "format": _format, KEYWORD: quoted})
+    rules = {"multipleOf": _multiple_of, "format": _format, "pattern": _pattern, KEYWORD: quoted}
+    return extend(Draft202012Validator, rules)
 
 
 def _multiple_of(validator: Any, step: float, instance: Any, schema: Any) -> Iterator[Any]:
@@ -44,6 +45,42 @@ def _format(validator: Any, name: str, instance: Any, schema: Any) -> Iterator[A
 
     if isinstance(instance, str) and name in FORMATS and not re.fullmatch(FORMATS[name], instance):
         yield ValidationError(f"{instance!r} is not a {name!r}")
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and not ecma(pattern).search(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_ECMA = {
+    "d": "0-9",
+    "w": "0-9A-Za-z_",
+    "s": "\\t-\\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
+}
+
+
+@lru_cache(maxsize=256)
+def ecma(pattern: str) -> re.Pattern[str]:
+    """`pattern` with the classes and the end that ECMA 262 knows, which Python takes for wider ones."""
+    written, in_class, escaped = "", False, False
+    for letter in pattern:
+        if escaped:
+            body = _ECMA.get(letter.lower())
+            if body is None or (in_class and letter.isupper()):
+                written += f"\\{letter}"
+            elif in_class:
+                written += body
+            else:
+                written += f"[{'^' if letter.isupper() else ''}{body}]"
+            escaped = False
+            continue
+        escaped = letter == "\\"
+        in_class = letter == "[" or (in_class and letter != "]")
+        if not escaped:
+            written += r"\Z" if letter == "$" and not in_class else letter
+    return re.compile(written + "\\" * escaped)
 
 
 @cache
