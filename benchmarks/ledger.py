@@ -24,11 +24,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, permutations
 from pathlib import Path
 from typing import Any
 
-from magistrate.constraints import check, compile_check, constraint
+from magistrate.constraints import Constraint, check, compile_check, constraint
 from magistrate.constraints.bytewise import follow
 from magistrate.errors import ConstraintError, InvalidOutput
 
@@ -49,7 +49,9 @@ def rows(name: str) -> list[dict[str, Any]]:
 def schema_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, Entry]]:
     """One entry for each group of the newest draft, required and optional."""
     ours = [row for row in suite if row["split"] == SPLIT]
-    for group, members in groupby(ours, key=lambda row: row["id"].rsplit("/", 1)[0].removeprefix(f"{SPLIT}/")):
+    for group, members in groupby(
+        ours, key=lambda row: row["id"].rsplit("/", 1)[0].removeprefix(f"{SPLIT}/")
+    ):
         tests = list(members)
         yield ("optional/" if tests[0]["optional"] else "") + group.removeprefix("optional/"), judged(tests)
 
@@ -79,7 +81,37 @@ def judged(tests: list[dict[str, Any]]) -> Entry:
             passed += [number] * valid
     if masked or passed:
         return {"status": "wrong", "masks": masked, "validation": passed, "refuses": refused}
-    return {"status": "narrowed", "refuses": refused} if refused else {"status": "supported"}
+    if refused:
+        causes = {cause(schema, tests[number]["data"], shape) for number in refused}
+        return {"status": "narrowed", "refuses": refused, "cause": "; ".join(sorted(causes))}
+    return {"status": "supported"}
+
+
+def cause(schema: Any, value: Any, shape: Constraint) -> str:
+    """Why a valid instance cannot be written."""
+    if "format" in json.dumps(schema):
+        return "formats are asserted, and narrower than the standard's"
+    if "\\" in json.dumps(schema.get("pattern", "")):
+        return "character classes are those that all dialects share"
+    spelled = json.dumps(_whole_numbers(value), ensure_ascii=False, separators=(",", ":"))
+    if follow(shape.grammar, spelled) == "valid":
+        return "numbers are written in one way: 1, not 1.0"
+    if isinstance(value, dict) and any(
+        follow(shape.grammar, json.dumps(dict(each), ensure_ascii=False, separators=(",", ":"))) == "valid"
+        for each in permutations(value.items())
+    ):
+        return "keys are written in the order declared"
+    if isinstance(value, dict):
+        return "properties that are not named cannot be written"
+    return "numbers beyond what is written exactly" if isinstance(value, int | float) else "another"
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _whole_numbers(each) for name, each in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def parsing_entries(suite: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -109,7 +141,9 @@ def totals(ledger: dict[str, dict[str, Any]]) -> list[str]:
     schemas = ledger["json_schema_test_suite"]
     lines = []
     for kind in ("required", "optional"):
-        own = [entry for name, entry in schemas.items() if name.startswith("optional/") is (kind == "optional")]
+        own = [
+            entry for name, entry in schemas.items() if name.startswith("optional/") is (kind == "optional")
+        ]
         counts = Counter(entry["status"] for entry in own)
         parts = [f"{counts[each]} {each}" for each in ("supported", "narrowed", "refused", "wrong")]
         lines.append(f"{SPLIT} {kind}: {len(own)} groups: {', '.join(parts)}")
