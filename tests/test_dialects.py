@@ -164,6 +164,7 @@ def test_what_a_dialect_cannot_say_is_named() -> None:
     [
         (constraint(["a"]), "json_schema", "written bare"),
         (constraint(Lark('start: "a"')), "gbnf", "only be sent as Lark"),
+        (constraint({"type": "string", "x-lark": 'start: "a"'}), "regex", "only be sent as Lark"),
         (constraint({"allOf": [{"type": "null"}, {"type": "null"}]}), "regex", "merge"),
         (constraint(re.compile("(?i)a")), "gbnf", "flags"),
         (constraint({"type": "string"}), "lark", "maxLength"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve, walk
-from magistrate.constraints.quote import KEYWORD
 from magistrate.constraints.regex import translate
 
 IN_PLACE = ("$ref", "anyOf", "oneOf", "allOf")
@@ -137,7 +137,7 @@ class _Bounds:
         return None
 
     def string(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        if "maxLength" in node or "format" in node or KEYWORD in node:
+        if "maxLength" in node or "format" in node or QUOTE in node or LARK in node:
             return None
         if "pattern" in node:
             pattern = translate(node["pattern"], ascii_words=True)

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 from magistrate.constraints import shape as of
 from magistrate.constraints.constraint import Constraint
+from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.pointers import pointer_to, walk
-from magistrate.constraints.quote import KEYWORD
 from magistrate.errors import ConstraintError
 
 Dialect = Literal["json_schema", "gbnf", "lark", "regex"]
@@ -56,11 +56,13 @@ def _json_schema(constraint: Constraint) -> Expressed:
             return [plain(child) for child in node]
         if not isinstance(node, dict):
             return node
-        return {keyword: plain(value) for keyword, value in node.items() if keyword != KEYWORD}
+        return {keyword: plain(value) for keyword, value in node.items() if keyword not in (QUOTE, LARK)}
 
     for node, path in walk(constraint.core):
-        if KEYWORD in node:
-            lost.append(f"{pointer_to(*path)}: that it is a quote from {node[KEYWORD]['of']!r}")
+        if QUOTE in node:
+            lost.append(f"{pointer_to(*path)}: that it is a quote from {node[QUOTE]['of']!r}")
+        if LARK in node:
+            lost.append(f"{pointer_to(*path)}: its grammar")
     return Expressed("json_schema", plain(constraint.core), tuple(lost))
 
 

@@ -16,10 +16,12 @@ from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
 from magistrate.constraints.cases import listed
+from magistrate.constraints.embedded import embedded
 from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.numbers import NUMERIC, on_grid
 from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, resolve, walk
-from magistrate.constraints.quote import KEYWORD, Texts, quote_of, several
+from magistrate.constraints.quote import Texts, quote_of, several
 from magistrate.constraints.regex import Translated, translate
 from magistrate.constraints.schema import ANNOTATIONS
 from magistrate.constraints.verbatim import verbatim_terminals
@@ -87,6 +89,8 @@ class _Rules:
             return _either([self._typed(node, name, path) for name in node["type"]])
         if quote_of(node) is not None:
             return self._quote(node, path)
+        if LARK in node:
+            return self._lark(node)
         if node.get("uniqueItems"):
             return self._set(node)
         if node.get("type") == "array" or "items" in node or "prefixItems" in node:
@@ -100,7 +104,8 @@ class _Rules:
 
     def _typed(self, node: Mapping[str, Any], name: str, path: Path) -> str | None:
         """One of several types that a node allows."""
-        kept = {keyword: value for keyword, value in node.items() if keyword != KEYWORD or name == "string"}
+        ours = (QUOTE, LARK)
+        kept = {keyword: value for keyword, value in node.items() if keyword not in ours or name == "string"}
         if name not in ("object", "array"):
             parts = ("properties", "items", "prefixItems", "required")
             kept = {keyword: value for keyword, value in kept.items() if keyword not in parts}
@@ -125,6 +130,11 @@ class _Rules:
         if self._quotes[key] is None:
             self.why = f"a quote from {of.source!r} must be written, and there is nothing that long to quote"
         return self._quotes[key]
+
+    def _lark(self, node: Mapping[str, Any]) -> str:
+        start, lines = embedded(node[LARK], f"{next(self._names)}_")
+        self.lines += lines
+        return f'"\\"" {start} "\\""'
 
     def _reference(self, reference: str) -> str | None:
         if reference not in self._references:
@@ -243,7 +253,7 @@ class _Rules:
 
 def _is_ruled(node: Mapping[str, Any]) -> bool:
     """Whether a node needs rules of its own, which no `%json` leaf can have."""
-    return KEYWORD in node or bool(node.get("uniqueItems"))
+    return QUOTE in node or LARK in node or bool(node.get("uniqueItems"))
 
 
 def _references_to_rules(root: Mapping[str, Any]) -> set[str]:

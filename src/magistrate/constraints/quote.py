@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from magistrate.constraints.keywords import QUOTE
 from magistrate.constraints.pieces import UNITS, Unit, edges
 from magistrate.constraints.pointers import walk
 from magistrate.errors import ConstraintError
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-KEYWORD = "x-quote"  # in a JSON Schema: {"type": "string", "x-quote": {"of": "context", "unit": "words"}}
 
 Texts = Mapping[str, Sequence[str]]
 
@@ -96,16 +96,16 @@ class QuoteOf:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {**handler(schema), KEYWORD: self.keyword}
+        return {**handler(schema), QUOTE: self.keyword}
 
 
 def quote_of(node: Mapping[str, Any]) -> QuoteOf | None:
     """What a node of a JSON Schema quotes. Raises `ConstraintError` for a malformed `x-quote`."""
-    if KEYWORD not in node:
+    if QUOTE not in node:
         return None
-    value = node[KEYWORD]
+    value = node[QUOTE]
     if not isinstance(value, Mapping) or not set(value) <= {"of", "unit"} or "of" not in value:
-        raise ConstraintError(f'{KEYWORD} is {{"of": NAME, "unit": {" or ".join(map(repr, UNITS))}}}')
+        raise ConstraintError(f'{QUOTE} is {{"of": NAME, "unit": {" or ".join(map(repr, UNITS))}}}')
     return QuoteOf(value["of"], value.get("unit", UNITS[0]))
 
 

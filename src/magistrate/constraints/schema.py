@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
+from magistrate.constraints.bytewise import compile_grammar
 from magistrate.constraints.cases import CONDITIONS as CONDITIONAL
 from magistrate.constraints.cases import listed
 from magistrate.constraints.disjoint import check_one_of
+from magistrate.constraints.embedded import embedded
 from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.numbers import on_grid
 from magistrate.constraints.pointers import (
     LISTS,
@@ -27,7 +30,7 @@ from magistrate.constraints.pointers import (
     subschemas,
     walk,
 )
-from magistrate.constraints.quote import KEYWORD, quote_of
+from magistrate.constraints.quote import quote_of
 from magistrate.constraints.regex import translate
 from magistrate.errors import ConstraintError
 
@@ -209,8 +212,9 @@ def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any])
         translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
     if node.get("uniqueItems"):
         _check_unique(node, pointer_to(*path, "uniqueItems"), root)
-    if KEYWORD in node:
-        _check_quote(node, pointer_to(*path, KEYWORD))
+    for keyword in (QUOTE, LARK):
+        if keyword in node:
+            _check_own(node, keyword, pointer_to(*path, keyword))
     on_grid(node, pointer_to(*path))
     if "oneOf" in node:
         if "anyOf" in node:
@@ -246,16 +250,30 @@ def _check_format(node: Mapping[str, Any], at: str) -> None:
         raise ConstraintError("format beside pattern is not supported; write one pattern", at)
 
 
-def _check_quote(node: Mapping[str, Any], at: str) -> None:
+def _check_own(node: Mapping[str, Any], keyword: str, at: str) -> None:
+    """A quote or a grammar of its own is all that a string is held to, but for a quote's length."""
+    what = "a quote" if keyword == QUOTE else "a Lark grammar"
     try:
-        quote_of(node)
+        if keyword == QUOTE:
+            quote_of(node)
+        else:
+            embedded(node[keyword] if isinstance(node[keyword], str) else "", "")
+            compile_grammar(node[keyword])
     except ConstraintError as error:
         raise ConstraintError(str(error), at) from None
     if "string" not in node.get("type", ()):
-        raise ConstraintError('a quote is a string; say "type": "string" beside it', at)
-    beside = [keyword for keyword in ("enum", "const", "pattern", "format") if keyword in node]
-    if beside:
-        raise ConstraintError(f"a quote cannot be held to {beside[0]} as well; leave one out", at)
+        raise ConstraintError(f'{what} is a string; say "type": "string" beside it', at)
+    others = {
+        "enum",
+        "const",
+        "pattern",
+        "format",
+        QUOTE,
+        LARK,
+        *(("minLength", "maxLength") if keyword == LARK else ()),
+    }
+    if beside := sorted(node.keys() & others - {keyword}):
+        raise ConstraintError(f"{what} cannot be held to {beside[0]} as well; leave one out", at)
 
 
 def _check_unique(node: Mapping[str, Any], at: str, root: Mapping[str, Any]) -> None:

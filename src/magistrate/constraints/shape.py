@@ -15,6 +15,7 @@ from typing import Any
 from magistrate.constraints.bounds import closes_objects
 from magistrate.constraints.cases import listed
 from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.keywords import LARK
 from magistrate.constraints.numbers import DECIMALS, DIGITS
 from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve
 from magistrate.constraints.quote import quote_of, several
@@ -181,6 +182,8 @@ class Sketch:
             self.lose(f"that it is a quote from {of.source!r}", path)
             longest = max(map(len, several(self.texts.get(of.source, ("",)))), default=0)
             least, most = max(least, 1), min(longest, most) if most is not None else longest
+        if LARK in node:
+            raise ConstraintError("a Lark grammar can only be sent as Lark", pointer_to(*path))
         if "pattern" in node or "format" in node:
             for keyword in ("minLength", "maxLength"):
                 if keyword in node:

@@ -15,6 +15,7 @@ from magistrate.constraints.bounds import endless
 from magistrate.constraints.cases import written_out
 from magistrate.constraints.constraint import Constraint
 from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
+from magistrate.constraints.keywords import LARK
 from magistrate.constraints.modern import modern
 from magistrate.constraints.quote import Texts, quoted_sources
 from magistrate.constraints.schema import check_schema, check_writable
@@ -30,9 +31,16 @@ _INLINE_FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x", re.MULTILI
 
 @dataclass(frozen=True, slots=True)
 class Lark:
-    """A grammar in llguidance's Lark dialect, with a rule `start`."""
+    """A grammar in llguidance's Lark dialect, with a rule `start`.
+
+    By itself it is a constraint on the whole text. `Annotated[str, Lark(...)]` holds a string inside an
+    object to it; then regular expressions match no quotation mark, backslash or control character.
+    """
 
     text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), LARK: self.text}
 
 
 def constraint(spec: object, *, depth: int | None = None) -> Constraint:

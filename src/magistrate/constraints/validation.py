@@ -9,9 +9,11 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
+from magistrate.constraints.embedded import holds
 from magistrate.constraints.formats import FORMATS
+from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.pointers import pointer_to
-from magistrate.constraints.quote import KEYWORD, Texts, locate, quote_of
+from magistrate.constraints.quote import Texts, locate, quote_of
 from magistrate.errors import InvalidOutput
 
 
@@ -26,7 +28,7 @@ def exact_class(texts: Texts) -> Any:
         if isinstance(instance, str) and of and locate(instance, of, texts.get(of.source, ())) is None:
             yield ValidationError(f"{instance!r} are not {of.unit} of {of.source!r}")
 
-    rules = {"multipleOf": _multiple_of, "format": _format, "pattern": _pattern, KEYWORD: quoted}
+    rules = {"multipleOf": _multiple_of, "format": _format, "pattern": _pattern, QUOTE: quoted, LARK: _lark}
     return extend(Draft202012Validator, rules)
 
 
@@ -52,6 +54,13 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
     if isinstance(instance, str) and not ecma(pattern).search(instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and not holds(grammar, instance):
+        yield ValidationError(f"{instance!r} is not in the language of its grammar")
 
 
 _ECMA = {
