@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -636,3 +637,43 @@ def test_whatever_is_drawn_for_a_class_becomes_an_instance(spec: Any) -> None:
     for _ in range(30):
         value = rule.parse(wander(rule, chance))
         assert spec is not Whole or (isinstance(value.parts, list) and isinstance(value.level, Level))
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+DEEP: dict[str, Any] = {"type": "null"}
+for _ in range(150):
+    DEEP = {"type": "array", "items": DEEP, "maxItems": 1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^((a{1,999}){1,999}){1,999}$"},
+        {"type": "string", "pattern": "^(" + "|".join(f"a{{{n}}}b" for n in range(1, 900)) + ")$"},
+        {"type": "string", "pattern": "^(?:[ab]{0,50}[bc]{0,50}){0,200}$"},
+        {"type": "string", "maxLength": 10**9},
+        {"type": "array", "items": {"type": "null"}, "maxItems": 10**9},
+        {"enum": [f"value {n}" for n in range(60_000)]},
+        {"enum": ["x" * 1_000_000]},
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"type": "null"} for n in range(5000)},
+            "additionalProperties": False,
+        },
+        DEEP,
+        {"anyOf": [{"type": "array", "items": {"const": n}, "maxItems": 1000} for n in range(2000)]},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+@pytest.mark.timeout(30)
+def test_whatever_is_asked_for_is_answered_soon(schema: dict[str, Any]) -> None:
+    """It compiles or it is a `ConstraintError`; either way within seconds."""
+    begun = time.perf_counter()
+    try:
+        rule = constraint(schema)
+        compile_check(rule)
+        matcher(rule).compute_bitmask()
+    except ConstraintError as error:
+        assert len(str(error)) < 1000
+    assert time.perf_counter() - begun < 20  # a shared machine; alone it is seconds

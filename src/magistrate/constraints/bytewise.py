@@ -31,7 +31,9 @@ def compile_grammar(grammar: str) -> Any:
     from llguidance import LLMatcher
 
     try:
-        matcher = LLMatcher(_byte_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0)
+        matcher = LLMatcher(
+            _byte_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits()
+        )
         problem = matcher.get_error() if matcher.is_error() else ""
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -41,6 +43,21 @@ def compile_grammar(grammar: str) -> Any:
         lines = problem.split("\n   1 |", 1)[0]  # what follows repeats the grammar
         raise ConstraintError(f"the grammar cannot be compiled: {lines[:500]}")
     return matcher
+
+
+@cache
+def limits() -> Any:
+    """How much the mask engine may spend, in its own units: about half a second of compiling, a tenth of a
+    second and 250,000 states (up to 2 kB each) of masks. Its messages leave out the text that was written."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=20_000_000,
+        step_lexer_fuel=2_000_000,
+        max_lexer_states=250_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
 
 
 @cache

@@ -24,7 +24,7 @@ from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, refer
 from magistrate.constraints.quote import Texts, quote_of, several
 from magistrate.constraints.regex import Translated, translate
 from magistrate.constraints.schema import ANNOTATIONS
-from magistrate.constraints.verbatim import verbatim_terminals
+from magistrate.constraints.verbatim import verbatim_rule
 from magistrate.errors import ConstraintError
 
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
@@ -123,8 +123,8 @@ class _Rules:
         least, most = int(node.get("minLength", 1)), node.get("maxLength")
         key = json.dumps([of.source, of.unit, least, most])
         if key not in self._quotes:
-            name, bound = f"QUOTE_{len(self._quotes)}", None if most is None else int(most)
-            lines = verbatim_terminals(name, texts, of.unit, least, bound)
+            name, bound = f"quote_{len(self._quotes)}", None if most is None else int(most)
+            lines = verbatim_rule(name, texts, of.unit, least, bound)
             self.lines += lines
             self._quotes[key] = name if lines else None
         if self._quotes[key] is None:

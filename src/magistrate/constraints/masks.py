@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from magistrate.constraints.bytewise import limits
 from magistrate.errors import ConstraintError, EngineError
 
 if TYPE_CHECKING:
@@ -74,7 +75,12 @@ class MaskEngine:
         from llguidance import LLMatcher
 
         try:
-            matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_lark(constraint.grammar), log_level=0)
+            matcher = LLMatcher(
+                self.tokenizer,
+                LLMatcher.grammar_from_lark(constraint.grammar),
+                log_level=0,
+                limits=limits(),
+            )
             problem = matcher.get_error() if matcher.is_error() else ""
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -106,14 +106,17 @@ def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
 def _from_json(
     schema: dict[str, Any], build: Callable[[str, Texts], Any] | None, name: str, depth: int | None
 ) -> Constraint:
-    schema = modern(schema)
-    check_schema(schema)
-    if depth is not None:
-        schema = unrolled(schema, depth)
-    core = written_out(schema)
-    check_writable(core)
-    grammar = "" if quoted_sources(core) else json_grammar(core)
-    return Constraint("json", grammar, schema, build, name, core=core, endless=endless(core))
+    try:
+        schema = modern(schema)
+        check_schema(schema)
+        if depth is not None:
+            schema = unrolled(schema, depth)
+        core = written_out(schema)
+        check_writable(core)
+        grammar = "" if quoted_sources(core) else json_grammar(core)
+        return Constraint("json", grammar, schema, build, name, core=core, endless=endless(core))
+    except RecursionError:
+        raise ConstraintError("the schema nests too deep; name its parts in $defs", "#") from None
 
 
 def _from_type(spec: Any, depth: int | None) -> Constraint:

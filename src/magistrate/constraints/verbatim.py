@@ -28,18 +28,21 @@ def escape(text: str) -> str:
     return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
 
 
-def verbatim_terminals(
-    name: str, texts: Sequence[str], unit: Unit, least: int, most: int | None
-) -> list[str]:
-    """Lark lines that define the terminal `name`: a quoted run of at least `least` and at most `most`
-    characters of one of `texts`. No lines where there is no such run."""
+def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most: int | None) -> list[str]:
+    """Lark lines that define the rule `name`: a quoted run of at least `least` and at most `most` characters
+    of one of `texts`. No lines where there is no such run.
+
+    The marks around it stand by themselves: the mask engine prepares a terminal of many texts when it is
+    compiled only if the terminal begins with them.
+    """
     different = [text for text in dict.fromkeys(texts) if has_run(text, unit, least, most)]
     if not different:
         return []
-    runs = [f"{name}_{index}" for index in range(len(different))]
-    lines = [f"{run}: %regex {_chunks(text, unit)}" for run, text in zip(runs, different, strict=True)]
-    lines.append(f"{name}_RUN: ({' | '.join(runs)}) & /{_shape(least, most)}/")
-    lines.append(f'{name}: "\\"" {name}_RUN "\\""')
+    run = f"{name.upper()}_RUN"
+    parts = [f"{run}_{index}" for index in range(len(different))]
+    lines = [f"{part}: %regex {_chunks(text, unit)}" for part, text in zip(parts, different, strict=True)]
+    lines.append(f"{run}: ({' | '.join(parts)}) & /{_shape(least, most)}/")
+    lines.append(f'{name}: "\\"" {run} "\\""')
     return lines
 
 
