@@ -1,9 +1,9 @@
-"""Grammar-guided decoding from scratch: take the model's next tokens in its own order, keep the first that fits.
+"""Grammar-guided decoding from scratch: of the next tokens, in the model's order, the first that fits is kept.
 
 Run: python examples/guided_decoding.py [--scripted]
 
-This is what a mask does, token by token: the grammar looks at the text with one more token and says whether it is
-valid, can still become valid, or is lost. Magistrate's engines do it for all tokens at once.
+So works a mask: the grammar looks at the text with one more token and says whether it is valid, can still
+become valid, or is lost. Magistrate's engines ask that of all tokens at once.
 """
 
 import asyncio
@@ -15,42 +15,38 @@ from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.types import Prompt
 
-GRAMMAR = Lark(r'''
-start: "{" "\"sum\":" sum ",\"even\":" answer "}"
-sum: NUMBER ("+" NUMBER){1,2}
-answer: "true" | "false"
+GRAMMAR = Lark(r"""
+start: "{\"sum\":" NUMBER ("+" NUMBER){1,2} ",\"even\":" ("true" | "false") "}"
 NUMBER: /[1-9][0-9]{0,2}/
-''')
+""")
 PROMPT = Prompt.of("Write two numbers to be added, and whether their sum is even. Answer in JSON.")
-TRIED = 2000  # of the model's likeliest tokens
-LIKES = ["Sure", "The", ' "', "12", "+", ",", '"even"', "true", "}", '"sum"', ":", "{"]  # what a chatty model wants
+LIKES = ["Sure", "The", ' "', "12", "+", ",", '"even"', "true", "}", '"sum"', ":", "{"]  # of a chatty model
 
 
 async def ranked(engine: Engine, text: str) -> list[str]:
     """The model's next tokens after `text`, likeliest first."""
     if isinstance(engine, LocalEngine):
-        # Captured are the places before each token of a text and after its last.
-        seen = await engine.likelihood(PROMPT, text or "{", capture=Capture(top=TRIED))
+        # Captured is what may follow before each token of a text, and after its last.
+        seen = await engine.likelihood(PROMPT, text or "{", capture=Capture(top=2000))
         assert seen.captured is not None
-        tokens = seen.captured.top_tokens[-1 if text else 0]
-        return [engine.tokenizer.show(int(token)) for token in tokens]
+        return [engine.tokenizer.show(int(each)) for each in seen.captured.top_tokens[-1 if text else 0]]
     chosen = await engine.choose(PROMPT, [Option(token, (token,)) for token in LIKES])
     return sorted(LIKES, key=lambda token: -(chosen.probabilities or {})[token])
 
 
 async def write(engine: Engine) -> str:
+    """An answer in the grammar, token by token."""
     text = ""
-    while (status := check(text, GRAMMAR)) != "valid":
-        assert status == "incomplete"  # every token that was kept left a way to the end
-        for refused, token in enumerate(await ranked(engine, text)):
-            if token and check(text + token, GRAMMAR) != "invalid":
-                break
-        else:
-            raise SystemExit(f"none of the tokens that were tried goes on from {text!r}")
-        text += token
-        print(f"{refused:5} refused, then {token!r}")
+    while check(text, GRAMMAR) != "valid":
+        tokens = [token for token in await ranked(engine, text) if token]
+        fits = (place for place, token in enumerate(tokens) if check(text + token, GRAMMAR) != "invalid")
+        place = next(fits, None)
+        if place is None:
+            raise SystemExit(f"none of the {len(tokens)} likeliest tokens goes on from {text!r}")
+        text += tokens[place]
+        print(f"{place:5} refused, then {tokens[place]!r}")
     return text
 
 
-scripted = ScriptedEngine(lambda prompt: {token: 1 / 2**place for place, token in enumerate(LIKES, 1)})
+scripted = ScriptedEngine(lambda prompt: {token: 2.0**-place for place, token in enumerate(LIKES, 1)})
 print(asyncio.run(write(scripted if "--scripted" in sys.argv else LocalEngine("smollm2-135m-instruct"))))
