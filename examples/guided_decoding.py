@@ -1,4 +1,4 @@
-"""Grammar-guided decoding from scratch: of the next tokens, in the model's order, the first that fits is kept.
+"""Grammar-guided decoding from scratch: the likeliest next token that fits the grammar is kept.
 
 Run: python examples/guided_decoding.py [--scripted]
 
