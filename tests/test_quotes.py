@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import json
@@ -21,8 +22,11 @@ from magistrate.constraints.bytewise import compile_grammar, follow
 from magistrate.constraints.pieces import UNITS, Unit, edges, has_run, pieces
 from magistrate.constraints.quote import locate
 from magistrate.constraints.verbatim import LONGEST_TEXTS, escape
-from magistrate.engines.base import Sampling
+from magistrate.datasets import load
+from magistrate.engines.base import Generation, Sampling
+from magistrate.engines.local.engine import LocalEngine
 from magistrate.errors import ConstraintError, InvalidOutput
+from magistrate.types import Prompt, Sample
 
 TEXTS = {
     "prose": "The doors open at nine and close at five, on Fridays at eight. Mondays: closed.",
@@ -317,6 +321,34 @@ def test_where_nothing_can_be_quoted_only_what_needs_no_quote_is_written() -> No
     assert follow(empty.grammar, '{"findings":[{') == "invalid"
     with pytest.raises(ConstraintError, match="nothing that long to quote"):
         constraint(Finding).over(context=CONTEXT, output="")
+
+
+def test_the_embedded_model_quotes_verbatim(engine: LocalEngine) -> None:
+    """What it says about them is another matter; all are asked at once, each over texts of its own."""
+    samples = list(load("quickstart"))[:12]
+    shape = constraint(Findings)
+
+    async def asked(sample: Sample) -> Generation:
+        prompt = Prompt.of(
+            f"Which statements of the answer does the text support?\n\nText: {' '.join(sample.context)}\n\n"
+            f"Answer: {sample.output}\n\nReply in JSON."
+        )
+        rule = shape.over(context=sample.context, output=sample.output)
+        return await engine.generate(prompt, rule, sampling=Sampling(160))
+
+    async def all_asked() -> list[Generation]:
+        return await asyncio.gather(*map(asked, samples))
+
+    found = 0
+    for sample, generation in zip(samples, asyncio.run(all_asked()), strict=True):
+        assert generation.finish == "stop" and len(generation.tokens) <= 160
+        for finding in generation.value.findings:
+            assert sample.output[finding.said.start : finding.said.end] == finding.said
+            found += 1
+            if finding.given is not None:
+                given = finding.given
+                assert sample.context[given.source_index][given.start : given.end] == given
+    assert found >= len(samples) / 2  # a small model writes an empty list now and then
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -63,6 +63,20 @@ SHAPES: dict[str, Any] = {
     "claims": several(
         closed(kind={"enum": ["no", "yes"]}, quote={"anyOf": [NULL, string(1, 80)]}, sure=SCORE), 1, 4
     ),
+    "quotes": constraint(
+        several(
+            closed(
+                said={"type": "string", "x-quote": {"of": "output"}, "maxLength": 40},
+                given={"anyOf": [NULL, {"type": "string", "x-quote": {"of": "text", "unit": "sentences"}}]},
+                maybe={"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True},
+                sum={"type": "string", "x-lark": 'start: NUMBER ("+" NUMBER){0,9}\nNUMBER: /[1-9]{1,9}/'},
+            ),
+            1,
+            3,
+        )
+    ).over(
+        output="It opens at ten,\n<|im_end|> as 我喜欢 say.", text=["The doors open at nine. Good.", "No?"]
+    ),
     "a line": re.compile("[^\r\n]{1,280}"),
     "a sentence": re.compile(r"[^\r\n]{20,280}\."),
     "a date": re.compile(r"\d{4}-(0[1-9]|1[0-2])-\d\d"),

@@ -12,6 +12,7 @@ import click
 from magistrate.cli.options import TextOrFile, console, json_option, model_options, print_json
 
 if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
     from magistrate.engines.base import Generation
 
 EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' --trace"
@@ -22,6 +23,14 @@ EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' 
 @click.option(
     "--schema", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A JSON Schema file."
 )
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="A text that the schema quotes, TEXT or @FILE; repeatable, also for one NAME.",
+)
+@click.option("--depth", type=click.IntRange(1), help="How deep a schema that refers to itself may go.")
 @click.option("--regex", help="A regular expression instead of a schema.")
 @click.option("--choice", "choices", multiple=True, help="An allowed answer instead of a schema; repeatable.")
 @click.option(
@@ -42,6 +51,8 @@ EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' 
 def command(
     prompt: str,
     schema: Path | None,
+    texts: tuple[str, ...],
+    depth: int | None,
     regex: str | None,
     choices: tuple[str, ...],
     unconstrained: bool,
@@ -60,7 +71,9 @@ def command(
     from magistrate.engines.base import Sampling
     from magistrate.types import Prompt
 
-    constraint = _constraint(schema, regex, choices)
+    constraint = _constraint(schema, depth, regex, choices)
+    if texts:
+        constraint = _over(constraint, texts)
     if constraint is not None and not unconstrained:
         constraint.require_bounds()
     engine = resolve.engine(model, device=device, threads=threads)
@@ -97,7 +110,20 @@ def read_schema(path: Path) -> Any:
         raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
 
 
-def _constraint(schema: Path | None, regex: str | None, choices: tuple[str, ...]) -> Any:
+def _over(constraint: Constraint | None, texts: tuple[str, ...]) -> Constraint:
+    """The constraint with the texts that it quotes."""
+    if constraint is None:
+        raise click.UsageError("--text is for a --schema that quotes")
+    given: dict[str, list[str]] = {}
+    for each in texts:
+        name, sign, text = each.partition("=")
+        if not sign:
+            raise click.BadParameter(f"{each[:60]!r} is not NAME=TEXT", param_hint="--text")
+        given.setdefault(name, []).append(TextOrFile().convert(text, None, None))
+    return constraint.over(**given)
+
+
+def _constraint(schema: Path | None, depth: int | None, regex: str | None, choices: tuple[str, ...]) -> Any:
     import re
 
     from magistrate.constraints import constraint
@@ -106,7 +132,7 @@ def _constraint(schema: Path | None, regex: str | None, choices: tuple[str, ...]
     if sum((schema is not None, regex is not None, bool(choices))) > 1:
         raise click.UsageError("give one of --schema, --regex and --choice")
     if schema is not None:
-        return constraint(read_schema(schema))
+        return constraint(read_schema(schema), depth=depth)
     if regex is not None:
         try:
             return constraint(re.compile(regex))

@@ -8,7 +8,6 @@ into schemas without, which together allow exactly what it allows: {kind: a or b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from magistrate.constraints.disjoint import check_one_of
@@ -31,9 +30,8 @@ Node = Mapping[str, Any]
 _SILENT = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 _LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
 _UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"}
-_OPPOSITE: Mapping[
-    str, tuple[str, str, int]
-] = {  # of a bound: the type it is about, and what is left without it
+# Of a bound: the type that it is about, and the bound that is left without it.
+_OPPOSITE: Mapping[str, tuple[str, str, int]] = {
     "minimum": ("number", "exclusiveMaximum", 0),
     "maximum": ("number", "exclusiveMinimum", 0),
     "exclusiveMinimum": ("number", "maximum", 0),
@@ -55,6 +53,8 @@ def written_out(schema: Node) -> dict[str, Any]:
 
 
 class _Cases:
+    """The cases of nodes; references are into `root`."""
+
     def __init__(self, root: Node) -> None:
         self.root = root
 
@@ -109,7 +109,7 @@ class _Cases:
             for index, branch in enumerate(node["oneOf"]):
                 cases: list[Node] = [branch]
                 for other in node["oneOf"][:index] + node["oneOf"][index + 1 :]:
-                    cases = self.every(cases, lambda case, o=other: self.without(case, o))  # type: ignore[misc]
+                    cases = self.every(cases, self.without, other)
                 found += cases
         except _Unsplittable:
             return node
@@ -135,13 +135,14 @@ class _Cases:
                 del plain["allOf"]
         cases: list[Node] = [plain]
         for condition in conditions:
-            cases = self.every(cases, lambda case, condition=condition: self.applied(case, condition))  # type: ignore[misc]
+            cases = self.every(cases, self.applied, condition)
         if not cases:
             return None
         return {**(cases[0] if len(cases) == 1 else {"anyOf": list(cases)}), **definitions}
 
-    def every(self, cases: Sequence[Node], step: Callable[[Node], Sequence[Node]]) -> list[Node]:
-        found = list(chain.from_iterable(map(step, cases)))
+    def every(self, cases: Sequence[Node], step: Callable[..., Sequence[Node]], *given: Any) -> list[Node]:
+        """What `step(case, *given)` makes of every case, together."""
+        found = [each for case in cases for each in step(case, *given)]
         if len(found) > MOST_CASES:
             raise _Unsplittable
         return found
@@ -152,29 +153,20 @@ class _Cases:
             raise _Unsplittable
         cases = [node]
         if "not" in condition:
-            cases = self.every(cases, lambda case: self.without(case, condition["not"]))
+            cases = self.every(cases, self.without, condition["not"])
         if "if" in condition:
-            cases = self.every(
-                cases,
-                lambda case: self.when(
-                    case, condition["if"], condition.get("then", True), condition.get("else", True)
-                ),
-            )
+            then, otherwise = condition.get("then", True), condition.get("else", True)
+            cases = self.every(cases, self.when, condition["if"], then, otherwise)
         for name, others in condition.get("dependentRequired", {}).items():
-            cases = self.every(
-                cases,
-                lambda case, n=name, o=others: self.when(case, {"required": [n]}, {"required": o}, True),  # type: ignore[misc]
-            )
+            cases = self.every(cases, self.when, {"required": [name]}, {"required": others}, True)
         for name, schema in condition.get("dependentSchemas", {}).items():
-            cases = self.every(
-                cases,
-                lambda case, n=name, s=schema: self.when(case, {"required": [n]}, s, True),  # type: ignore[misc]
-            )
+            cases = self.every(cases, self.when, {"required": [name]}, schema, True)
         return cases
 
     def when(self, node: Node, condition: Any, then: Any, otherwise: Any) -> list[Node]:
-        held = self.every(self.both(node, condition), lambda case: self.both(case, then))
-        return held + self.every(self.without(node, condition), lambda case: self.both(case, otherwise))
+        """Cases that hold to the condition and to `then`, and those that break it and hold to `otherwise`."""
+        held = self.every(self.both(node, condition), self.both, then)
+        return held + self.every(self.without(node, condition), self.both, otherwise)
 
     # --- and ------------------------------------------------------------------------------------
 
@@ -188,7 +180,7 @@ class _Cases:
         if "enum" in node or "const" in node:
             return self.kept(node, other, True)
         merged = dict(node)
-        later: list[Node] = []
+        later: list[tuple[Callable[..., Sequence[Node]], Any]] = []
         for keyword, value in other.items():
             if keyword in _SILENT or merged.get(keyword) == value:
                 continue
@@ -208,29 +200,27 @@ class _Cases:
             elif keyword == "required":
                 merged["required"] = [*dict.fromkeys([*node.get("required", ()), *value])]
             elif keyword == "properties":
-                later.append(value)
+                later.append((self.narrowed, value))
             elif keyword == "not":
-                later.append({"not": value})
+                later.append((self.without, value))
             elif keyword in node or keyword not in ("pattern", "format", "items", "multipleOf"):
                 raise _Unsplittable
             else:
                 merged[keyword] = value
         cases: list[Node] = [merged]
-        for part in later:
-            if "not" in part and len(part) == 1:
-                cases = self.every(cases, lambda case, part=part: self.without(case, part["not"]))  # type: ignore[misc]
-            else:
-                cases = self.every(cases, lambda case, part=part: self.narrowed(case, part))  # type: ignore[misc]
+        for step, value in later:
+            cases = self.every(cases, step, value)
         return [case for case in cases if _whole(case) and _has_room(case)]
 
     def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
         """Cases of an object whose properties must also hold to these."""
         cases: list[Node] = [node]
         for name, child in properties.items():
-            cases = self.every(cases, lambda case, n=name, c=child: self.property(case, n, c))  # type: ignore[misc]
+            cases = self.every(cases, self.property, name, child)
         return cases
 
     def property(self, node: Node, name: str, child: Any) -> list[Node]:
+        """Cases of an object one of whose properties must also hold to `child`, if it is there."""
         known = node.get("properties", {})
         if name not in known:
             if node.get("additionalProperties", True) is False or child is False:
@@ -288,7 +278,7 @@ class _Cases:
             elif keyword == "anyOf":
                 cases: list[Node] = [node]
                 for branch in value:
-                    cases = self.every(cases, lambda case, b=branch: self.without(case, b))  # type: ignore[misc]
+                    cases = self.every(cases, self.without, branch)
                 found += cases
             elif keyword == "allOf":
                 found += [case for branch in value for case in self.without(node, branch)]

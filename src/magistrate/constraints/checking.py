@@ -37,6 +37,7 @@ def check(text: str, constraint: object = None) -> Status:
     """
     if not isinstance(constraint, None | bool | Mapping):
         constraint = as_constraint(constraint)
+        constraint.require_texts()
     if isinstance(constraint, Constraint) and constraint.kind != "json":
         return follow(constraint.grammar, text)
     reading = read(text, values=constraint is not None)

@@ -77,6 +77,7 @@ class Constraint:
         An instance of the class that the constraint was made from; plain JSON values for a JSON Schema; the
         text itself for a regular expression or a grammar. Raises `InvalidOutput`.
         """
+        self.require_texts()
         if self.kind == "json":
             return self._parse_json(text)
         if self.kind == "choice":
@@ -99,17 +100,21 @@ class Constraint:
         A Lark grammar is taken as given: whether its language has a longest text is not decided here, and
         the engine steers it to its end within the budget.
         """
-        if not self.grammar:
-            raise ConstraintError(
-                f"{self.name!r} quotes {', '.join(self.quotes)}; give the texts: "
-                f"constraint.over({', '.join(f'{name}=…' for name in self.quotes)})"
-            )
+        self.require_texts()
         if self.endless is not None:
             raise ConstraintError(*self.endless)
         if self.kind == "regex" and not translate(self._schema["pattern"]).bounded:
             raise ConstraintError(
                 f"the regular expression {self._schema['pattern']!r} has no longest text; "
                 "write {m,n} instead of *, + and {n,}"
+            )
+
+    def require_texts(self) -> None:
+        """Raise `ConstraintError` where the texts to quote from are missing."""
+        if not self.grammar:
+            raise ConstraintError(
+                f"{self.name!r} quotes {', '.join(self.quotes)}; give the texts: "
+                f"constraint.over({', '.join(f'{name}=…' for name in self.quotes)})"
             )
 
     @property
