@@ -116,15 +116,17 @@ def memory() -> Mapping[str, float]:
         import resource
     except ModuleNotFoundError:
         raise EngineError("this system does not tell a process how much memory it uses") from None
-    peak = sum(
+    own, children = (
         resource.getrusage(who).ru_maxrss * _UNIT / MEGABYTE
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        return {"peak": peak}
-    pages = int(statm.read_text(encoding="ascii").split()[1])
-    return {"peak": peak, "now": pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE}
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return {"peak": own + children}
+    # What a process inherits of who started it is in ru_maxrss, but not here.
+    told = dict(line.split(":", 1) for line in status.read_text(encoding="ascii").splitlines())
+    own, now = (int(told[name].split()[0]) * 1024 / MEGABYTE for name in ("VmHWM", "VmRSS"))
+    return {"peak": own + children, "now": now}
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def follow(grammar: str, text: str) -> Status:
     return "valid" if matcher.is_accepting() else "incomplete"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def compile_grammar(grammar: str) -> Any:
     """An `LLMatcher` over bytes at the beginning of `grammar`; copy it before use.
 

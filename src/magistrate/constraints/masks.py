@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MANY = 24  # masks that are worth waking other threads for
 COMPILED = 256  # compiled constraints kept for a tokenizer
+COMPILED_TEXT = 1_000_000  # characters of their grammars together; of a text to quote one takes 250 bytes
 LOOKED_AHEAD = 4096  # tokens of the shortest text that is looked for when a constraint is compiled
 FREE = 64  # tokens allowed where text is free; within an enumeration fewer are
 # What a dry run tries first where it has a choice: what ends things, then the shortest values.
@@ -43,20 +45,35 @@ class MaskEngine:
         self.brackets = self._known("}]")
         self.numeric = self._known("0123456789.eE")
         self._compiled: OrderedDict[str, Matcher] = OrderedDict()
+        self._lengths: dict[str, int] = {}
+        self._lock = threading.Lock()  # of these two; compiling goes on without it
 
     def matcher(self, constraint: Constraint) -> Matcher:
         """A fresh matcher at the beginning of `constraint`; compiled once, then copied.
 
         Raises `ConstraintError` for a grammar that cannot be compiled, also where the compiler panics.
         """
-        compiled = self._compiled.get(constraint.digest)
+        with self._lock:
+            compiled = self._compiled.get(constraint.digest)
+            if compiled is not None:
+                self._compiled.move_to_end(constraint.digest)
         if compiled is None:
             compiled = Matcher(self, self._compile(constraint), constraint.kind == "json")
             compiled.look_ahead()
-            self._compiled[constraint.digest] = compiled
-            if len(self._compiled) > COMPILED:
-                self._compiled.popitem(last=False)
+            with self._lock:
+                self._keep(constraint, compiled)
         return compiled.fork()
+
+    def _keep(self, constraint: Constraint, compiled: Matcher) -> None:
+        """Remember the last ones used, as many as may be; the newest in any case."""
+        self._compiled[constraint.digest] = compiled
+        self._compiled.move_to_end(constraint.digest)
+        self._lengths[constraint.digest] = len(constraint.grammar)
+        while len(self._compiled) > 1 and (
+            len(self._compiled) > COMPILED or sum(self._lengths.values()) > COMPILED_TEXT
+        ):
+            oldest, _ = self._compiled.popitem(last=False)
+            del self._lengths[oldest]
 
     def knows(self, constraint: Constraint) -> bool:
         """Whether a matcher for `constraint` costs no compiling."""

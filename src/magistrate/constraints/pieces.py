@@ -32,7 +32,7 @@ _PLAIN = 3  # the group of white space after anything else, which ends a sentenc
 _LINE_END = frozenset("\r\n")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def edges(text: str, unit: Unit) -> tuple[int, ...]:
     """The places of `text` between two pieces, both ends included: rising offsets into its characters."""
     found = {0, len(text)}

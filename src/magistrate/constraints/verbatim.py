@@ -46,7 +46,7 @@ def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most:
     return lines
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _chunks(text: str, unit: Unit) -> str:
     return json.dumps({"substring_chunks": [escape(piece) for piece in pieces(text, unit)]})
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from magistrate.bench import workload
 from magistrate.bench.contender import Item, Measured, Weights
+from magistrate.bench.in_flight import answered
 from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Choice, Generation, Likelihood, Option, Sampling
 from magistrate.engines.catalog import describe
@@ -172,20 +173,7 @@ class Magistrate:
     def _all(
         self, items: Sequence[Asked], in_flight: int, answer: Callable[[Asked], Awaitable[T]]
     ) -> tuple[float, list[T]]:
-        """Every item answered, `in_flight` at once, in order, and the seconds it took."""
-
-        async def run() -> tuple[float, list[T]]:
-            places = asyncio.Semaphore(in_flight)
-
-            async def one(item: Asked) -> T:
-                async with places:
-                    return await answer(item)
-
-            start = time.perf_counter()
-            answers = await asyncio.gather(*map(one, items))
-            return time.perf_counter() - start, answers
-
-        return self._runner.run(run())
+        return self._runner.run(answered(items, in_flight, answer))
 
 
 def _tokens(written: Sequence[Generation | InvalidOutput]) -> int:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 from magistrate.bench import workload
 from magistrate.bench.contender import Item, Measured, Weights
+from magistrate.bench.in_flight import answered
 from magistrate.errors import EngineError
 
 T = TypeVar("T")
@@ -197,17 +197,4 @@ class PhoenixXllamacpp:
     def _all(
         self, items: Sequence[T], in_flight: int, answer: Callable[[T], Awaitable[Any]]
     ) -> tuple[float, list[Any]]:
-        """Every item answered, `in_flight` at once, in order, and the seconds it took."""
-
-        async def run() -> tuple[float, list[Any]]:
-            places = asyncio.Semaphore(in_flight)
-
-            async def one(item: T) -> Any:
-                async with places:
-                    return await answer(item)
-
-            start = time.perf_counter()
-            answers = await asyncio.gather(*map(one, items))
-            return time.perf_counter() - start, answers
-
-        return self._runner.run(run())
+        return self._runner.run(answered(items, in_flight, answer))
