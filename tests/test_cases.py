@@ -173,6 +173,12 @@ def test_unique_items_come_in_any_order(bounds: dict[str, int], count: int) -> N
     assert agrees(inside, [{"s": each} for each in lists]) == count
 
 
+def test_unique_items_hold_to_all_that_is_said_of_them() -> None:
+    tens = {"type": "integer", "minimum": 0, "maximum": 20, "multipleOf": 10}
+    shape = {"type": "array", "items": tens, "uniqueItems": True, "maxItems": 2}
+    assert agrees(shape, [[], [0], [5], [10, 20], [20, 10], [10, 10], [0, 10, 20]]) == 4
+
+
 def test_a_set_of_literals_and_a_map_over_them() -> None:
     class Marks(BaseModel):
         kinds: set[Literal["x", "y"]]

@@ -11,6 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from magistrate.constraints.disjoint import check_one_of
+from magistrate.constraints.nodes import (
+    Node,
+    Unsplittable,
+    absent,
+    common_types,
+    has_room,
+    is_only,
+    is_whole,
+    listed_by_type,
+    may_be,
+    present,
+    replaced,
+    untyped,
+)
 from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, resolve
 from magistrate.errors import ConstraintError
 
@@ -23,9 +37,6 @@ CONDITIONS = {
     "dependentSchemas": "write the cases as branches of anyOf",
 }
 MOST_CASES = 64
-MOST_VALUES = 1000  # integers of a range that are listed so that some of them can be left out
-
-Node = Mapping[str, Any]
 
 _SILENT = {"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 _LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"}
@@ -41,10 +52,6 @@ _OPPOSITE: Mapping[str, tuple[str, str, int]] = {
     "minItems": ("array", "maxItems", -1),
     "maxItems": ("array", "minItems", 1),
 }
-
-
-class _Unsplittable(Exception):
-    """No list of cases says the same."""
 
 
 def written_out(schema: Node) -> dict[str, Any]:
@@ -83,7 +90,7 @@ class _Cases:
             return inside
         try:
             split = self.split(inside)
-        except _Unsplittable:
+        except Unsplittable:
             keyword = next((keyword for keyword in CONDITIONS if keyword in inside), "allOf")
             advice = CONDITIONS.get(keyword, CONDITIONS["if"])
             raise ConstraintError(
@@ -111,7 +118,7 @@ class _Cases:
                 for other in node["oneOf"][:index] + node["oneOf"][index + 1 :]:
                     cases = self.every(cases, self.without, other)
                 found += cases
-        except _Unsplittable:
+        except Unsplittable:
             return node
         rest = {keyword: value for keyword, value in node.items() if keyword != "oneOf"}
         return rest | ({"anyOf": list(found)} if found else {"enum": []})
@@ -144,13 +151,13 @@ class _Cases:
         """What `step(case, *given)` makes of every case, together."""
         found = [each for case in cases for each in step(case, *given)]
         if len(found) > MOST_CASES:
-            raise _Unsplittable
+            raise Unsplittable
         return found
 
     def applied(self, node: Node, condition: Node) -> list[Node]:
         """The cases of `node` under conditions that stand beside each other."""
         if condition.keys() - CONDITIONS.keys() - _SILENT:
-            raise _Unsplittable
+            raise Unsplittable
         cases = [node]
         if "not" in condition:
             cases = self.every(cases, self.without, condition["not"])
@@ -190,7 +197,7 @@ class _Cases:
                     {"enum": values}, {k: v for k, v in other.items() if k != keyword}, True, node
                 )
             if keyword == "type":
-                types = _common(node.get("type"), value)
+                types = common_types(node.get("type"), value)
                 if not types:
                     return []
                 merged["type"] = types
@@ -204,13 +211,13 @@ class _Cases:
             elif keyword == "not":
                 later.append((self.without, value))
             elif keyword in node or keyword not in ("pattern", "format", "items", "multipleOf"):
-                raise _Unsplittable
+                raise Unsplittable
             else:
                 merged[keyword] = value
         cases: list[Node] = [merged]
         for step, value in later:
             cases = self.every(cases, step, value)
-        return [case for case in cases if _whole(case) and _has_room(case)]
+        return [case for case in cases if is_whole(case) and has_room(case)]
 
     def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
         """Cases of an object whose properties must also hold to these."""
@@ -225,10 +232,10 @@ class _Cases:
         if name not in known:
             if node.get("additionalProperties", True) is False or child is False:
                 return [node]  # it cannot stand there anyway
-            return [_replaced(node, name, child)]
+            return [replaced(node, name, child)]
         branches = self.both(known[name], child)
-        absent = [] if name in node.get("required", ()) else [_absent(node, name)]
-        return [_replaced(node, name, branch) for branch in branches] or absent
+        left_out = [] if name in node.get("required", ()) else [absent(node, name)]
+        return [replaced(node, name, branch) for branch in branches] or left_out
 
     # --- and not --------------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class _Cases:
         if other is False:
             return [node]
         node, other = self.followed(node), self.followed(other)
-        if "enum" in node or "const" in node or (listed := _listed(node)) is not None:
+        if "enum" in node or "const" in node or (listed := listed_by_type(node)) is not None:
             return self.kept(
                 node if "enum" in node or "const" in node else {"enum": listed}, other, False, node
             )
@@ -248,33 +255,33 @@ class _Cases:
             if keyword in _SILENT:
                 continue
             if keyword == "type":
-                found += _untyped(node, value)
+                found += untyped(node, value)
             elif keyword in ("enum", "const"):
                 values = value if keyword == "enum" else [value]
-                if any(_may_be(node, each) for each in values):
-                    raise _Unsplittable
+                if any(may_be(node, each) for each in values):
+                    raise Unsplittable
                 return [node]
             elif keyword == "required":
                 for name in value:
                     if name not in node.get("properties", {}):
                         return [node] if "properties" in node else self.refuse()
                     if name not in node.get("required", ()):
-                        found.append(_absent(node, name))
+                        found.append(absent(node, name))
             elif keyword == "properties":
                 for name, child in value.items():
                     known = node.get("properties", {}).get(name)
                     if known is None and node.get("additionalProperties", True) is False:
                         continue  # it cannot stand there, so it breaks nothing
                     if known is None:
-                        raise _Unsplittable
+                        raise Unsplittable
                     found += [
-                        _present(_replaced(node, name, branch), name) for branch in self.without(known, child)
+                        present(replaced(node, name, branch), name) for branch in self.without(known, child)
                     ]
             elif keyword == "additionalProperties":
                 known = node.get("properties", {}).keys()
                 closed = value is False and node.get(keyword) is False
                 if not closed or known - other.get("properties", {}).keys():
-                    raise _Unsplittable
+                    raise Unsplittable
             elif keyword == "anyOf":
                 cases: list[Node] = [node]
                 for branch in value:
@@ -286,15 +293,15 @@ class _Cases:
                 found += self.both(node, value)
             elif keyword in _OPPOSITE:
                 kind, opposite, step = _OPPOSITE[keyword]
-                if not _only(node, kind):
-                    raise _Unsplittable
+                if not is_only(node, kind):
+                    raise Unsplittable
                 found += self.both(node, {opposite: value + step})
             else:
-                raise _Unsplittable
+                raise Unsplittable
         return found
 
     def refuse(self) -> list[Node]:
-        raise _Unsplittable
+        raise Unsplittable
 
     def kept(self, fixed: Node, other: Node, wanted: bool, node: Node | None = None) -> list[Node]:
         """The listed values that hold (`wanted`) or do not hold to `other`, and hold to `node`."""
@@ -310,119 +317,14 @@ class _Cases:
         """`node`, or what it refers to where it is a bare reference."""
         for _ in range(50):
             if not isinstance(node, Mapping):
-                raise _Unsplittable
+                raise Unsplittable
             if "$ref" not in node:
                 return node
             if node.keys() - {"$ref"} - _SILENT:
-                raise _Unsplittable
+                raise Unsplittable
             node = resolve(self.root, node["$ref"])
-        raise _Unsplittable
+        raise Unsplittable
 
 
 def _conditional(parts: Any) -> bool:
     return any(isinstance(part, Mapping) and part.keys() & CONDITIONS.keys() for part in parts)
-
-
-def _replaced(node: Node, name: str, child: Any) -> Node:
-    return {**node, "properties": {**node.get("properties", {}), name: child}}
-
-
-def _present(node: Node, name: str) -> Node:
-    return {**node, "required": [*dict.fromkeys([*node.get("required", ()), name])]}
-
-
-def _absent(node: Node, name: str) -> Node:
-    kept = {key: value for key, value in node["properties"].items() if key != name}
-    return {**node, "properties": kept, "additionalProperties": False}
-
-
-def _whole(node: Node) -> bool:
-    """Whether every required property may stand there."""
-    missing = set(node.get("required", ())) - node.get("properties", {}).keys()
-    if missing and "properties" not in node:
-        raise _Unsplittable
-    return not missing
-
-
-def _has_room(node: Node) -> bool:
-    """Whether the bounds of `node` leave anything between them."""
-    pairs = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-    if any(low in node and high in node and node[low] > node[high] for low, high in pairs):
-        return False
-    strict = (
-        ("exclusiveMinimum", "maximum"),
-        ("minimum", "exclusiveMaximum"),
-        ("exclusiveMinimum", "exclusiveMaximum"),
-    )
-    return not any(low in node and high in node and node[low] >= node[high] for low, high in strict)
-
-
-def _types(value: Any) -> list[str] | None:
-    return [value] if isinstance(value, str) else value
-
-
-def _only(node: Node, kind: str) -> bool:
-    """Whether every value that `node` allows is of that type."""
-    types = _types(node.get("type"))
-    return bool(types) and all(
-        name == kind or (kind == "number" and name == "integer") for name in types or ()
-    )
-
-
-def _common(one: Any, other: Any) -> list[str] | str | None:
-    mine, others = _types(one), _types(other) or []
-    if mine is None:
-        return others
-    found = [name for name in mine if name in others or (name == "integer" and "number" in others)]
-    found += ["integer"] if "number" in mine and "integer" in others and "number" not in others else []
-    return found[0] if len(found) == 1 else found
-
-
-def _untyped(node: Node, value: Any) -> list[Node]:
-    types, gone = _types(node.get("type")), _types(value) or []
-    if types is None or ("number" in types and "integer" in gone and "number" not in gone):
-        raise _Unsplittable
-    left = [name for name in types if name not in gone and not (name == "integer" and "number" in gone)]
-    return [{**node, "type": left[0] if len(left) == 1 else left}] if left else []
-
-
-def listed(node: Any, root: Node) -> list[Any] | None:
-    """All values that `node` allows, where they are few and `node` says so by itself; None otherwise."""
-    for _ in range(50):
-        if not isinstance(node, Mapping) or "$ref" not in node:
-            break
-        node = resolve(root, node["$ref"])
-    if not isinstance(node, Mapping) or node.keys() & {"anyOf", "oneOf", "allOf", "$ref"}:
-        return None
-    if "enum" in node or "const" in node:
-        from magistrate.constraints.validation import plain_validator
-
-        valid = plain_validator(root, node).is_valid
-        return [value for value in node.get("enum", [node.get("const")]) if valid(value)]
-    return _listed(node)
-
-
-def _listed(node: Node) -> list[Any] | None:
-    """All values of a node that allows few by its type."""
-    types = _types(node.get("type")) or ["string"]
-    found: list[Any] = []
-    for name in types:
-        if name == "boolean":
-            found += [True, False]
-        elif name == "null":
-            found.append(None)
-        elif name == "integer" and {"minimum", "maximum"} <= node.keys():
-            first, last = node["minimum"], node["maximum"]
-            if last - first > MOST_VALUES:
-                return None
-            found += range(int(-(-first // 1)), int(last // 1) + 1)
-        else:
-            return None
-    return found
-
-
-def _may_be(node: Node, value: Any) -> bool:
-    names = {bool: "boolean", str: "string", dict: "object", list: "array", type(None): "null"}
-    name = names.get(type(value), "number")
-    types = _types(node.get("type"))
-    return types is None or name in types or (name == "number" and "integer" in types)

@@ -15,10 +15,10 @@ from itertools import count, takewhile
 from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
-from magistrate.constraints.cases import listed
 from magistrate.constraints.embedded import embedded
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
+from magistrate.constraints.nodes import listed
 from magistrate.constraints.numbers import NUMERIC, on_grid
 from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, resolve, walk
 from magistrate.constraints.quote import Texts, quote_of, several

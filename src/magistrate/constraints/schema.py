@@ -14,11 +14,11 @@ from typing import Any
 
 from magistrate.constraints.bytewise import compile_grammar
 from magistrate.constraints.cases import CONDITIONS as CONDITIONAL
-from magistrate.constraints.cases import listed
 from magistrate.constraints.disjoint import check_one_of
 from magistrate.constraints.embedded import embedded
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
+from magistrate.constraints.nodes import listed
 from magistrate.constraints.numbers import on_grid
 from magistrate.constraints.pointers import (
     LISTS,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.constraints.bounds import closes_objects
-from magistrate.constraints.cases import listed
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK
+from magistrate.constraints.nodes import listed
 from magistrate.constraints.numbers import DECIMALS, DIGITS
 from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve
 from magistrate.constraints.quote import quote_of, several
