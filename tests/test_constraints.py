@@ -237,6 +237,19 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
         ({"const": "\ud800"}, "#", "JSON"),
         ({"type": "array", "items": 3}, "#/items", "object"),
         (
+            {"anyOf": [{"type": "null"}, {"type": "string", "minLength": 5, "maxLength": 3}]},
+            "#/anyOf/1/minLength",
+            "minLength 5 and maxLength 3 leave nothing",
+        ),
+        ({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1}, "#/minItems", "nothing"),
+        ({"type": "string", "enum": [1, 2]}, "#/enum", "nothing that type beside it allows"),
+        ({"type": "integer", "const": "a"}, "#/const", "nothing that type beside it allows"),
+        (
+            {"type": "array", "prefixItems": [{"type": "null"}], "items": False, "minItems": 2},
+            "#/minItems",
+            "more than the 1 items",
+        ),
+        (
             {"type": "array", "items": {"type": "string", "maxLength": 3}, "uniqueItems": True},
             "#/uniqueItems",
             "give items an enum",
@@ -316,7 +329,7 @@ def test_annotations_change_nothing() -> None:
 def test_a_grammar_that_does_not_compile_is_a_constraint_error() -> None:
     for rule in (
         constraint(Lark("start: (")),
-        constraint({"type": "string", "minLength": 3, "maxLength": 2}),
+        constraint({"type": "string", "pattern": "^a$", "minLength": 3, "maxLength": 4}),
     ):
         with pytest.raises(ConstraintError, match="cannot be compiled"):
             compile_check(rule)

@@ -16,7 +16,7 @@ from magistrate.constraints.nodes import (
     Unsplittable,
     absent,
     common_types,
-    has_room,
+    crossed,
     is_only,
     is_whole,
     listed_by_type,
@@ -217,7 +217,7 @@ class _Cases:
         cases: list[Node] = [merged]
         for step, value in later:
             cases = self.every(cases, step, value)
-        return [case for case in cases if is_whole(case) and has_room(case)]
+        return [case for case in cases if is_whole(case) and crossed(case) is None]
 
     def narrowed(self, node: Node, properties: Mapping[str, Any]) -> list[Node]:
         """Cases of an object whose properties must also hold to these."""

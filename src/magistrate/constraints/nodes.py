@@ -40,17 +40,24 @@ def is_whole(node: Node) -> bool:
     return not missing
 
 
-def has_room(node: Node) -> bool:
-    """Whether the bounds of `node` leave anything between them."""
-    pairs = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-    if any(low in node and high in node and node[low] > node[high] for low, high in pairs):
-        return False
-    strict = (
-        ("exclusiveMinimum", "maximum"),
-        ("minimum", "exclusiveMaximum"),
-        ("exclusiveMinimum", "exclusiveMaximum"),
-    )
-    return not any(low in node and high in node and node[low] >= node[high] for low, high in strict)
+PAIRS = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("exclusiveMinimum", "maximum"),
+    ("minimum", "exclusiveMaximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+)
+
+
+def crossed(node: Node) -> tuple[str, str] | None:
+    """A lower and an upper bound of `node` that leave nothing between them; None where there are none."""
+    for low, high in PAIRS:
+        if low in node and high in node:
+            strict = low.startswith("exclusive") or high.startswith("exclusive")
+            if node[low] > node[high] or (strict and node[low] == node[high]):
+                return low, high
+    return None
 
 
 def types_of(value: Any) -> list[str] | None:

@@ -18,7 +18,7 @@ from magistrate.constraints.disjoint import check_one_of
 from magistrate.constraints.embedded import embedded
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
-from magistrate.constraints.nodes import listed
+from magistrate.constraints.nodes import crossed, listed
 from magistrate.constraints.numbers import on_grid
 from magistrate.constraints.pointers import (
     LISTS,
@@ -146,6 +146,7 @@ def check_writable(schema: Mapping[str, Any]) -> None:
         if node is True or not node.keys() & _ASSERTING:
             raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
+        _check_contradictions(node, path, schema)
         _check_details(node, path, schema)
 
 
@@ -223,6 +224,23 @@ def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any])
     for keyword in ("enum", "const"):
         for value in node["enum"] if keyword == "enum" and keyword in node else [node.get(keyword)]:
             _check_fixed(value, pointer_to(*path, keyword))
+
+
+def _check_contradictions(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
+    """Whether the keywords of one node leave anything; what only the compiler sees it says itself."""
+    if (bounds := crossed(node)) is not None:
+        low, high = bounds
+        message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
+        raise ConstraintError(message, pointer_to(*path, low))
+    for keyword in ("enum", "const"):
+        if keyword in node and node.keys() & _ASSERTING != {keyword} and listed(node, root) == []:
+            beside = sorted(node.keys() & _ASSERTING - {keyword})
+            message = f"{keyword} lists nothing that {', '.join(beside)} beside it allows"
+            raise ConstraintError(message, pointer_to(*path, keyword))
+    places = len(node.get("prefixItems", ()))
+    if node.get("items") is False and node.get("minItems", 0) > places:
+        message = f"minItems {node['minItems']} is more than the {places} items that are described"
+        raise ConstraintError(message, pointer_to(*path, "minItems"))
 
 
 def _check_reference(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
