@@ -333,6 +333,11 @@ def test_a_schema_that_refers_to_its_root_is_unrolled() -> None:
             ['{"b":true}'],
         ),
         (
+            {"type": "object", "properties": {"a": False, "b": {"anyOf": [False, {"type": "null"}]}}},
+            ["{}", '{"b":null}'],
+            ['{"a":null}', '{"b":1}'],
+        ),
+        (
             {
                 "type": "object",
                 "properties": {"a": {"type": "null"}, "b": {"$ref": "#/properties/a"}},

@@ -9,7 +9,7 @@ from magistrate.constraints.pointers import CONDITIONS, LISTS, MAPS, reference_p
 
 DEFINITIONS = ("$defs", "definitions")
 
-_HOLDING = ("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems")
+_HOLDING = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 _BESIDE = {
     "$ref",
     "allOf",
@@ -26,8 +26,9 @@ Node = Mapping[str, Any]
 
 
 def modern(schema: Node) -> dict[str, Any]:
-    """`schema` with `items` lists as `prefixItems`, `dependencies` by their newer names, and `$defs` for what
-    a `$ref` finds by `$anchor` or elsewhere. What is not understood is left as it is."""
+    """`schema` with `items` lists as `prefixItems`, `dependencies` by their newer names, `{}` for `true`, no
+    properties and branches that are `false`, and `$defs` for what a `$ref` finds by `$anchor` or elsewhere.
+    What is not understood is left as it is."""
     written: dict[str, Any] = _spelled(schema)
     anchors = {}
     for node in _nodes(written):
@@ -60,7 +61,7 @@ def modern(schema: Node) -> dict[str, Any]:
 
 def _spelled(node: Any) -> Any:
     if not isinstance(node, Mapping):
-        return node
+        return {} if node is True else node
     written: dict[str, Any] = {}
     for keyword, value in node.items():
         if keyword in (*MAPS, "dependentSchemas", "patternProperties") and isinstance(value, Mapping):
@@ -77,9 +78,12 @@ def _spelled(node: Any) -> Any:
             written |= {"dependentRequired": lists} if lists else {}
             written |= {"dependentSchemas": others} if others else {}
         elif keyword in LISTS and isinstance(value, list):
-            written[keyword] = [_spelled(child) for child in value]
-        elif keyword in (*_HOLDING, *CONDITIONS):
+            kept = [child for child in value if child is not False or keyword not in ("anyOf", "oneOf")]
+            written[keyword] = [_spelled(child) for child in kept or value]
+        elif keyword == "items":
             written[keyword] = _spelled(value)
+        elif keyword in (*_HOLDING, *CONDITIONS):
+            written[keyword] = value if isinstance(value, bool) else _spelled(value)
         else:
             written[keyword] = value
     return _closed(written)
@@ -91,6 +95,10 @@ def _closed(node: dict[str, Any]) -> dict[str, Any]:
         for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
             if isinstance(node.get(old), bool) and node.pop(old) is False:
                 node.setdefault(new, False)
+    properties = node.get("properties")
+    if isinstance(properties, dict) and any(child is False for child in properties.values()):
+        node["properties"] = {name: child for name, child in properties.items() if child is not False}
+        node["additionalProperties"] = False
     names = node.get("propertyNames")
     if isinstance(names, Mapping) and names.keys() <= {"enum", "const", "type", "title"}:
         known = names.get("enum", [names["const"]] if "const" in names else None)

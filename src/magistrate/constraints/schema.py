@@ -143,7 +143,7 @@ def check_writable(schema: Mapping[str, Any]) -> None:
         here = pointer_to(*path)
         if node is False:
             raise ConstraintError("the schema false allows nothing; leave this part out", here)
-        if node is True or not node.keys() & _ASSERTING:
+        if not path and not node.keys() & _ASSERTING:  # deeper ones only have no end
             raise ConstraintError(_EMPTY, here)
     for node, path in walk(schema):
         _check_contradictions(node, path, schema)
