@@ -159,6 +159,16 @@ def test_what_a_dialect_cannot_say_is_named() -> None:
     assert express(quoting, "lark").lost == ()
 
 
+def test_numbers_have_room_for_every_digit() -> None:
+    for bounds in ({"minimum": 5, "exclusiveMaximum": 5000}, {"exclusiveMinimum": -5000, "maximum": 5}):
+        shape = constraint({"type": "integer"} | bounds)
+        sign = "-" if "maximum" in bounds else ""
+        for dialect in ("gbnf", "regex"):
+            assert follow(grammar_of(shape, dialect), f"{sign}4999") == "valid"
+            assert follow(grammar_of(shape, dialect), f"{sign}49999") == "invalid"
+    assert express(constraint({"type": "string", "enum": ["a", 1]}), "regex").payload == '(?:"a")'
+
+
 @pytest.mark.parametrize(
     ("shape", "dialect", "says"),
     [

@@ -111,8 +111,7 @@ class Sketch:
                 "allOf cannot be written in this form; merge the schemas", pointer_to(*path)
             )
         if "enum" in node or "const" in node:
-            values = node["enum"] if "enum" in node else [node["const"]]
-            return Either(tuple(Literal(_compact(value)) for value in values))
+            return Either(tuple(Literal(_compact(value)) for value in listed(node, self.root) or ()))
         applied = [keyword for keyword in ("$ref", "anyOf", "oneOf") if keyword in node]
         if applied:
             if len(applied) > 1 or node.keys() - ANNOTATIONS - {*applied, "$defs", "definitions"}:
@@ -165,10 +164,9 @@ class Sketch:
             if keyword in node:
                 self.lose(keyword, path)
         low = node.get("minimum", node.get("exclusiveMinimum"))
-        high = max(
-            (abs(node[each]) for each in ("minimum", "maximum") if each in node), default=10**DIGITS - 1
-        )
-        natural = sequence(_NATURAL_START, repeated(_DIGIT, 0, max(len(str(int(high))) - 1, 0)))
+        high = node.get("maximum", node.get("exclusiveMaximum"))
+        largest = 10**DIGITS - 1 if low is None or high is None else max(abs(low), abs(high))
+        natural = sequence(_NATURAL_START, repeated(_DIGIT, 0, len(str(int(largest))) - 1))
         parts: list[Shape] = [Either((Literal("0"), natural))]
         if low is None or low < 0:
             parts.insert(0, repeated(Literal("-"), 0, 1))

@@ -48,7 +48,7 @@ def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most:
 
 @lru_cache(maxsize=16)
 def _chunks(text: str, unit: Unit) -> str:
-    return json.dumps({"substring_chunks": [escape(piece) for piece in pieces(text, unit)]})
+    return json.dumps({"substring_chunks": list(map(escape, pieces(text, unit)))}, ensure_ascii=False)
 
 
 def _shape(least: int, most: int | None) -> str:
