@@ -34,7 +34,7 @@ class Constraint:
     """
 
     kind: Kind
-    grammar: str
+    grammar: str = field(repr=False)
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
     build: Callable[[str, Texts], Any] | None = field(default=None, compare=False, repr=False)
     name: str = "constraint"
