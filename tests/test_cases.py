@@ -72,6 +72,8 @@ parts = st.one_of(
             {"properties": {"n": {"not": {"const": 1}}}},
             {"properties": {"flag": {"const": True}, "n": {"const": 0}}},
             {"properties": {"note": False}},
+            {"properties": {"kind": True, "n": True}, "additionalProperties": False},
+            {"properties": {"kind": {"const": "x"}}, "additionalProperties": True},
             {"anyOf": [{"required": ["note"]}, {"properties": {"flag": {"const": False}}}]},
             {"type": "object"},
             True,
@@ -80,7 +82,7 @@ parts = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     required=names,
     condition=st.one_of(
@@ -148,6 +150,17 @@ def test_common_conditions_are_held_to(schema: dict[str, Any], count: int) -> No
         (
             {"type": "array", "items": {"type": "null"}, "maxItems": 3, "not": {"minItems": 2}},
             [[], [None], [None] * 2],
+        ),
+        (
+            {
+                "type": "array",
+                "prefixItems": [{"type": "null"}],
+                "items": {"type": "boolean"},
+                "maxItems": 2,
+                "if": {"minItems": 2},
+                "then": {"minItems": 2},
+            },
+            [[], [None], [True], [None, True]],
         ),
         (
             {"type": "string", "maxLength": 2, "if": {"type": "string"}, "then": {"minLength": 2}},
@@ -220,6 +233,13 @@ def test_branches_that_overlap_are_taken_apart(schema: dict[str, Any], instances
 def test_conditions_that_stand_in_the_way_of_nothing_are_dropped(keyword: str) -> None:
     value: Any = {"not": False, "dependentRequired": {}, "dependentSchemas": {}}.get(keyword, True)
     agrees({"type": "boolean", keyword: value}, [True, False, None])
+
+
+def test_a_part_among_others_is_not_closed() -> None:
+    """It forbids what it forbids and nothing else, so it cannot be written as one that names all there is."""
+    schema = {"allOf": [closed([]), {"type": "object", "properties": {"note": {"type": "null"}, "n": False}}]}
+    with pytest.raises(ConstraintError, match="allows nothing"):
+        constraint(schema)
 
 
 def test_too_many_cases_are_an_error() -> None:

@@ -7,7 +7,7 @@ into schemas without, which together allow exactly what it allows: {kind: a or b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from magistrate.constraints.disjoint import check_one_of
@@ -189,7 +189,14 @@ class _Cases:
         merged = dict(node)
         later: list[tuple[Callable[..., Sequence[Node]], Any]] = []
         for keyword, value in other.items():
-            if keyword in _SILENT or merged.get(keyword) == value:
+            if keyword in _SILENT:
+                continue
+            if keyword == "additionalProperties":
+                later.append((self.only, (value, other.get("properties", {}).keys())))
+                continue
+            if merged.get(keyword) == value and (
+                keyword != "items" or "prefixItems" not in {**node, **other}
+            ):
                 continue
             if keyword in ("enum", "const"):
                 values = value if keyword == "enum" else [value]
@@ -225,6 +232,19 @@ class _Cases:
         for name, child in properties.items():
             cases = self.every(cases, self.property, name, child)
         return cases
+
+    def only(self, node: Node, named: tuple[Any, Collection[str]]) -> list[Node]:
+        """Cases of an object that may have further properties than the named ones, or (`False`) may not."""
+        further, names = named
+        if further is False:
+            for name in node.get("properties", {}).keys() - names:
+                if name in node.get("required", ()):
+                    return []
+                node = absent(node, name)
+            return [{**node, "additionalProperties": False}]
+        if further not in (True, {}):
+            raise Unsplittable
+        return [node]
 
     def property(self, node: Node, name: str, child: Any) -> list[Node]:
         """Cases of an object one of whose properties must also hold to `child`, if it is there."""

@@ -9,6 +9,7 @@ from magistrate.constraints.pointers import CONDITIONS, LISTS, MAPS, reference_p
 
 DEFINITIONS = ("$defs", "definitions")
 
+_SAYING_NOTHING = {"$defs", "definitions", "$schema", "$id", "title", "description", "$comment", "default"}
 _HOLDING = ("additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 _BESIDE = {
     "$ref",
@@ -59,44 +60,52 @@ def modern(schema: Node) -> dict[str, Any]:
     return written
 
 
-def _spelled(node: Any) -> Any:
+def _spelled(node: Any, among: bool = False) -> Any:
+    """`node` in the newest spelling; `among`: it is a condition, or one of several schemas for a place."""
     if not isinstance(node, Mapping):
         return {} if node is True else node
     written: dict[str, Any] = {}
     for keyword, value in node.items():
         if keyword in (*MAPS, "dependentSchemas", "patternProperties") and isinstance(value, Mapping):
-            written[keyword] = {name: _spelled(child) for name, child in value.items()}
+            inside = among or keyword == "dependentSchemas"
+            written[keyword] = {name: _spelled(child, inside) for name, child in value.items()}
         elif keyword == "items" and isinstance(value, list):
-            written["prefixItems"] = [_spelled(child) for child in value]
+            written["prefixItems"] = [_spelled(child, among) for child in value]
             if "additionalItems" in node:
-                written["items"] = _spelled(node["additionalItems"])
+                written["items"] = _spelled(node["additionalItems"], among)
         elif keyword == "additionalItems" and isinstance(node.get("items"), list):
             continue
         elif keyword == "dependencies" and isinstance(value, Mapping):
             lists = {name: each for name, each in value.items() if isinstance(each, list)}
-            others = {name: _spelled(each) for name, each in value.items() if not isinstance(each, list)}
+            others = {
+                name: _spelled(each, True) for name, each in value.items() if not isinstance(each, list)
+            }
             written |= {"dependentRequired": lists} if lists else {}
             written |= {"dependentSchemas": others} if others else {}
         elif keyword in LISTS and isinstance(value, list):
             kept = [child for child in value if child is not False or keyword not in ("anyOf", "oneOf")]
-            written[keyword] = [_spelled(child) for child in kept or value]
+            beside = keyword == "allOf" or bool(node.keys() - {keyword} - _SAYING_NOTHING)
+            written[keyword] = [
+                _spelled(child, among or (beside and keyword != "prefixItems")) for child in kept or value
+            ]
         elif keyword == "items":
-            written[keyword] = _spelled(value)
+            written[keyword] = _spelled(value, among)
         elif keyword in (*_HOLDING, *CONDITIONS):
-            written[keyword] = value if isinstance(value, bool) else _spelled(value)
+            inside = among or keyword in CONDITIONS
+            written[keyword] = value if isinstance(value, bool) else _spelled(value, inside)
         else:
             written[keyword] = value
-    return _closed(written)
+    return _closed(written, among)
 
 
-def _closed(node: dict[str, Any]) -> dict[str, Any]:
+def _closed(node: dict[str, Any], among: bool) -> dict[str, Any]:
     """A node whose keywords about further parts are those that are known here, where they say the same."""
     if not node.keys() & _BESIDE:  # else what a schema beside this one describes counts too
         for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
             if isinstance(node.get(old), bool) and node.pop(old) is False:
                 node.setdefault(new, False)
     properties = node.get("properties")
-    if isinstance(properties, dict) and any(child is False for child in properties.values()):
+    if not among and isinstance(properties, dict) and any(each is False for each in properties.values()):
         node["properties"] = {name: child for name, child in properties.items() if child is not False}
         node["additionalProperties"] = False
     names = node.get("propertyNames")
