@@ -67,7 +67,7 @@ def _spelled(node: Any, among: bool = False) -> Any:
     written: dict[str, Any] = {}
     for keyword, value in node.items():
         if keyword in (*MAPS, "dependentSchemas", "patternProperties") and isinstance(value, Mapping):
-            inside = among or keyword == "dependentSchemas"
+            inside = among or keyword not in ("properties", "patternProperties")
             written[keyword] = {name: _spelled(child, inside) for name, child in value.items()}
         elif keyword == "items" and isinstance(value, list):
             written["prefixItems"] = [_spelled(child, among) for child in value]
