@@ -345,7 +345,7 @@ DIALECTS = {
 
 @pytest.mark.parametrize("split", DIALECTS)
 def test_the_schema_suite_agrees(split: str) -> None:
-    """Every text of every draft, optional ones too; of valid ones all prefixes, of long ones some."""
+    """Every text of every draft, optional ones too; of valid ones all prefixes."""
     for row in data("json_schema_test_suite"):
         if row["split"] != split:
             continue
@@ -362,7 +362,7 @@ def test_the_schema_suite_agrees(split: str) -> None:
             continue
         assert check(text + " ", schema) == ("valid" if expected else "invalid"), row["id"]
         if expected:
-            ends = range(len(text)) if len(text) < 200 else range(0, len(text), 17)
+            ends = range(len(text))
             assert "invalid" not in {check(text[:end], schema) for end in ends}, row["id"]
 
 
