@@ -354,7 +354,6 @@ def test_the_embedded_model_quotes_verbatim(engine: LocalEngine) -> None:
 
 
 def test_fifty_thousand_tokens_can_be_quoted_from(desk: Desk) -> None:
-    """About a third of a second and 60 megabytes on the machine where it was written."""
     words = " ".join(sample.output for sample in load("quickstart")).split()
     text = " ".join(f"{word} {number}" for number, word in enumerate(words * 8))[:230_000]
     assert len(desk.chat.encode(text).tokens) > 50_000

@@ -283,8 +283,10 @@ class _Cases:
                 return [node]
             elif keyword == "required":
                 for name in value:
-                    if name not in node.get("properties", {}):
-                        return [node] if "properties" in node else self.refuse()
+                    if "properties" not in node:
+                        raise Unsplittable
+                    if name not in node["properties"]:
+                        return [node]
                     if name not in node.get("required", ()):
                         found.append(absent(node, name))
             elif keyword == "properties":
@@ -319,9 +321,6 @@ class _Cases:
             else:
                 raise Unsplittable
         return found
-
-    def refuse(self) -> list[Node]:
-        raise Unsplittable
 
     def kept(self, fixed: Node, other: Node, wanted: bool, node: Node | None = None) -> list[Node]:
         """The listed values that hold (`wanted`) or do not hold to `other`, and hold to `node`."""

@@ -92,11 +92,6 @@ class _Levels:
         return own if self.definitions[own] is not None else None
 
 
-def is_recursive(schema: Node) -> bool:
-    """Whether a definition refers to itself, directly or by way of others."""
-    return bool(_recursive(schema))
-
-
 def _recursive(root: Node) -> set[str]:
     """The references that lead back to themselves."""
     found = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
