@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from magistrate.errors import MagistrateError
     from magistrate.evaluation import Run, aevaluate, ajudge, evaluate, judge
     from magistrate.generation import agenerate, generate
-    from magistrate.judges import Faithfulness, Hallucination, Judge, JudgeInfo
+    from magistrate.judges import Candidates, Hallucination, Judge, JudgeInfo, Rubric, classifier
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
 _HOMES = {
@@ -34,20 +34,20 @@ _HOMES = {
     "magistrate.errors": ("MagistrateError",),
     "magistrate.evaluation": ("Run", "aevaluate", "ajudge", "evaluate", "judge"),
     "magistrate.generation": ("agenerate", "generate"),
-    "magistrate.judges": ("Faithfulness", "Hallucination", "Judge", "JudgeInfo"),
+    "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Abstention",
+    "Candidates",
     "Choice",
     "Claim",
     "Constraint",
     "Dataset",
     "Engine",
     "Failure",
-    "Faithfulness",
     "Generation",
     "Hallucination",
     "Judge",
@@ -58,6 +58,7 @@ __all__ = [
     "MagistrateError",
     "Option",
     "Prompt",
+    "Rubric",
     "Run",
     "Sample",
     "Sampling",
@@ -69,6 +70,7 @@ __all__ = [
     "agenerate",
     "ajudge",
     "check",
+    "classifier",
     "constraint",
     "evaluate",
     "generate",

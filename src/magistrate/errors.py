@@ -33,7 +33,11 @@ class InputError(MagistrateError):
 
 
 class SpecError(InputError):
-    """A name, an option or a file is not known."""
+    """A name, an option or a file is not known; `key` is the key of a file that is to blame, if one is."""
+
+    def __init__(self, message: str, *, key: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class DatasetError(InputError):

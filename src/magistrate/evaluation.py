@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -281,7 +280,7 @@ def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
     """What pins the figures of this judge on this engine; its options are part of the judge's name."""
     info = judge.info
     return Recipe(
-        judge=f"{_with_options(judge)}@{info.version}",
+        judge=f"{resolve.spelled(judge)}@{info.version}",
         model=engine.info.model,
         fingerprint=engine.info.fingerprint,
         prompt=info.prompt,
@@ -290,16 +289,3 @@ def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
         n=n,
         package=__version__,
     )
-
-
-def _with_options(judge: Judge) -> str:
-    """The judge's name with every option that differs from its default, however they were given."""
-    name = judge.info.name.partition(":")[0]
-    if not dataclasses.is_dataclass(judge):
-        return name
-    options = [
-        f"{field.name}={getattr(judge, field.name)}"
-        for field in dataclasses.fields(judge)
-        if field.name != "name" and getattr(judge, field.name) != field.default
-    ]
-    return f"{name}:{','.join(options)}" if options else name

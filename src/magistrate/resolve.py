@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
@@ -17,6 +18,8 @@ from magistrate.judges.base import Judge
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
 DEFAULT_JUDGE = "faithfulness"
+NOT_OPTIONS = ("name", "criterion", "form", "mapping")  # what a judge is, not how it is set
+FILE = re.compile(r"(?P<path>.+\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 
 _loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
@@ -28,30 +31,99 @@ def judge_entries() -> Mapping[str, EntryPoint]:
 
 
 def judge(spec: str | Judge) -> Judge:
-    """A judge by name, with options as in `faithfulness:prior=empty_context,explain=true`.
+    """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
 
-    A judge with options is named as it was written. Raises `SpecError` for unknown names, unknown
-    options and values of the wrong type.
+    Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
+    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. A judge with
+    options is named as it was written. Raises `SpecError` for unknown names, unknown options and values of
+    the wrong type.
     """
     if not isinstance(spec, str):
         if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
-            raise SpecError(f"a judge is a name or an object such as Faithfulness(), got {spec!r}")
+            raise SpecError(f"a judge is a name or an object such as Hallucination(), got {spec!r}")
         return spec
-    name, colon, options = spec.partition(":")
+    file = FILE.fullmatch(spec)
+    name, colon, options = file.group("path", "colon", "options") if file else spec.partition(":")
+    known = _from_file(name) if file else _installed(name)
+    if not colon:
+        return known if not isinstance(known, type) else _build(known, name, {"name": name})
+    words = [_option(spec, word) for word in split_options(options)]
+    given = dict(words)
+    if len(given) < len(words):
+        raise SpecError(f"an option is set twice in {spec!r}")
+    shown = known.info.name if not isinstance(known, type) else name
+    return _build(known, shown, {"name": f"{shown}:{options}", **given})
+
+
+def _from_file(path: str) -> Any:
+    from magistrate.judges.definitions import judge_from_file
+
+    return judge_from_file(Path(path))
+
+
+def _installed(name: str) -> Any:
+    """What an entry point names: a class of judges, or a judge."""
     known = judge_entries()
     if name not in known:
         raise SpecError(unknown("judge", name, list(known)))
     try:
-        kind = known[name].load()
+        return known[name].load()
     except (ImportError, AttributeError) as error:
         raise SpecError(f"judge {name!r} ({known[name].value}) cannot be loaded: {error}") from error
-    if not colon:
-        return _build(kind, name, {"name": name})
-    words = [_option(spec, word) for word in options.split(",")]
-    given = dict(words)
-    if len(given) < len(words):
-        raise SpecError(f"an option is set twice in {spec!r}")
-    return _build(kind, name, {"name": spec, **given})
+
+
+def split_options(text: str) -> list[str]:
+    """What stands between the commas that are in no parentheses.
+
+    >>> split_options("of=(rubric:most=2,order=quotes_first),tokens=1000")
+    ['of=(rubric:most=2,order=quotes_first)', 'tokens=1000']
+    """
+    found, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    if depth:
+        raise SpecError(f"a parenthesis is open or closed once too often in {text!r}")
+    return found
+
+
+def spelled(judge: Judge) -> str:
+    """A judge as one writes it: its name with every option that differs from its default."""
+    name = judge.info.name.partition(":")[0]
+    if not dataclasses.is_dataclass(judge):
+        return name
+    options = [
+        f"{field.name}={spell(value)}"
+        for field in settable(judge)
+        if (value := getattr(judge, field.name)) != default(field)
+    ]
+    return f"{name}:{','.join(options)}" if options else name
+
+
+def settable(judge: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of a judge that are its options."""
+    return [field for field in dataclasses.fields(judge) if field.name not in NOT_OPTIONS]
+
+
+def default(field: dataclasses.Field[Any]) -> Any:
+    """What an option is where it is not set; MISSING where it must be."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def spell(value: Any) -> str:
+    """An option's value as it is written."""
+    if hasattr(value, "judge") and hasattr(value, "info"):
+        inner = f"{spelled(value)}@{value.info.version}"
+        return f"({inner})" if ":" in inner else inner
+    if hasattr(value, "generate") and hasattr(value, "info"):
+        return f"{value.info.model}#{value.info.fingerprint[:12]}"
+    if isinstance(value, frozenset | tuple):
+        return "+".join(sorted(value) if isinstance(value, frozenset) else value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
@@ -100,17 +172,39 @@ def _option(spec: str, word: str) -> tuple[str, str]:
 
 
 def _build(kind: Any, name: str, options: Mapping[str, Any]) -> Judge:
+    """An instance of a class of judges, or a judge with some of its options changed."""
+    fields = {field.name: field for field in settable(kind)} if dataclasses.is_dataclass(kind) else {}
+    for option in options:
+        if option not in fields and option != "name":
+            raise SpecError(unknown("option", option, list(fields), of=f" of judge {name!r}"))
+    hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
+    values = {option: _value(name, option, hints[option], given) for option, given in options.items()}
+    if not isinstance(kind, type):
+        made: Judge = dataclasses.replace(kind, **values)
+        return made
+    missing = [name for name, field in fields.items() if default(field) is dataclasses.MISSING]
+    if unset := [each for each in missing if each not in values]:
+        raise SpecError(f"judge {name!r} needs an option {unset[0]!r}: {name}:{unset[0]}=…")
+    built: Judge = kind(**values)
+    return built
+
+
+def _value(name: str, option: str, hint: Any, given: Any) -> Any:
+    """An option's value of the type that its field has."""
     from pydantic import TypeAdapter, ValidationError
 
-    fields = [field.name for field in dataclasses.fields(kind)]
-    for option in options:
-        if option not in fields:
-            choices = [field for field in fields if field != "name"]
-            raise SpecError(unknown("option", option, choices, of=f" of judge {name!r}"))
+    kinds = get_args(hint) or (hint,)
+    if isinstance(given, str):
+        given = given[1:-1] if given[:1] + given[-1:] == "()" else given
+        if Judge in kinds:
+            return judge(given)
+        if Engine in kinds:
+            return engine(given)
+        if get_origin(hint) in (frozenset, tuple):
+            given = given.split("+")
     try:
-        built: Judge = TypeAdapter(kind).validate_python(dict(options))
+        return TypeAdapter(hint).validate_python(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"])
-        raise SpecError(f"judge {name!r}, option {where!r}: {first['msg']}; got {first['input']!r}") from None
-    return built
+        raise SpecError(
+            f"judge {name!r}, option {option!r}: {error.errors()[0]['msg']}; got {given!r}"
+        ) from None

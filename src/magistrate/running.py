@@ -24,6 +24,7 @@ from magistrate.errors import (
     StoreError,
 )
 from magistrate.judges.base import Judge
+from magistrate.judges.considering import considered
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
 
 Task = Callable[[Sample], Any]
@@ -68,7 +69,7 @@ async def judge_one(
     outcome: Outcome
     try:
         async with asyncio.timeout(deadline) as limit:
-            outcome = _sound(await judge.judge(sample, recorded))
+            outcome = _sound(await considered(judge, sample, recorded))
     except FATAL:
         raise
     except OverLength as error:

@@ -12,10 +12,11 @@ FAITHFUL = "faithful"
 HALLUCINATED = "hallucinated"
 
 Direction = Literal["minimize", "maximize"]
+ClaimKind = Literal["contradiction", "unsupported", "agreement"]
 FailureCode = Literal[
     "invalid_output", "rate_limited", "timeout", "engine_error", "budget", "cancelled", "task_error"
 ]
-AbstentionReason = Literal["over_length", "no_context", "uncertain"]
+AbstentionReason = Literal["over_length", "no_context", "no_output", "missing_input", "uncertain"]
 
 
 # --- what is judged -----------------------------------------------------------------------------
@@ -43,7 +44,8 @@ class Sample:
     """One text on trial (`output`) and what it must be faithful to (`context`).
 
     `label` is `faithful` or `hallucinated` where a person has decided; `spans` are offsets into
-    `output`. `output` is None only before a task has produced it.
+    `output`. `output` is None only before a task has produced it. `messages` is what was said before the
+    output in a conversation; the output may rely on it as on the context.
     """
 
     id: str
@@ -56,6 +58,11 @@ class Sample:
     label: str | None = None
     spans: tuple[Span, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All that the output may rely on: the contexts, then the text of every message."""
+        return (*self.context, *(turn.text for turn in self.messages))
 
 
 # --- what a model is asked ----------------------------------------------------------------------
@@ -155,13 +162,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement of the output, with where it stands and what speaks for or against it."""
+    """One statement of the output, with where it stands and what speaks for or against it.
 
-    kind: Literal["contradiction", "unsupported", "agreement"]
+    `context_quote` stands in `sample.sources[context_index]`; its kind says what was quoted.
+    `probability` is the engine's own of `kind`, in [0, 1], None where it had none to give.
+    """
+
+    kind: ClaimKind
     output_quote: Span
     context_quote: Span | None = None
     context_index: int | None = None
     reasoning: str = ""
+    probability: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,6 +184,10 @@ class Engine(Protocol):
     @property
     def info(self) -> EngineInfo: ...
 
+    async def count(self, prompt: Prompt) -> int:
+        """How many tokens `prompt` has; computes nothing else."""
+        ...
+
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation: ...

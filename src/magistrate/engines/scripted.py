@@ -60,6 +60,10 @@ class ScriptedEngine:
         fingerprint = hashlib.sha256(b"scripted").hexdigest()
         self.info = EngineInfo("scripted", "script", fingerprint, context_window, can)
 
+    async def count(self, prompt: Prompt) -> int:
+        """The prompt's words."""
+        return _words(prompt)
+
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:

@@ -30,20 +30,33 @@ Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 class Recorded:
     """Keeps every call as a `Step`, also one that failed. One is made for each judgement."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float] = time.perf_counter,
+        steps: list[Step] | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock
-        self.steps: list[Step] = []
+        self.steps: list[Step] = [] if steps is None else steps
 
     @property
     def info(self) -> EngineInfo:
         """The wrapped engine's."""
         return self._engine.info
 
+    def beside(self, other: Engine) -> Recorded:
+        """`other`, whose calls are kept among these steps."""
+        return Recorded(other, self._clock, self.steps)
+
     @property
     def usage(self) -> Usage:
         """What all calls so far have spent."""
         return sum((step.usage for step in self.steps), Usage())
+
+    async def count(self, prompt: Prompt) -> int:
+        """As the wrapped engine; no step."""
+        return await self._engine.count(prompt)
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
@@ -109,6 +122,13 @@ class Recorded:
             raise
         self.steps.append(Step(verb, shown, kept(answer), answer.usage, self._clock() - start))
         return answer
+
+
+def in_role(engine: Engine, other: Engine | None) -> Engine:
+    """`other`, with its calls recorded among those of `engine`; `engine` itself where there is no other."""
+    if other is None:
+        return engine
+    return engine.beside(other) if isinstance(engine, Recorded) else other
 
 
 def _wish(capture: Capture | None) -> dict[str, Capture]:

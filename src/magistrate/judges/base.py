@@ -3,35 +3,82 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.types import Direction, Outcome, Sample
+from magistrate.types import Direction, Outcome, Prompt, Sample
+
+FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
+"""The fields of a sample that a judge can read; any other name is a key of its metadata."""
+
+LISTS = ("context", "messages", "alternatives")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeInfo:
     """What a judge is, for people and for recipes.
 
-    `reads` are the fields of a sample that it looks at; `needs` what its engine must be able to do;
-    `prompt` and `constraint` are digests of what it asks with.
+    `reads` are the fields of a sample that it looks at, `requires` those of them without which it abstains;
+    `needs` what its engine must be able to do; `kind` says whether a model decides or only code. `long` says
+    what it does with a sample that does not fit the model. `prompt` and `constraint` are digests of what it
+    asks with.
     """
 
     name: str
-    version: int
-    summary: str
-    labels: tuple[str, ...]
-    direction: Direction
-    reads: tuple[str, ...]
-    needs: frozenset[Capability]
-    prompt: str
-    constraint: str
+    version: int = 1
+    summary: str = ""
+    labels: tuple[str, ...] = ()
+    direction: Direction = "minimize"
+    reads: tuple[str, ...] = ("input", "context", "output")
+    requires: tuple[str, ...] = ("output",)
+    needs: frozenset[Capability] = frozenset()
+    kind: Literal["llm", "code"] = "llm"
+    long: str = "refuse"
+    prompt: str = ""
+    constraint: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "kind": self.kind,
+            "direction": self.direction,
+            "labels": list(self.labels),
+            "input_schema": {
+                "type": "object",
+                "properties": {name: dict(_schema(name)) for name in self.reads},
+                "required": list(self.requires),
+            },
+        }
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string"}} if name in LISTS else {"type": "string"}
 
 
 class Judge(Protocol):
-    """Decides on one sample with one engine. What it raises becomes a `Failure`, never a label."""
+    """Decides on one sample with one engine. What it raises becomes a `Failure`, never a label.
+
+    A judge may have a second method, `plan(sample)`, that answers the `Call`s that the sample can take:
+    then one that does not fit the model is known before anything is spent.
+    """
 
     @property
     def info(self) -> JudgeInfo: ...
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One engine call that a judge may make: at most so much is asked and, in tokens, answered.
+
+    `extra` are tokens at most that the prompt is longer than shown, where it will hold what is not written
+    yet; `engine` is None for the run's engine.
+    """
+
+    prompt: Prompt
+    answer: int = 1
+    extra: int = 0
+    engine: Engine | None = None

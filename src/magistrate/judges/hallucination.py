@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import fields_of
 from magistrate.judges.template import builtin
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
+
+READS = ("context", "messages", "input", "output")
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Hallucination:
 
     `order` says which the model writes first; `threshold` in (0, 1] is the score from which on the label
     is `hallucinated`. Without a context, or with a blank one, it judges by general knowledge. The score
-    is what the model wrote, not a probability, so the verdict carries none.
+    is what the model wrote, not a probability, so the verdict carries none. `constrained=false` lets the
+    model write freely, to be parsed as it is: how often that fails is what the constraint is worth.
     """
 
     name: str = "hallucination"
@@ -30,6 +34,7 @@ class Hallucination:
     threshold: float = 0.5
     most_reasons: int = 3
     most_characters: int = 160
+    constrained: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
@@ -65,28 +70,38 @@ class Hallucination:
             version=prompt.version,
             summary="one step: a score in [0, 1] with short reasons, under a schema",
             labels=(FAITHFUL, HALLUCINATED),
-            direction="minimize",
-            reads=("input", "context", "output"),
-            needs=frozenset({"generate", "constraints"}),
+            reads=READS,
+            needs=frozenset({"generate", *({"constraints"} if self.constrained else ())}),
             prompt=prompt.digest,
             constraint=self.constraint.digest,
         )
 
+    def plan(self, sample: Sample) -> list[Call]:
+        """One generation."""
+        return [Call(self._prompt(sample), self._budget)]
+
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        context = sample.context if any(text.strip() for text in sample.context) else ()
-        prompt = builtin("hallucination").prompt(
-            flags=frozenset({self.order}), context=context, input=sample.input, output=sample.output
+        written = await engine.generate(
+            self._prompt(sample),
+            self.constraint if self.constrained else None,
+            sampling=Sampling(max_tokens=self._budget),
         )
-        # Room for reasons of a token a character; where that is not enough the engine steers to the end.
-        budget = Sampling(max_tokens=self.most_reasons * (self.most_characters + 4) + 32)
-        generation = await engine.generate(prompt, self.constraint, sampling=budget)
-        score = float(generation.value["score"])
-        reasons = [str(reason) for reason in generation.value["reasons"]]
+        found = written.value if self.constrained else self.constraint.parse(written.text.strip())
+        score = float(found["score"])
+        reasons = [str(reason) for reason in found["reasons"]]
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
             label=HALLUCINATED if score >= self.threshold else FAITHFUL,
             score=score,
             explanation="; ".join(reasons) or None,
-            details={"reasons": reasons, "steered": generation.steered},
+            details={"reasons": reasons, "steered": written.steered},
         )
+
+    @property
+    def _budget(self) -> int:
+        """Room for reasons of a token a character; where that is not enough the engine steers to the end."""
+        return self.most_reasons * (self.most_characters + 4) + 32
+
+    def _prompt(self, sample: Sample) -> Prompt:
+        return builtin("hallucination").prompt(fields_of(sample, READS), {"order": self.order})

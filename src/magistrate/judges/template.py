@@ -1,6 +1,6 @@
-"""Prompts kept as text files: a version, then sections headed `=== system`, `=== user`.
+"""Prompts kept as text: sections headed `=== system`, `=== user`, in files that begin with a version.
 
-A file is a Jinja template of *trusted* text. Fields of a sample enter it as placeholders only, so
+A prompt is a Jinja template of *trusted* text. Fields of a sample enter it as placeholders only, so
 that the rendered text can be cut into template parts and data parts; what is on trial is never
 rendered, and never part of the template.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -22,6 +22,13 @@ HEADER = re.compile(r"^=== (system|user|assistant)\n", re.MULTILINE)
 PLACEHOLDER = re.compile("\ue000([0-9]+)\ue001")
 
 Field = str | Sequence[str] | None
+
+
+class Texts(list[str]):
+    """Several texts, which a template may go through or print, numbered, as they are."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"[{number}] {text}" for number, text in enumerate(self, 1))
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,19 @@ class PromptTemplate:
         return hashlib.sha256(self.source.encode()).hexdigest()[:12]
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that the template uses. Raises `SpecError`, with the line, where it is not Jinja."""
+        from jinja2 import Environment, TemplateSyntaxError
+        from jinja2.meta import find_undeclared_variables
+
+        try:
+            return frozenset(find_undeclared_variables(Environment(autoescape=True).parse(self.source)))
+        except TemplateSyntaxError as error:
+            raise SpecError(
+                f"prompt {self.name!r}, line {error.lineno}: {error.message}", key=("prompt",)
+            ) from None
+
+    @cached_property
     def _template(self) -> Any:
         from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -46,24 +66,30 @@ class PromptTemplate:
         )
         return environment.from_string(self.source)
 
-    def prompt(self, *, flags: frozenset[str] = frozenset(), **fields: Field) -> Prompt:
+    def prompt(self, fields: Mapping[str, Field], words: Mapping[str, Any] | None = None) -> Prompt:
         """The prompt with `fields` as data parts; None and empty fields read as absent.
 
-        `flags` are names of options that the template may test, as in `{% if "score_first" in flags %}`.
+        `words` are the author's: trusted values that the template may print or test. Raises `SpecError`
+        where the template asks for what it is not given.
         """
+        from jinja2 import TemplateError
+
         data: list[Data] = []
 
         def placeholder(name: str, text: str) -> str:
             data.append(Data(text, name))
             return f"\ue000{len(data) - 1}\ue001"
 
-        def shown(name: str, value: Field) -> str | list[str]:
+        def shown(name: str, value: Field) -> str | Texts:
             if isinstance(value, str):
                 return placeholder(name, value) if value else ""
-            return [placeholder(name, text) for text in value or ()]
+            return Texts(placeholder(name, text) for text in value or ())
 
         fields_shown = {name: shown(name, value) for name, value in fields.items()}
-        rendered = self._template.render(**fields_shown, flags=flags)
+        try:
+            rendered = self._template.render(**fields_shown, **(words or {}))
+        except TemplateError as error:
+            raise SpecError(f"prompt {self.name!r}: {error}") from None
         _, *sections = HEADER.split(rendered)
         if not sections:
             raise SpecError(f"prompt {self.name!r} has no section; begin one with a line '=== user'")

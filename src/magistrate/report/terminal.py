@@ -284,7 +284,7 @@ def _claim(claim: Claim, sample: Sample) -> Iterator[str]:
     yield f"output   “{_quoted(sample.output or '', claim.output_quote)}”"
     if claim.context_quote is not None:
         index = claim.context_index or 0
-        source = sample.context[index] if index < len(sample.context) else ""
+        source = sample.sources[index] if index < len(sample.sources) else ""
         yield f"context  “{_quoted(source, claim.context_quote)}”"
     if claim.reasoning:
         yield plain(claim.reasoning)

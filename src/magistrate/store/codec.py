@@ -131,6 +131,7 @@ def claims_plain(claims: Sequence[Claim]) -> list[dict[str, Any]]:
             "context_quote": None if claim.context_quote is None else _span(claim.context_quote),
             "context_index": claim.context_index,
             "reasoning": claim.reasoning,
+            "probability": claim.probability,
         }
         for claim in claims
     ]
@@ -145,6 +146,7 @@ def claims_from(values: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
             context_quote=None if value["context_quote"] is None else Span(*value["context_quote"]),
             context_index=value["context_index"],
             reasoning=value["reasoning"],
+            probability=value.get("probability"),
         )
         for value in values
     )

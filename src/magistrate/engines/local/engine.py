@@ -128,6 +128,10 @@ class LocalEngine:
         """What the scheduler has done so far, and how long it took."""
         return self._scheduler.counters
 
+    async def count(self, prompt: Prompt) -> int:
+        """How many tokens `prompt` has, chat template included; loads no weights."""
+        return len(self.tokenizer.tokens(prompt))
+
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:

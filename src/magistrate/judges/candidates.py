@@ -1,0 +1,184 @@
+"""Two kinds of steps: suspicious statements are quoted first, then each is checked on its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from magistrate.constraints import Constraint, Quote, constraint
+from magistrate.engines.base import Engine, Sampling
+from magistrate.errors import SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import fields_of
+from magistrate.judges.question import Answers, Label, Weighed, weigh
+from magistrate.judges.quoting import Unit, bounded_quote, quoted, short_text
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Prompt, Sample, Span, Verdict
+
+READS = ("context", "messages", "input", "output")
+SUPPORTED = (
+    Label(FAITHFUL, 0.0, answers=("Yes",)),
+    Label(HALLUCINATED, 1.0, answers=("No",)),
+)
+REASON = 120  # characters, at most
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Quotes up to `n` doubtful statements with a reason each, and checks one after the other by `choose`.
+
+    The first that is confirmed (not supported with a probability of at least `threshold`) decides; with
+    `exhaustive` all are checked and the least supported decides. Without a candidate the output is faithful,
+    with a score of 0 and no probability. Every candidate is a claim, `unsupported` if it was confirmed, else
+    `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is a run of;
+    `constrained=false` lets the model write the candidates freely, to be parsed as they are.
+    """
+
+    name: str = "candidates"
+    n: int = 3
+    exhaustive: bool = False
+    order: Literal["reason_first", "quote_first"] = "reason_first"
+    unit: Unit = "words"
+    threshold: float = 0.5
+    permute: bool = False
+    constrained: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n <= 20:
+            raise SpecError(f"n must be 1 to 20, got {self.n}")
+        if not 0 < self.threshold < 1:
+            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin("candidates")
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="many steps: doubtful statements are quoted, then each is checked on its own",
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=READS,
+            requires=("context", "output"),
+            needs=frozenset({"generate", "choose", *({"constraints"} if self.constrained else ())}),
+            prompt=prompt.digest,
+            constraint=self._shape.digest,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """The list, and as many checks as there may be candidates, each of a quote of the output."""
+        check = Call(self._prompt(sample, sample.output or ""), extra=8)
+        return [Call(self._prompt(sample), self._budget), *[check] * self.n]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        output = sample.output or ""
+        shape = self._shape_of(output)
+        written = await engine.generate(
+            self._prompt(sample),
+            shape if self.constrained else None,
+            sampling=Sampling(max_tokens=self._budget),
+        )
+        found = written.value if self.constrained else shape.parse(written.text.strip())
+        reasons: dict[Quote, str] = {}  # small models say the same again; once is enough
+        for each in found["candidates"]:
+            reasons.setdefault(quoted(each["quote"], "output", self.unit, (output,)), each["reason"])
+        candidates = list(reasons.items())
+        details: dict[str, Any] = {"candidates": len(candidates), "steered": written.steered}
+        if not candidates:
+            return Verdict(
+                sample.id,
+                self.name,
+                FAITHFUL,
+                0.0,
+                explanation="no doubtful statement was found",
+                details=details,
+            )
+        checked = await self._checked(sample, [quote for quote, _ in candidates], engine)
+        scores = [each.probability(HALLUCINATED) for each in checked]
+        score = max(scores)
+        worst = scores.index(score)
+        confirmed = score >= self.threshold
+        quote, reason = candidates[worst]
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=HALLUCINATED if confirmed else FAITHFUL,
+            score=score,
+            probability=None if checked[worst].probabilities is None else score if confirmed else 1 - score,
+            explanation=f"“{quote}”: {reason}" if confirmed else "no doubtful statement was confirmed",
+            mass=min((each.mass for each in checked if each.mass is not None), default=None),
+            claims=tuple(
+                self._claim(*candidate, each) for candidate, each in zip(candidates, checked, strict=False)
+            ),
+            details={**details, "checked": len(checked), "method": checked[worst].method},
+        )
+
+    # ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _shape(self) -> Constraint:
+        return self._constraint(REASON)
+
+    def _shape_of(self, output: str) -> Constraint:
+        return self._constraint(bounded_quote(output, self.unit)).over(output=output)
+
+    def _constraint(self, longest: int) -> Constraint:
+        fields: dict[str, Any] = {
+            "reason": short_text(REASON),
+            "quote": {"type": "string", "x-quote": {"of": "output", "unit": self.unit}, "maxLength": longest},
+        }
+        names = ["reason", "quote"] if self.order == "reason_first" else ["quote", "reason"]
+        candidate = {
+            "type": "object",
+            "properties": {name: fields[name] for name in names},
+            "required": names,
+            "additionalProperties": False,
+        }
+        return constraint(
+            {
+                "type": "object",
+                "properties": {"candidates": {"type": "array", "items": candidate, "maxItems": self.n}},
+                "required": ["candidates"],
+                "additionalProperties": False,
+            }
+        )
+
+    @property
+    def _budget(self) -> int:
+        return 96 * self.n + 16
+
+    def _prompt(self, sample: Sample, statement: str = "", answers: Answers | None = None) -> Prompt:
+        words = {"most": self.n, "order": self.order, "reply": (answers or Answers(SUPPORTED)).reply()}
+        return builtin("candidates").prompt({**fields_of(sample, READS), "statement": statement}, words)
+
+    async def _checked(self, sample: Sample, quotes: list[Quote], engine: Engine) -> list[Weighed]:
+        """Each candidate's check, up to the one that decides."""
+
+        def check(quote: str) -> Any:
+            return weigh(
+                engine, SUPPORTED, lambda answers: self._prompt(sample, quote, answers), permute=self.permute
+            )
+
+        if self.exhaustive:
+            return list(await asyncio.gather(*(check(quote) for quote in quotes)))
+        checked: list[Weighed] = []
+        for quote in quotes:
+            checked.append(await check(quote))
+            if checked[-1].probability(HALLUCINATED) >= self.threshold:
+                break
+        return checked
+
+    def _claim(self, quote: Quote, reason: str, found: Weighed) -> Claim:
+        confirmed = found.probability(HALLUCINATED) >= self.threshold
+        share = (
+            None
+            if found.probabilities is None
+            else found.probability(HALLUCINATED if confirmed else FAITHFUL)
+        )
+        return Claim(
+            kind="unsupported" if confirmed else "agreement",
+            output_quote=Span(quote.start, quote.end, "doubtful"),
+            reasoning=reason,
+            probability=share,
+        )

@@ -1,0 +1,325 @@
+"""Any labels with scores, by `choose`: one forward pass a question, and every probability is real."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from magistrate.constraints import Constraint, constraint
+from magistrate.engines.base import Capability, Engine, Sampling
+from magistrate.errors import SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.bound import Bound
+from magistrate.judges.considering import fields_of
+from magistrate.judges.question import (
+    Answers,
+    Explain,
+    Label,
+    Weighed,
+    check_labels,
+    weigh,
+    without_prior,
+)
+from magistrate.judges.template import Field, PromptTemplate, builtin
+from magistrate.types import Data, Direction, Outcome, Prompt, Sample, Trusted, Verdict
+
+EXPLANATION_CHARACTERS = 280
+EXPLANATION_TOKENS = 96
+WORDS = ("reply", "category", "description")
+THRESHOLD = ("decision", "threshold")
+
+LabelSpec = float | tuple[float, str] | Label
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What a classifier asks: a prompt over fields of the sample, and the labels that answer it.
+
+    `reads` are the fields that the prompt may show, `requires` those that must be there. With `categories`
+    (name to description) the prompt is asked once for each. `reread` asks which label an explanation argues
+    for. `copied` is the label of an output that is one of its sources, letter for letter: it is not asked.
+    Raises `SpecError` for a prompt that names anything else.
+    """
+
+    prompt: PromptTemplate
+    labels: tuple[Label, ...]
+    summary: str = ""
+    direction: Direction = "minimize"
+    reads: tuple[str, ...] = ("output",)
+    requires: tuple[str, ...] = ("output",)
+    categories: tuple[tuple[str, str], ...] = ()
+    reread: PromptTemplate | None = None
+    copied: str | None = None
+
+    def __post_init__(self) -> None:
+        check_labels(self.labels)
+        check_names(self.prompt, self.reads, ("reply", *(["category"] if self.categories else [])))
+        if missing := set(self.requires) - set(self.reads):
+            raise SpecError(f"{', '.join(sorted(missing))} is required and not read", key=("inputs",))
+        if self.copied is not None and self.copied not in [label.name for label in self.labels]:
+            raise SpecError(f"{self.copied!r} is none of the labels", key=("copied",))
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hexadecimal digits of a sha256 of all that it asks."""
+        reread = self.reread.digest if self.reread else None
+        content = repr((self.prompt.source, self.labels, self.reads, self.categories, reread, self.copied))
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def check_names(prompt: PromptTemplate, reads: Sequence[str], needs: Sequence[str]) -> None:
+    """Raise `SpecError` where a prompt uses a name that it is not given, or lacks one of `needs`."""
+    if unknown := sorted(prompt.names - set(reads) - set(WORDS)):
+        raise SpecError(
+            f"the prompt uses {{{{ {unknown[0]} }}}}, which is not among its inputs: {', '.join(reads)}",
+            key=("prompt",),
+        )
+    for name in needs:
+        if name not in prompt.names:
+            raise SpecError(f"the prompt must say {{{{ {name} }}}} somewhere", key=("prompt",))
+
+
+def label(name: str, spec: LabelSpec) -> Label:
+    """A label from `score`, `(score, description)` or a `Label`."""
+    if isinstance(spec, Label):
+        return spec
+    score, description = spec if isinstance(spec, tuple) else (spec, "")
+    return Label(name, float(score), description)
+
+
+def classifier(
+    name: str,
+    prompt: str,
+    labels: Mapping[str, LabelSpec],
+    *,
+    inputs: Sequence[str] = ("output",),
+    categories: Mapping[str, str] | None = None,
+    direction: Direction = "minimize",
+    version: int = 1,
+    summary: str = "",
+    **options: Any,
+) -> Classify:
+    """A judge by labels.
+
+    `classifier("tone", "Is it polite?\\n{{ output }}\\n{{ reply }}", {"polite": 0, "rude": (1, "insults")})`
+
+    `prompt` is a Jinja template over `inputs` (fields of a sample, or names in its metadata; a question mark
+    behind one says that it may be missing) with `{{ reply }}` where the answers are listed. A label has a
+    score in [0, 1], or a score and a description. `options` are those of `Classify`.
+    """
+    template = PromptTemplate(name, version, with_section(prompt))
+    criterion = Criterion(
+        prompt=template,
+        labels=tuple(label(each, spec) for each, spec in labels.items()),
+        summary=summary,
+        direction=direction,
+        reads=tuple(each.removesuffix("?") for each in inputs),
+        requires=tuple(each for each in inputs if not each.endswith("?")),
+        categories=tuple((categories or {}).items()),
+    )
+    return Classify(criterion, **options)
+
+
+def with_section(prompt: str) -> str:
+    """A prompt without sections is all the user's message."""
+    return prompt if re.search(r"^=== \w+$", prompt, re.MULTILINE) else f"=== user\n{prompt}"
+
+
+@dataclass(frozen=True)
+class Classify:
+    """Chooses among the labels of a criterion.
+
+    `score` is the mean of the labels' scores, weighted by their probabilities. Of two labels `threshold` (by
+    default midway between their scores) decides; of more the likeliest is taken. `explain` adds a sentence:
+    `before` the label, which is then chosen in its light, or `after` it, opened by the decided label, from
+    which the label is then chosen once more: a flip is recorded. `permute` averages over the orders of the
+    labels. `prior="empty_context"` divides out what the same prompt answers with an empty context. An engine
+    that only names its answer gives that label's score and no probability.
+    """
+
+    criterion: Criterion
+    name: str = ""
+    explain: Explain = "none"
+    permute: bool = False
+    prior: Literal["none", "empty_context"] = "none"
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None:
+            if len(self.criterion.labels) != 2:
+                raise SpecError("a threshold decides between two labels only", key=THRESHOLD)
+            low, high = sorted(each.score for each in self.criterion.labels)
+            if not low < self.threshold < high:
+                raise SpecError(
+                    f"threshold must be in ({low:g}, {high:g}), got {self.threshold}", key=THRESHOLD
+                )
+        if self.prior != "none" and "context" not in self.criterion.reads:
+            raise SpecError("a judge that reads no context has no answer to an empty one", key=("prior",))
+        if self.prior != "none" and self.explain == "before":
+            raise SpecError(
+                "with explain=before there is no prior: an empty context has no explanation", key=("prior",)
+            )
+        if self.explain != "none" and self.criterion.categories:
+            raise SpecError("several categories at once are not explained", key=("explain",))
+
+    @cached_property
+    def constraint(self) -> Constraint:
+        """One line of text for the explanation."""
+        return constraint(re.compile(f"[^\\r\\n]{{1,{EXPLANATION_CHARACTERS}}}"))
+
+    @property
+    def info(self) -> JudgeInfo:
+        criterion = self.criterion
+        needs: set[Capability] = {"choose"}
+        if self.explain != "none":
+            needs |= {"generate", "constraints"}
+        if self.prior != "none":
+            needs |= {"exact_probability"}  # odds cannot be divided out of a bare answer
+        return JudgeInfo(
+            name=self._name,
+            version=criterion.prompt.version,
+            summary=criterion.summary,
+            labels=tuple(each.name for each in criterion.labels),
+            direction=criterion.direction,
+            reads=criterion.reads,
+            requires=criterion.requires,
+            needs=frozenset(needs),
+            prompt=criterion.digest,
+            constraint=self.constraint.digest if self.explain != "none" else "choice",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Name, kind, direction, labels with scores, and the JSON Schema of what is read."""
+        return {**self.info.describe(), "scores": {each.name: each.score for each in self.criterion.labels}}
+
+    def bind(self, mapping: Mapping[str, str]) -> Bound:
+        """This judge with fields taken from elsewhere, as in `bind({"output": "metadata.summary"})`."""
+        return Bound(self, mapping)
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """Every question, and room for the explanation."""
+        room = 1 if self.explain == "none" else EXPLANATION_TOKENS + 8
+        fields = fields_of(sample, self.criterion.reads)
+        return [Call(self._prompt(fields, words)(self._answers), room) for words in self._questions]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:
+            return self._copied(sample)
+        asked = [self._decided(sample, engine, words) for words in self._questions]
+        verdicts = await asyncio.gather(*asked)
+        worst = max(verdicts, key=lambda verdict: verdict.score)
+        if not self.criterion.categories:
+            return worst
+        names = [name for name, _ in self.criterion.categories]
+        scores = {name: verdict.score for name, verdict in zip(names, verdicts, strict=True)}
+        details = {"method": worst.details["method"], "categories": scores}
+        return replace(
+            worst, details=details, mass=min((v.mass for v in verdicts if v.mass is not None), default=None)
+        )
+
+    # ------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self.name or self.criterion.prompt.name
+
+    @property
+    def _answers(self) -> Answers:
+        return Answers(self.criterion.labels)
+
+    @property
+    def _questions(self) -> list[dict[str, str]]:
+        """What the prompt says in each question: one a category, or one alone."""
+        listed = [{"category": name, "description": text} for name, text in self.criterion.categories]
+        return listed or [{"category": "", "description": ""}]
+
+    def _prompt(self, fields: Mapping[str, Field], words: Mapping[str, str]) -> Callable[[Answers], Prompt]:
+        template = self.criterion.prompt
+        return lambda answers: template.prompt(fields, {**words, "reply": answers.reply(self.explain)})
+
+    async def _decided(self, sample: Sample, engine: Engine, words: Mapping[str, str]) -> Verdict:
+        fields = fields_of(sample, self.criterion.reads)
+        asked = prompt = self._prompt(fields, words)
+        explanation = None
+        if self.explain == "before":
+            explanation = await self._sentence(engine, asked(self._answers), "Reason:")
+            spoken = (Trusted("Reason: "), Data(explanation, "explanation"), Trusted("\nAnswer:"))
+
+            def prompt(answers: Answers) -> Prompt:
+                return asked(answers).continued(*spoken)
+
+        labels = self.criterion.labels
+        found = await weigh(engine, labels, prompt, permute=self.permute)
+        details: dict[str, Any] = {"method": found.method}
+        if self.prior != "none":
+            empty = self._prompt({**fields, "context": ("",), "messages": ()}, words)
+            prior = await weigh(engine, labels, empty, permute=self.permute)
+            details |= {"raw_score": self._score(found), "prior": self._score(prior)}
+            found = without_prior(found, prior)
+        score = self._score(found)
+        decided = self._label(found, score)
+        if len(labels) > 2 and found.probabilities is not None:
+            details["probabilities"] = dict(found.probabilities)
+        verdict = Verdict(
+            sample_id=sample.id,
+            judge=self._name,
+            label=decided.name,
+            score=score,
+            probability=None if found.probabilities is None else found.probability(decided.name),
+            explanation=explanation,
+            mass=found.mass,
+            details=details,
+        )
+        return await self._explained(verdict, decided, asked, engine) if self.explain == "after" else verdict
+
+    def _score(self, found: Weighed) -> float:
+        score = sum(found.probability(each.name) * each.score for each in self.criterion.labels)
+        return min(max(score, 0.0), 1.0)
+
+    def _label(self, found: Weighed, score: float) -> Label:
+        labels = self.criterion.labels
+        if len(labels) > 2:
+            return next(each for each in labels if each.name == found.best)
+        low, high = sorted(labels, key=lambda each: each.score)
+        threshold = (low.score + high.score) / 2 if self.threshold is None else self.threshold
+        return high if score >= threshold else low
+
+    async def _sentence(self, engine: Engine, prompt: Prompt, opening: str) -> str:
+        written = await engine.generate(
+            prompt.continued(Trusted(opening)),
+            self.constraint,
+            sampling=Sampling(max_tokens=EXPLANATION_TOKENS),
+        )
+        return written.text.strip()
+
+    async def _explained(
+        self, verdict: Verdict, decided: Label, prompt: Callable[[Answers], Prompt], engine: Engine
+    ) -> Verdict:
+        answer = decided.answers[0] if decided.answers else decided.name
+        explanation = await self._sentence(
+            engine, prompt(self._answers), decided.opening or f"{answer}, because"
+        )
+        if not explanation:
+            return verdict
+        again = await weigh(engine, self._reread_labels, lambda answers: self._reread(explanation, answers))
+        return replace(verdict, explanation=explanation, explanation_agrees=again.best == verdict.label)
+
+    @property
+    def _reread_labels(self) -> tuple[Label, ...]:
+        """The general question lists the labels, since it does not repeat what was asked."""
+        labels = self.criterion.labels
+        return labels if self.criterion.reread else tuple(replace(each, answers=()) for each in labels)
+
+    def _reread(self, explanation: str, answers: Answers) -> Prompt:
+        template = self.criterion.reread or builtin("reread")
+        return template.prompt({"explanation": explanation}, {"reply": answers.reply()})
+
+    def _copied(self, sample: Sample) -> Verdict:
+        found = next(each for each in self.criterion.labels if each.name == self.criterion.copied)
+        note = {"method": "rule", "rule": "the output is one of its sources, letter for letter"}
+        return Verdict(sample.id, self._name, found.name, found.score, details=note)

@@ -1,0 +1,104 @@
+"""What holds for every judge: a sample has what is read, and fits, or the judge abstains unasked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from magistrate.engines.base import Engine
+from magistrate.judges.base import LISTS, Call, Judge
+from magistrate.types import Abstention, AbstentionReason, Outcome, Sample
+
+SPECIALS = 64  # tokens that a chat template may put around a message, at most
+
+
+async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
+    """The judge's outcome; an `Abstention` where a field is missing or a call cannot fit its engine."""
+    info = judge.info
+    for name in info.requires:
+        if not present(sample, name):
+            reason, message = _missing(name)
+            return Abstention(sample.id, info.name, reason, message)
+    if short := await shortage(judge, sample, engine):
+        return Abstention(sample.id, info.name, "over_length", short)
+    return await judge.judge(sample, engine)
+
+
+def planned(judge: Judge, sample: Sample) -> Sequence[Call]:
+    """The calls that judging `sample` may take; none known where the judge has no plan."""
+    plan = getattr(judge, "plan", None)
+    return tuple(plan(sample)) if plan is not None else ()
+
+
+async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) -> str | None:
+    """Why a call that judging `sample` may take does not fit its engine, in words; None where all do.
+
+    `most` is how many tokens a call may take in all, 0 for as many as the engine's window has. Computes
+    nothing but tokens.
+    """
+    for call in planned(judge, sample):
+        if short := await _short(call, engine, most):
+            return short
+    return None
+
+
+async def _short(call: Call, engine: Engine, most: int) -> str | None:
+    asked = call.engine or engine
+    window = min(asked.info.context_window, most or asked.info.context_window)
+    room = window - call.answer - call.extra
+    # A token stands for one byte at least, so that most prompts need not be counted to be known to fit.
+    length = sum(len(part.text.encode("utf-8", "replace")) for m in call.prompt.messages for part in m.parts)
+    if length + SPECIALS * (len(call.prompt.messages) + 1) <= room:
+        return None
+    tokens = await asked.count(call.prompt)
+    if tokens <= room:
+        return None
+    return (
+        f"a step takes {tokens + call.extra:,} tokens and {call.answer:,} for its answer; the context "
+        f"window of {asked.info.model} has {window:,}. Nothing was asked. To judge it in parts: "
+        "windows:of=NAME or passages:of=NAME"
+    )
+
+
+def present(sample: Sample, name: str) -> bool:
+    """Whether a sample has anything but white space in a field; the context may be a conversation."""
+    value = sample.sources if name == "context" else value_of(sample, name)
+    if isinstance(value, str):
+        return bool(value.strip())
+    return any(text.strip() for text in value)
+
+
+def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
+    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
+    if name == "messages":
+        return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
+    if name == "context":
+        return tuple(text for text in sample.context if text.strip())
+    if name in LISTS:
+        return tuple(getattr(sample, name))
+    if name in ("input", "output", "expected"):
+        return getattr(sample, name) or ""
+    return _text(sample.metadata.get(name))
+
+
+def fields_of(sample: Sample, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+    """Several fields by name, as `PromptTemplate.prompt` takes them."""
+    return {name: value_of(sample, name) for name in names}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _missing(name: str) -> tuple[AbstentionReason, str]:
+    if name == "context":
+        return (
+            "no_context",
+            "there is no context to be faithful to; judge it with 'hallucination' instead",
+        )
+    if name == "output":
+        return "no_output", "the output is empty: nothing was said that could be judged"
+    return "missing_input", f"the sample has no {name}, which this judge needs"

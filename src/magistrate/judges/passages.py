@@ -1,0 +1,76 @@
+"""A context that does not fit is cut down to the passages that matter most to the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge, JudgeInfo
+from magistrate.judges.considering import considered, shortage
+from magistrate.judges.parts import Parts, left_out
+from magistrate.signals.ranking import Ranking
+from magistrate.signals.splitting import merged, passages
+from magistrate.types import Abstention, Outcome, Sample, Verdict
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Judges with the whole context where it fits, else with its passages that share most with the output.
+
+    Passages are runs of sentences, ranked by BM25, as many as fit `tokens` (0: the model's context window),
+    in the order in which they stand. How much was left out is in the verdict's details.
+    """
+
+    of: Judge
+    name: str = "passages"
+    tokens: int = 0
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            raise SpecError(f"tokens must not be negative, got {self.tokens}")
+        if not hasattr(self.of, "plan"):
+            raise SpecError(f"{self.of.info.name!r} has no plan, so what fits it is not known")
+
+    @property
+    def info(self) -> JudgeInfo:
+        return replace(
+            self.of.info,
+            name=self.name,
+            summary="another judge, on the most relevant passages of a context that does not fit",
+            long=f"most relevant passages, {self.tokens or 'as many as fit'} tokens",
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        if await shortage(self.of, sample, engine, self.tokens) is None:
+            return await considered(self.of, sample, engine)
+        parts = await self._most(sample, engine)
+        if parts is None:
+            return Abstention(
+                sample.id,
+                self.name,
+                "over_length",
+                "not even one passage of the context fits beside the output; nothing was asked",
+            )
+        outcome = parts.restored(await considered(self.of, parts.reduced, engine))
+        if not isinstance(outcome, Verdict):
+            return outcome
+        kept = [[piece.index, piece.start, piece.end] for piece in parts.pieces]
+        note = {"passages": kept, "characters_left_out": left_out(sample, parts.pieces)}
+        return replace(outcome, details={**outcome.details, **note})
+
+    async def _most(self, sample: Sample, engine: Engine) -> Parts | None:
+        """As many of the best passages as fit, found by bisection."""
+        found = passages(sample.context, self.language)
+        order = Ranking([piece.of(sample.context) for piece in found]).order(sample.output or "")
+        best: Parts | None = None
+        low, high = 1, len(order)
+        while low <= high:
+            middle = (low + high) // 2
+            parts = Parts(sample, tuple(merged([found[each] for each in order[:middle]], sample.context)))
+            if await shortage(self.of, parts.reduced, engine, self.tokens) is None:
+                best, low = parts, middle + 1
+            else:
+                high = middle - 1
+        return best

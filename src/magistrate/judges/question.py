@@ -1,0 +1,156 @@
+"""A question with known answers, put to an engine: how probable is each of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
+from typing import Literal
+
+from magistrate.engines.base import Choice, ChoiceMethod, Engine, Option
+from magistrate.errors import SpecError
+from magistrate.types import Prompt
+
+TINY = 1e-12  # probabilities are floats: a certain answer has odds no greater than this allows
+
+Explain = Literal["none", "before", "after"]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """An answer: its name, its score in [0, 1] and what it means.
+
+    `answers` are the words a model says for it; without any it says the letter that stands before the label
+    in the list it is shown. `opening` is how an explanation of it begins.
+    """
+
+    name: str
+    score: float
+    description: str = ""
+    answers: tuple[str, ...] = ()
+    opening: str = ""
+
+    @property
+    def surfaces(self) -> tuple[str, ...]:
+        """The spellings of its answers that count."""
+        spelled = [
+            spelling for word in self.answers for spelling in (word, word.lower(), word.upper(), f" {word}")
+        ]
+        return tuple(dict.fromkeys([*spelled, *(f" {word.lower()}" for word in self.answers)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Probabilities of the labels by name, None where the engine only named one; `mass` is the least had."""
+
+    best: str
+    probabilities: dict[str, float] | None
+    mass: float | None
+    method: ChoiceMethod
+
+    def probability(self, label: str) -> float:
+        """The label's probability; an engine that only names a label gives 1 or 0 to it."""
+        if self.probabilities is None:
+            return 1.0 if self.best == label else 0.0
+        return self.probabilities[label]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The labels in the order in which they are shown, and what the model is told to reply."""
+
+    labels: tuple[Label, ...]
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What the engine chooses among."""
+        if self._lettered:
+            return tuple(
+                Option(label.name, (letter, f" {letter}"))
+                for letter, label in zip(ascii_uppercase, self.labels, strict=False)
+            )
+        return tuple(Option(label.name, label.surfaces) for label in self.labels)
+
+    def reply(self, explain: Explain = "none") -> str:
+        """The end of the prompt: which answers there are, and the form of the reply."""
+        first = "First say in one sentence what decides it. Then reply" if explain == "before" else "Reply"
+        if self._lettered:
+            listed = [
+                _described(letter, label) for letter, label in zip(ascii_uppercase, self.labels, strict=False)
+            ]
+            letters = list(ascii_uppercase[: len(self.labels)])
+            return "\n".join([*listed, f"{first} with one letter, {_either(letters)}."])
+        return f"{first} with one word, {_either([label.answers[0] for label in self.labels])}."
+
+    @property
+    def _lettered(self) -> bool:
+        return not self.labels[0].answers
+
+    def rotations(self) -> list[Answers]:
+        """Every order in which each label comes first once, and last once."""
+        return [Answers(self.labels[start:] + self.labels[:start]) for start in range(len(self.labels))]
+
+
+def check_labels(labels: Sequence[Label]) -> None:
+    """Refuse labels that cannot be told apart. Raises `SpecError`."""
+    if not 2 <= len(labels) <= len(ascii_uppercase):
+        raise SpecError(f"labels must be 2 to {len(ascii_uppercase)}, got {len(labels)}", key=("labels",))
+    names = [label.name for label in labels]
+    if len(set(names)) < len(names):
+        raise SpecError(f"labels must differ, got {', '.join(names)}", key=("labels",))
+    if len({bool(label.answers) for label in labels}) > 1:
+        raise SpecError("either all labels have answers or none has", key=("labels",))
+    for label in labels:
+        if not 0 <= label.score <= 1:
+            raise SpecError(f"a score must be in [0, 1], got {label.score}", key=("labels", label.name))
+        if not all(word.strip() == word and word for word in label.answers):
+            raise SpecError("an answer is empty or has white space around it", key=("labels", label.name))
+    surfaces = [surface for label in labels for surface in label.surfaces]
+    if len(set(surfaces)) < len(surfaces):
+        raise SpecError("two answers differ in nothing but their case, or not at all", key=("labels",))
+
+
+async def weigh(
+    engine: Engine,
+    labels: Sequence[Label],
+    prompt: Callable[[Answers], Prompt],
+    *,
+    permute: bool = False,
+) -> Weighed:
+    """How probable each label is as the answer to `prompt`; with `permute` the mean over their rotations."""
+    orders = Answers(tuple(labels)).rotations()[: None if permute else 1]
+    choices = await asyncio.gather(*(engine.choose(prompt(order), order.options) for order in orders))
+    return _mean([label.name for label in labels], choices)
+
+
+def _mean(names: Sequence[str], choices: Sequence[Choice]) -> Weighed:
+    given = [choice.probabilities for choice in choices if choice.probabilities is not None]
+    masses = [choice.mass for choice in choices if choice.mass is not None]
+    if not given:
+        said = [choice.best for choice in choices]
+        return Weighed(max(names, key=said.count), None, None, choices[0].method)
+    shares = {name: sum(each[name] for each in given) / len(given) for name in names}
+    return Weighed(max(names, key=shares.__getitem__), shares, min(masses, default=None), choices[0].method)
+
+
+def without_prior(found: Weighed, prior: Weighed) -> Weighed:
+    """Probabilities with those of `prior` divided out and renormalized (contextual calibration, Zhao et al.
+    2021, arXiv:2102.09690)."""
+    if found.probabilities is None or prior.probabilities is None:
+        return found
+    weights = {
+        name: max(share, TINY) / max(prior.probabilities[name], TINY)
+        for name, share in found.probabilities.items()
+    }
+    whole = sum(weights.values())
+    shares = {name: weight / whole for name, weight in weights.items()}
+    return replace(found, best=max(shares, key=shares.__getitem__), probabilities=shares)
+
+
+def _described(letter: str, label: Label) -> str:
+    return f"{letter}. {label.name}: {label.description}" if label.description else f"{letter}. {label.name}"
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

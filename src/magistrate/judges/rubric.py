@@ -1,0 +1,254 @@
+"""The disagreement rubric: reason freely, then write down claims with quotes from both sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from magistrate.constraints import Constraint, constraint
+from magistrate.engines.base import Capability, Engine, Option, Sampling, require
+from magistrate.engines.wrappers import in_role
+from magistrate.errors import SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import fields_of
+from magistrate.judges.flagging import FLAG, check_flag, decided
+from magistrate.judges.quoting import Unit, bounded_quote, quoted, short_text
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
+
+READS = ("context", "messages", "input", "output")
+REASONING = 160  # characters of a claim's reasoning, at most
+CLAIM_TOKENS = 112  # kept for each claim; where that is not enough the engine steers to the end
+
+Wording = Literal["context", "expert"]
+WORDINGS: Mapping[Wording, Mapping[str, str]] = {
+    "context": {
+        "answer": "an answer",
+        "context_name": "the context that it must keep to",
+        "source_name": "context",
+        "output_name": "answer",
+        "source_title": "Context",
+        "output_title": "Answer",
+        "context_key": "context_quote",
+        "output_key": "answer_quote",
+    },
+    "expert": {
+        "answer": "a candidate's answer",
+        "context_name": "the advice of an expert",
+        "source_name": "expert advice",
+        "output_name": "candidate answer",
+        "source_title": "Expert advice",
+        "output_title": "Candidate answer",
+        "context_key": "expert_quote",
+        "output_key": "candidate_quote",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """Writes down up to `most` claims in which output and context may disagree, and flags by their kinds.
+
+    First the model reasons freely in up to `reasoning_tokens` tokens (`free_stage=false` leaves that
+    out), then the claims are extracted under a schema, by `extractor` if one is given, else by the same
+    engine. A claim quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of
+    `unit`; what the context's words are is one of `kinds`. The decision is a pure function of the claims and
+    of `flag`, the kinds that make an output hallucinated: see `flagging`. `order` says whether a claim's
+    reasoning or its quotes are written first, `wording` how prompt and schema name the two texts.
+    """
+
+    name: str = "rubric"
+    flag: frozenset[str] = FLAG
+    free_stage: bool = True
+    extractor: Engine | None = None
+    wording: Wording = "context"
+    order: Literal["quotes_first", "reasoning_first"] = "quotes_first"
+    unit: Unit = "words"
+    kinds: tuple[str, ...] = ("statement", "instruction", "question")
+    most: int = 4
+    reasoning_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        check_flag(self.flag)
+        if not 1 <= self.most <= 20 or self.reasoning_tokens < 1:
+            raise SpecError(
+                "most must be 1 to 20 and reasoning_tokens at least 1, got "
+                f"{self.most} and {self.reasoning_tokens}"
+            )
+        if not self.kinds or not all(self.kinds) or len(set(self.kinds)) < len(self.kinds):
+            raise SpecError(f"kinds must be different words, at least one, got {list(self.kinds)}")
+        if self.extractor is not None:
+            require(self.extractor.info, frozenset({"generate", "constraints"}), "the extractor of a rubric")
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin("rubric")
+        needs: set[Capability] = {"generate"}
+        if self.extractor is None:
+            needs |= {"constraints"}
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="reasons freely, then claims with quotes from output and context; their kinds decide",
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=READS,
+            requires=("context", "output"),
+            needs=frozenset(needs),
+            prompt=prompt.digest,
+            constraint=self._shape.digest,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """The free stage, and the extraction with as much reasoning as there may be."""
+        if not self.free_stage:
+            return [Call(self._prompt(sample, "extract"), self._budget, engine=self.extractor)]
+        return [
+            Call(self._prompt(sample, "reason"), self.reasoning_tokens),
+            Call(
+                self._prompt(sample, "extract", "…"), self._budget, 2 * self.reasoning_tokens, self.extractor
+            ),
+        ]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        details: dict[str, Any] = {}
+        reasoning = ""
+        if self.free_stage:
+            thought = await engine.generate(
+                self._prompt(sample, "reason"), sampling=Sampling(max_tokens=self.reasoning_tokens)
+            )
+            reasoning = thought.text.strip()
+            details = {"reasoning": reasoning, "reasoning_cut": thought.finish == "length"}
+        extractor = in_role(engine, self.extractor)
+        prompt = self._prompt(sample, "extract", reasoning)
+        written = await extractor.generate(
+            prompt, self._shape_over(sample), sampling=Sampling(max_tokens=self._budget)
+        )
+        entries = _distinct(written.value["claims"])
+        shares = [await self._probability(entries, at, prompt, extractor) for at in range(len(entries))]
+        claims = tuple(self._claim(each, share, sample) for each, share in zip(entries, shares, strict=True))
+        details |= {"steered": written.steered}
+        return decided(
+            Verdict(sample.id, self.name, FAITHFUL, 0.0, claims=claims, details=details), self.flag
+        )
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _prompt(self, sample: Sample, stage: str, reasoning: str = "") -> Prompt:
+        words = {
+            **WORDINGS[self.wording],
+            "stage": stage,
+            "most": self.most,
+            "order": self.order,
+            "kinds": " or ".join(f'"{kind}"' for kind in self.kinds),
+        }
+        return builtin("rubric").prompt({**fields_of(sample, READS), "reasoning": reasoning}, words)
+
+    @property
+    def _budget(self) -> int:
+        return CLAIM_TOKENS * self.most + 16
+
+    @property
+    def _keys(self) -> tuple[str, str]:
+        return WORDINGS[self.wording]["output_key"], WORDINGS[self.wording]["context_key"]
+
+    @cached_property
+    def _shape(self) -> Constraint:
+        return self._constraint(1, 1)
+
+    def _shape_over(self, sample: Sample) -> Constraint:
+        output, sources = sample.output or "", sample.sources
+        longest = max(bounded_quote(text, self.unit) for text in sources)
+        return self._constraint(bounded_quote(output, self.unit), longest).over(
+            output=output, context=sources
+        )
+
+    def _constraint(self, longest_output: int, longest_context: int) -> Constraint:
+        output_key, context_key = self._keys
+
+        def claim(supported: bool) -> dict[str, Any]:
+            quotes: dict[str, Any] = {output_key: self._quote("output", longest_output)}
+            quotes |= (
+                {context_key: self._quote("context", longest_context), "quoted": {"enum": list(self.kinds)}}
+                if supported
+                else {context_key: {"type": "null"}}
+            )
+            reasoning = {"reasoning": short_text(REASONING)}
+            fields = {**reasoning, **quotes} if self.order == "reasoning_first" else {**quotes, **reasoning}
+            fields["kind"] = {"enum": ["contradiction", "agreement"] if supported else ["unsupported"]}
+            return {
+                "type": "object",
+                "properties": fields,
+                "required": list(fields),
+                "additionalProperties": False,
+            }
+
+        claims = {"type": "array", "items": {"anyOf": [claim(True), claim(False)]}, "maxItems": self.most}
+        return constraint(
+            {
+                "type": "object",
+                "properties": {"claims": claims},
+                "required": ["claims"],
+                "additionalProperties": False,
+            }
+        )
+
+    def _quote(self, source: str, longest: int) -> dict[str, Any]:
+        return {"type": "string", "x-quote": {"of": source, "unit": self.unit}, "maxLength": longest}
+
+    async def _probability(
+        self, entries: Sequence[Mapping[str, Any]], at: int, prompt: Prompt, engine: Engine
+    ) -> float | None:
+        """How probable the kind of a claim is after all that stands before it, if the engine can say.
+
+        Where no words of the context are quoted that is the place at which none were.
+        """
+        if not {"choose", "exact_probability"} <= engine.info.can:
+            return None
+        entry = entries[at]
+        key = self._keys[1] if entry["kind"] == "unsupported" else "kind"
+        before = json.dumps(
+            {name: entry[name] for name in _until(entry, key)}, ensure_ascii=False, separators=(",", ":")
+        )
+        earlier = "".join(
+            json.dumps(each, ensure_ascii=False, separators=(",", ":")) + "," for each in entries[:at]
+        )
+        begun = f'{{"claims":[{earlier}{before[:-1]},"{key}":'
+        options = (
+            (Option("unsupported", ("null",)), Option("quoted", ('"',)))
+            if key != "kind"
+            else (Option("contradiction", ('"contradiction"',)), Option("agreement", ('"agreement"',)))
+        )
+        choice = await engine.choose(prompt.continued(Data(begun, "claims")), options)
+        return None if choice.probabilities is None else choice.probabilities[entry["kind"]]
+
+    def _claim(self, entry: Mapping[str, Any], probability: float | None, sample: Sample) -> Claim:
+        output_key, context_key = self._keys
+        mine = quoted(entry[output_key], "output", self.unit, (sample.output or "",))
+        theirs = None
+        if entry[context_key] is not None:
+            theirs = quoted(entry[context_key], "context", self.unit, sample.sources)
+        return Claim(
+            kind=entry["kind"],
+            output_quote=Span(mine.start, mine.end, entry["kind"]),
+            context_quote=None if theirs is None else Span(theirs.start, theirs.end, entry["quoted"]),
+            context_index=None if theirs is None else theirs.source_index,
+            reasoning=entry["reasoning"],
+            probability=probability,
+        )
+
+
+def _distinct(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Claims without exact repetitions, which small models are prone to."""
+    found: list[Mapping[str, Any]] = []
+    for entry in entries:
+        if entry not in found:
+            found.append(entry)
+    return found
+
+
+def _until(entry: Mapping[str, Any], key: str) -> list[str]:
+    names = list(entry)
+    return names[: names.index(key)]

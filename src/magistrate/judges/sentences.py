@@ -1,0 +1,140 @@
+"""The output sentence by sentence: small judges decide short statements better than long answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
+from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.considering import considered, planned
+from magistrate.judges.parts import Parts
+from magistrate.signals.ranking import Ranking
+from magistrate.signals.splitting import passages, sentences
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Failure,
+    Outcome,
+    Sample,
+    Span,
+    Verdict,
+)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Judges every sentence of the output by `of`, against the context or its most relevant passages.
+
+    `aggregate` makes one score of the sentences': `any`, the highest, since one wrong sentence is enough;
+    `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`. A sentence that is judged
+    so is a claim, with its place. `passages` is how many passages of the context each sentence is held
+    against (0: all of it); `language` an ISO 639 code. Where one sentence has no verdict, the whole has none.
+    """
+
+    of: Judge
+    name: str = "sentences"
+    aggregate: Aggregate = "any"
+    threshold: float = 0.5
+    passages: int = 0
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        check_binary(self.of.info, "sentences")
+        if not 0 < self.threshold < 1:
+            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        if self.passages < 0:
+            raise SpecError(f"passages must not be negative, got {self.passages}")
+
+    @property
+    def info(self) -> JudgeInfo:
+        return replace(
+            self.of.info,
+            name=self.name,
+            summary=f"every sentence by another judge; one score of theirs ({self.aggregate})",
+            labels=(FAITHFUL, HALLUCINATED),
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """What the judge plans for every sentence."""
+        return [call for part in self._parts(sample) for call in planned(self.of, part.reduced)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        spans = sentences(sample.output or "", self.language)
+        parts = self._parts(sample)
+        outcomes = await asyncio.gather(*(considered(self.of, part.reduced, engine) for part in parts))
+        verdicts: list[Verdict] = []
+        for number, (part, outcome) in enumerate(zip(parts, outcomes, strict=True), 1):
+            if isinstance(outcome, Failure | Abstention):
+                return replace(outcome, message=f"sentence {number}: {outcome.message}")
+            verdicts.append(part.restored(outcome))
+        scores = [verdict.score for verdict in verdicts]
+        score = aggregated(scores, self.aggregate)
+        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        real = self.aggregate != "mean" and all(verdict.probability is not None for verdict in verdicts)
+        masses = [verdict.mass for verdict in verdicts if verdict.mass is not None]
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=score,
+            probability=(score if label == HALLUCINATED else 1 - score) if real else None,
+            explanation=_explained(verdicts),
+            mass=min(masses, default=None),
+            claims=tuple(
+                claim for span, each in zip(spans, verdicts, strict=True) for claim in _claims(span, each)
+            ),
+            details={"sentences": [[*span, each.score] for span, each in zip(spans, verdicts, strict=True)]},
+        )
+
+    def _parts(self, sample: Sample) -> list[Parts]:
+        """For each sentence the sample with it as its output."""
+        output = sample.output or ""
+        texts = [output[start:end] for start, end in sentences(output, self.language)]
+        pieces = passages(sample.context, self.language) if self.passages else []
+        if self.passages >= len(pieces):
+            return [Parts.whole(replace(sample, output=text)) for text in texts]
+        ranking = Ranking([piece.of(sample.context) for piece in pieces])
+        best = [sorted(ranking.order(text)[: self.passages]) for text in texts]
+        return [
+            Parts(replace(sample, output=text), tuple(pieces[number] for number in numbers))
+            for text, numbers in zip(texts, best, strict=True)
+        ]
+
+
+def _claims(span: tuple[int, int], verdict: Verdict) -> list[Claim]:
+    """The claims of a sentence's verdict, moved to where it stands; if it has none, the sentence."""
+    start, end = span
+    if not verdict.claims and verdict.label == FAITHFUL:
+        return []
+    if not verdict.claims:
+        return [
+            Claim(
+                "unsupported",
+                Span(start, end),
+                probability=verdict.probability,
+                reasoning=verdict.explanation or "",
+            )
+        ]
+    return [
+        replace(
+            claim,
+            output_quote=replace(
+                claim.output_quote,
+                start=claim.output_quote.start + start,
+                end=claim.output_quote.end + start,
+            ),
+        )
+        for claim in verdict.claims
+    ]
+
+
+def _explained(verdicts: list[Verdict]) -> str | None:
+    wrong = [str(number) for number, each in enumerate(verdicts, 1) if each.label == HALLUCINATED]
+    if not wrong:
+        return None
+    return f"of {len(verdicts)} sentences not supported: {', '.join(wrong)}"

@@ -1,0 +1,86 @@
+"""Texts cut into sentences and passages, with where each stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PASSAGE = 600  # characters from which on a passage takes no further sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Characters `[start, end)` of the text with the number `index` among several."""
+
+    index: int
+    start: int
+    end: int
+
+    def of(self, texts: Sequence[str]) -> str:
+        """The characters themselves."""
+        return texts[self.index][self.start : self.end]
+
+
+def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
+    """Where the sentences of `text` stand, `[start, end)`, without white space at their ends, none empty.
+
+    `language` is an ISO 639 code; it matters for abbreviations, while marks that end a sentence are known in
+    every script. Line ends separate sentences too.
+    """
+    from sentencex import get_sentence_boundaries  # type: ignore[import-untyped]
+
+    found: list[tuple[int, int]] = []
+    start = 0
+    # The library is fed lines, so that its work stays in proportion to the text whatever stands there.
+    for line in text.splitlines(keepends=True):
+        readable = line.encode("utf-8", "replace").decode()  # it cannot read half a surrogate pair
+        at = 0
+        for boundary in get_sentence_boundaries(language, readable):
+            length = len(boundary["text"])
+            found += _trimmed(text, start + at, start + at + length)
+            at += length
+        found += _trimmed(text, start + at, start + len(line))
+        start += len(line)
+    return found
+
+
+def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    piece = text[start:end]
+    stripped = piece.strip()
+    if not stripped:
+        return []
+    start += len(piece) - len(piece.lstrip())
+    return [(start, start + len(stripped))]
+
+
+def units(texts: Sequence[str], language: str = "en") -> list[Piece]:
+    """The sentences of several texts, in their order."""
+    return [Piece(index, *place) for index, text in enumerate(texts) for place in sentences(text, language)]
+
+
+def passages(texts: Sequence[str], language: str = "en") -> list[Piece]:
+    """Runs of whole sentences of about `PASSAGE` characters, none across two texts."""
+    found: list[Piece] = []
+    for unit in units(texts, language):
+        last = found[-1] if found else None
+        if last is not None and last.index == unit.index and unit.end - last.start <= PASSAGE:
+            found[-1] = Piece(last.index, last.start, unit.end)
+        else:
+            found.append(unit)
+    return found
+
+
+def merged(pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
+    """Pieces with neighbours joined where nothing but white space stands between them."""
+    found: list[Piece] = []
+    for piece in sorted(pieces, key=lambda each: (each.index, each.start)):
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.index == piece.index
+            and not texts[piece.index][last.end : piece.start].strip()
+        ):
+            found[-1] = Piece(last.index, last.start, max(last.end, piece.end))
+        else:
+            found.append(piece)
+    return found
