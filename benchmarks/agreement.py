@@ -21,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.catalog import default, describe, entry, locate, rewrite
 from magistrate.engines.catalog.fetch import fetch
@@ -33,14 +34,14 @@ from magistrate.engines.local.backend import OpenVINOBackend, Row
 from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
-from magistrate.judges.template import builtin
+from magistrate.judges.considering import planned
 from magistrate.types import Data, Message, Prompt
 
 SEED = 3
 PROMPTS = 200
 SHORTEST, LONGEST = 8, 1500  # tokens
 RENDERED = 250  # from here on a judge's own prompt fits
-TEMPLATES = ("faithfulness", "hallucination")
+JUDGES = ("faithfulness", "hallucination")
 ROWS = 256  # tokens a forward
 
 
@@ -69,7 +70,7 @@ def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
     made = []
     for length in draw.permutation(lengths):
         order = [samples[index] for index in draw.permutation(len(samples))]
-        template = builtin(TEMPLATES[draw.integers(len(TEMPLATES))])
+        judge = resolve.judge(JUDGES[draw.integers(len(JUDGES))])
         first = order[0]
         if length < RENDERED:
             said = " ".join([first.input or "", first.output])
@@ -79,8 +80,8 @@ def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
             tokens = []
             while len(tokens) < length:
                 context += order[len(context) % len(order)].context
-                prompt = template.prompt(context=context, input=first.input, output=first.output)
-                tokens = tokenizer.tokens(prompt)
+                (call,) = planned(judge, replace(first, context=tuple(context)))
+                tokens = tokenizer.tokens(call.prompt)
         made.append(tokens)
     return made
 

@@ -13,7 +13,8 @@ from magistrate.engines.local.backend import OpenVINOBackend, Row
 from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
-from magistrate.judges.template import builtin
+from magistrate.judges import instance
+from magistrate.judges.considering import planned
 
 PROMPTS = 12
 
@@ -33,11 +34,10 @@ def main() -> None:
         backend.pool.drop(sequence)
         return logits
 
-    template = builtin("faithfulness")
     moved: dict[int, list[float]] = {1: [], 2: []}
     for sample in load("quickstart", limit=PROMPTS):
-        prompt = template.prompt(context=sample.context, input=sample.input, output=sample.output)
-        tokens = tokenizer.tokens(prompt)
+        (call,) = planned(instance("faithfulness"), sample)
+        tokens = tokenizer.tokens(call.prompt)
         whole = last(tokens, 0)
         for cut, differences in moved.items():
             differences.append(float(np.abs(last(tokens, cut) - whole).max()))

@@ -6,7 +6,6 @@ A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAM
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import sys
@@ -121,18 +120,12 @@ def judges_part() -> str:
     for name, entry in resolve.judge_entries().items():
         if entry.module.startswith("magistrate."):
             judge: Any = resolve.judge(name)
-            options = [
-                f"`{field.name}={_word(field.default)}`"
-                for field in dataclasses.fields(judge)
-                if field.name != "name"
+            set_to = [(field.name, getattr(judge, field.name)) for field in resolve.settable(judge)]
+            words = [
+                option if value is None else f"{option}={resolve.spell(value)}" for option, value in set_to
             ]
-            rows.append([f"`{name}`", judge.info.summary, ", ".join(options)])
+            rows.append([f"`{name}`", judge.info.summary, codes(words)])
     return table(["judge", "how it decides", "options and their defaults"], rows)
-
-
-def _word(value: object) -> str:
-    """A value as it is written on a command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def fields_part() -> str:

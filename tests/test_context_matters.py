@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
-from magistrate.judges import Faithfulness
+from magistrate.judges import instance
 from magistrate.running import judge_one
 from magistrate.types import Outcome, Sample, Verdict
 
@@ -17,7 +17,9 @@ N = 12
 
 def judged(samples: Sequence[Sample], engine: Engine) -> list[Outcome]:
     async def all_of_them() -> list[Outcome]:
-        return await asyncio.gather(*(judge_one(sample, Faithfulness(), engine) for sample in samples))
+        return await asyncio.gather(
+            *(judge_one(sample, instance("faithfulness"), engine) for sample in samples)
+        )
 
     return asyncio.run(all_of_them())
 

@@ -19,7 +19,7 @@ import click
 import pytest
 
 from magistrate import cli
-from magistrate.judges import Faithfulness
+from magistrate.judges import instance
 from magistrate.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,7 +145,7 @@ def test_the_printed_block_is_of_this_version_and_prompt() -> None:
     readme = README.read_text(encoding="utf-8")
     (block,) = [found["lines"] for found in CONSOLE.finditer(readme) if "run quickstart" in found["lines"]]
     told = " ".join(block.split())
-    info = Faithfulness().info
+    info = instance("faithfulness").info
     assert f"judge=faithfulness@{info.version} " in told
     assert f"prompt={info.prompt} " in told, "the prompt has changed: run it again and put in what it prints"
     assert f"magistrate={__version__}" in told
@@ -172,7 +172,7 @@ def is_label(word: str) -> bool:
 def one_verdict(printed: str) -> bool:
     label, score, probability = lines_of(printed)[0].split()
     likelier = max(float(score), 1 - float(score))
-    return is_label(label) and float(probability) == likelier
+    return is_label(label) and float(probability) == pytest.approx(likelier)
 
 
 def a_dataset(printed: str) -> bool:
@@ -197,12 +197,39 @@ def both_async(printed: str) -> bool:
     return [is_label(line.split()[0]) for line in lines_of(printed)] == [True, True]
 
 
+def a_tone(printed: str) -> bool:
+    label, score, *_ = lines_of(printed)[0].split()
+    schema = ast.literal_eval(lines_of(printed)[1])
+    return (
+        label in ("friendly", "curt", "rude") and 0 <= float(score) <= 1 and schema["required"] == ["output"]
+    )
+
+
+def claims_then_labels(printed: str) -> bool:
+    *claims, last = lines_of(printed)
+    kinds = {line.split()[0] for line in claims}
+    known = {"contradiction", "unsupported", "agreement"}
+    return bool(claims) and kinds <= known and is_label(last.split()[0]) and is_label(last.split()[-1])
+
+
+def a_brief_answer(printed: str) -> bool:
+    return printed.startswith("brief (score 0.0")
+
+
+def held_or_not(printed: str) -> bool:
+    return printed.strip() == "None" or "'answer': 'It closes at five.'" in printed
+
+
 CHECKS: dict[str, Callable[[str], bool]] = {
     "one verdict": one_verdict,
     "a dataset": a_dataset,
     "an application": an_application,
     "structured generation": structured_generation,
     "async": both_async,
+    "classifier": a_tone,
+    "rubric": claims_then_labels,
+    "own judge": a_brief_answer,
+    "guard": held_or_not,
 }
 
 

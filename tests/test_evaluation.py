@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ import pytest
 from rich.console import Console
 
 import magistrate
-from magistrate import Engine, Faithfulness, Hallucination, JudgeInfo, Run, ScriptedEngine
+from magistrate import Engine, Hallucination, JudgeInfo, Run, ScriptedEngine
 from magistrate.errors import CapabilityError, DatasetError, EngineError, EngineGone, SpecError
+from magistrate.judges import instance
 from magistrate.report.progress import ProgressBar
 from magistrate.running import Judged
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 
 HOSTILE = "<script>alert('x')</script>"
+FAITHFULNESS: Any = instance("faithfulness")
 
 
 def rows(n: int) -> list[dict[str, Any]]:
@@ -90,7 +92,7 @@ class Watching:
 
 
 def test_a_run_says_what_came_out(engine: ScriptedEngine, store: Path) -> None:
-    judges = [Faithfulness(), Faithfulness(name="strict", threshold=0.05)]
+    judges = [FAITHFULNESS, replace(FAITHFULNESS, name="strict", threshold=0.05)]
     run = magistrate.evaluate(rows(10), judges, model=engine, store=store, name="first", tags=["a", "b"])
     assert isinstance(run, Run)
     assert (run.store, run.record.status, run.record.name) == (store, "done", "first")
@@ -141,11 +143,11 @@ def test_the_report_as_data_has_the_promised_shape(engine: ScriptedEngine, store
 @pytest.mark.parametrize(
     ("judge", "named"),
     [
-        (Faithfulness(), "faithfulness@1"),
-        ("faithfulness", "faithfulness@1"),
-        (Faithfulness(threshold=0.3), "faithfulness:threshold=0.3@1"),
-        ("faithfulness:threshold=0.3", "faithfulness:threshold=0.3@1"),
-        (Faithfulness(name="mine", prior="empty_context"), "mine:prior=empty_context@1"),
+        (FAITHFULNESS, "faithfulness@2"),
+        ("faithfulness", "faithfulness@2"),
+        (replace(FAITHFULNESS, threshold=0.3), "faithfulness:threshold=0.3@2"),
+        ("faithfulness:threshold=0.3", "faithfulness:threshold=0.3@2"),
+        (replace(FAITHFULNESS, name="mine", prior="empty_context"), "mine:prior=empty_context@2"),
     ],
 )
 def test_the_recipe_pins_every_option_however_it_was_given(
@@ -177,7 +179,7 @@ class Odd:
 
     @property
     def info(self) -> JudgeInfo:
-        return JudgeInfo("odd", 1, "", (), "minimize", ("output",), frozenset(), "", "")
+        return JudgeInfo("odd", reads=("output",), requires=())
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         noted = float if sample.id == "s3" else 1.0
@@ -291,7 +293,7 @@ def test_an_engine_that_goes_keeps_what_was_judged(store: Path) -> None:
         ({"judges": "faithfullness"}, SpecError),
         ({"judges": ["faithfulness", "faithfulness"]}, SpecError),
         ({"judges": []}, SpecError),
-        ({"judges": Faithfulness}, SpecError),
+        ({"judges": Hallucination}, SpecError),
         ({"concurrency": 0}, SpecError),
         ({"deadline": -1}, SpecError),
         (
@@ -458,8 +460,8 @@ def test_an_engine_that_is_gone_raises() -> None:
         ("faithfulness:prior=some", "'none' or 'empty_context'"),
         ("faithfulness:threshold=high", "option 'threshold'"),
         ("faithfulness:threshold=7", "threshold must be in"),
-        ("faithfulness:explain=true,explain=false", "set twice"),
-        (Faithfulness, "an object such as Faithfulness"),
+        ("faithfulness:explain=after,explain=none", "set twice"),
+        (Hallucination, "an object such as Hallucination"),
         (3, "got 3"),
     ],
 )

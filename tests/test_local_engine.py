@@ -30,8 +30,8 @@ from magistrate.errors import (
     OverLength,
     SpecError,
 )
-from magistrate.judges.template import builtin
-from magistrate.types import Data, Message, Prompt, Trusted
+from magistrate.judges import Hallucination
+from magistrate.types import Data, Message, Prompt, Sample, Trusted
 
 YES_NO = (Option("yes", ("Yes", "yes", " Yes")), Option("no", ("No", "no", " No")))
 LONGER = (Option("agrees", ("It is so", "Right")), Option("differs", ("It is not so at all", "Wrong")))
@@ -347,8 +347,8 @@ def test_likelihood_says_which_characters_each_token_stands_for(engine: LocalEng
 
 
 def test_a_verdict_is_complete_in_every_budget_and_its_cost_is_told(engine: LocalEngine) -> None:
-    fields = {"context": ("The cat sat.",), "input": None, "output": "The dog sat."}
-    prompt = builtin("hallucination").prompt(flags=frozenset({"reasons_first"}), **fields)
+    (call,) = Hallucination().plan(Sample("s", "The dog sat.", ("The cat sat.",)))
+    prompt = call.prompt
     budgets = (14, 16, 20, 30, 200)
     answers = gathered(
         [

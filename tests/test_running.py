@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -25,10 +25,11 @@ from magistrate.errors import (
     OverLength,
     SpecError,
 )
-from magistrate.judges import Faithfulness, Hallucination, Judge, JudgeInfo
+from magistrate.judges import Hallucination, Judge, JudgeInfo, instance
 from magistrate.running import Judged, judge_one, stream
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Span, Verdict
 
+FAITHFULNESS: Any = instance("faithfulness")
 YES = {"faithful": 0.6, "hallucinated": 0.2}
 
 
@@ -51,7 +52,7 @@ def run(
     source: Iterable[Sample], engine: Engine, judges: list[Judge] | None = None, **options: Any
 ) -> list[Outcome]:
     """Every outcome of a stream, and no task left behind."""
-    asked = [Faithfulness()] if judges is None else judges
+    asked = [FAITHFULNESS] if judges is None else judges
 
     async def collected() -> list[Outcome]:
         found = [j.outcome async for j in stream(source, asked, engine, **options)]
@@ -86,7 +87,7 @@ class Says:
 
     @property
     def info(self) -> JudgeInfo:
-        return JudgeInfo(self.name, 1, "", (), "minimize", ("output",), frozenset(), "", "")
+        return JudgeInfo(self.name, reads=("output",), requires=())
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if isinstance(self.answer, BaseException):
@@ -99,7 +100,7 @@ class Says:
 
 
 def test_every_judge_has_one_outcome_for_every_sample() -> None:
-    judges: list[Judge] = [Faithfulness(), Faithfulness(name="strict", threshold=0.1)]
+    judges: list[Judge] = [FAITHFULNESS, replace(FAITHFULNESS, name="strict", threshold=0.1)]
     found = run(samples(50), ScriptedEngine(lambda prompt: YES), judges)
     expected = {(f"s{i}", name) for i in range(50) for name in ("faithfulness", "strict")}
     assert {(each.sample_id, each.judge) for each in found} == expected
@@ -166,7 +167,7 @@ def test_samples_are_pulled_as_they_are_needed() -> None:
 
 
 def _stream(source: Iterable[Sample], engine: Engine, **options: Any) -> Any:
-    return stream(source, [Faithfulness()], engine, **options)
+    return stream(source, [FAITHFULNESS], engine, **options)
 
 
 def test_cancelling_leaves_no_task_and_closes_the_source() -> None:
@@ -179,7 +180,7 @@ def test_cancelling_leaves_no_task_and_closes_the_source() -> None:
             closed.append(True)
 
     async def main() -> None:
-        judges: list[Judge] = [Faithfulness(), Faithfulness(name="other")]
+        judges: list[Judge] = [FAITHFULNESS, replace(FAITHFULNESS, name="other")]
         engine = ScriptedEngine(lambda prompt: YES, delay=60)
 
         async def consume() -> None:
@@ -284,7 +285,7 @@ def test_an_outcome_is_about_its_sample_and_by_its_judge_whatever_it_says() -> N
 
 
 def test_an_error_in_one_judge_is_none_of_the_other() -> None:
-    judges: list[Judge] = [Says(ValueError("bug"), "broken"), Faithfulness()]
+    judges: list[Judge] = [Says(ValueError("bug"), "broken"), FAITHFULNESS]
     found = {each.judge: each for each in run(samples(1), by_number({}), judges)}
     assert isinstance(found["broken"], Failure)
     assert isinstance(found["faithfulness"], Verdict)
@@ -309,16 +310,14 @@ def test_after_a_fatal_error_what_is_under_way_still_comes(error: MagistrateErro
         await asyncio.sleep(0.02 if number == 3 else 0.1)
         return error if number == 3 else YES
 
-    found = until_it_breaks(
-        samples(100), ScriptedEngine(script), [Faithfulness()], type(error), concurrency=5
-    )
+    found = until_it_breaks(samples(100), ScriptedEngine(script), [FAITHFULNESS], type(error), concurrency=5)
     assert sorted(each.sample.id for each in found) == ["s0", "s1", "s2", "s4"]
     assert all(isinstance(each.outcome, Verdict) for each in found)
     assert sorted(begun) == [0, 1, 2, 3, 4], "nobody began anything new"
 
 
 def test_after_a_fatal_error_of_one_judge_the_other_finishes_its_sample() -> None:
-    judges: list[Judge] = [Says(EngineGone("gone")), Faithfulness()]
+    judges: list[Judge] = [Says(EngineGone("gone")), FAITHFULNESS]
     engine = ScriptedEngine(lambda prompt: YES, delay=0.05)
     found = until_it_breaks(samples(10), engine, judges, EngineGone, concurrency=1)
     assert [(each.sample.id, each.outcome.judge) for each in found] == [("s0", "faithfulness")]
@@ -329,7 +328,7 @@ def test_a_source_that_breaks_keeps_what_was_judged() -> None:
         yield from samples(7)
         raise OSError("the disk is gone")
 
-    found = until_it_breaks(broken(), by_number({}), [Faithfulness()], OSError, concurrency=3)
+    found = until_it_breaks(broken(), by_number({}), [FAITHFULNESS], OSError, concurrency=3)
     assert sorted(each.sample.id for each in found) == [f"s{i}" for i in range(7)]
 
 
@@ -341,10 +340,10 @@ def never(prompt: Prompt) -> Any:
     ("judges", "options", "error", "message"),
     [
         ([], {}, SpecError, "no judge"),
-        ([Faithfulness(), Faithfulness()], {}, SpecError, "different names"),
-        ([Faithfulness()], {"concurrency": 0}, SpecError, "concurrency"),
-        ([Faithfulness()], {"deadline": 0}, SpecError, "deadline"),
-        ([Faithfulness()], {"deadline": float("nan")}, SpecError, "deadline"),
+        ([FAITHFULNESS, FAITHFULNESS], {}, SpecError, "different names"),
+        ([FAITHFULNESS], {"concurrency": 0}, SpecError, "concurrency"),
+        ([FAITHFULNESS], {"deadline": 0}, SpecError, "deadline"),
+        ([FAITHFULNESS], {"deadline": float("nan")}, SpecError, "deadline"),
         ([Hallucination()], {}, CapabilityError, "'hallucination' needs constraints"),
     ],
 )
@@ -368,7 +367,7 @@ def bare(n: int) -> Iterator[Sample]:
 def judged_outputs(task: Callable[[Sample], Any], source: Iterable[Sample], **options: Any) -> list[Judged]:
     async def collected() -> list[Judged]:
         engine = ScriptedEngine(lambda prompt: YES)
-        found = [j async for j in stream(source, [Faithfulness()], engine, task=task, **options)]
+        found = [j async for j in stream(source, [FAITHFULNESS], engine, task=task, **options)]
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return sorted(found, key=lambda each: each.sample.id)
 
@@ -481,7 +480,7 @@ def test_a_label_goes_with_the_output_it_was_given_to() -> None:
 def test_one_judgement_can_be_cancelled() -> None:
     async def main() -> None:
         engine = ScriptedEngine(lambda prompt: YES, delay=60)
-        judging = asyncio.create_task(judge_one(next(samples(1)), Faithfulness(), engine))
+        judging = asyncio.create_task(judge_one(next(samples(1)), FAITHFULNESS, engine))
         await asyncio.sleep(0.01)
         judging.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -492,7 +491,7 @@ def test_one_judgement_can_be_cancelled() -> None:
 
 def test_seconds_come_from_the_clock_that_is_passed_in() -> None:
     ticks = iter(range(100))
-    one = judge_one(next(samples(1)), Faithfulness(), by_number({}), clock=lambda: float(next(ticks)))
+    one = judge_one(next(samples(1)), FAITHFULNESS, by_number({}), clock=lambda: float(next(ticks)))
     outcome = asyncio.run(one)
     assert outcome.seconds == 3
     assert outcome.steps[0].seconds == 1
@@ -519,7 +518,7 @@ def test_a_hundred_thousand_samples_stream_through_little_memory() -> None:
 
     async def main() -> tuple[int, int]:
         seen, most = 0, 0
-        outcomes: AsyncIterator[Judged] = stream(samples(100_000), [Faithfulness()], Forgetful())
+        outcomes: AsyncIterator[Judged] = stream(samples(100_000), [FAITHFULNESS], Forgetful())
         async for _ in outcomes:
             seen += 1
             if seen % 20_000 == 0:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from magistrate.errors import MagistrateError
     from magistrate.evaluation import Run, aevaluate, ajudge, evaluate, judge
     from magistrate.generation import agenerate, generate
+    from magistrate.guarding import Blocked, Guarded, guard
     from magistrate.judges import Candidates, Hallucination, Judge, JudgeInfo, Rubric, classifier
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
@@ -34,6 +35,7 @@ _HOMES = {
     "magistrate.errors": ("MagistrateError",),
     "magistrate.evaluation": ("Run", "aevaluate", "ajudge", "evaluate", "judge"),
     "magistrate.generation": ("agenerate", "generate"),
+    "magistrate.guarding": ("Blocked", "Guarded", "guard"),
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
 }
@@ -41,6 +43,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Abstention",
+    "Blocked",
     "Candidates",
     "Choice",
     "Claim",
@@ -49,6 +52,7 @@ __all__ = [
     "Engine",
     "Failure",
     "Generation",
+    "Guarded",
     "Hallucination",
     "Judge",
     "JudgeInfo",
@@ -74,6 +78,7 @@ __all__ = [
     "constraint",
     "evaluate",
     "generate",
+    "guard",
     "judge",
     "load",
 ]

@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from magistrate.errors import SpecError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from ruamel.yaml.error import YAMLError
 
     Model = TypeVar("Model", bound=BaseModel)
 
-LARGEST = 1_000_000  # bytes of a file, and values in it once its aliases are written out
+LARGEST = 200_000  # bytes of a file, and values in it once its aliases are written out
+DEEPEST = 60  # values within values; the parser recurses
 
 Key = tuple[str | int, ...]
+
+STANDARD = "tag:yaml.org,2002:"
+DIGITS = re.compile(r"[-+]?[0-9][0-9_]*")
+BRACES = re.compile(r"^\s*(- |[^#'\"]*:\s+)\{[{%]")
+QUOTE_BRACES = "a text that begins with { must be in quotes, or stand on lines of its own below 'key: |'"
+TOO_MUCH = "values are nested too deep or too many; check its aliases (*name)"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML 1.2 file: plain values, and on which line each key stands (`yes` and `no` are words there)."""
+    """A YAML 1.2 file: plain values, and on which line each key stands (`yes` and `no` are words there).
+
+    `texts` says for texts of several lines, below `|`, on which line the first one stands.
+    """
 
     name: str
     values: Mapping[str, Any]
     lines: Mapping[Key, int] = field(repr=False)
+    texts: Mapping[Key, int] = field(default_factory=dict, repr=False)
 
-    def error(self, key: Key, message: str) -> SpecError:
-        """What is wrong at a key, with the file and the line of it or of what it is in."""
+    def error(self, key: Key, message: str, *, row: int | None = None) -> SpecError:
+        """What is wrong at a key, with the file and the line of it or of what it is in.
+
+        `row` is the line within the text at the key, counted from 1, where that is known.
+        """
         place = key
         while place and place not in self.lines:
             place = place[:-1]
-        line = f", line {self.lines[place]}" if place else ""
+        line = self.lines.get(place)
+        if row is not None and key in self.texts:
+            line = self.texts[key] + row - 1
         where = f", {'.'.join(map(str, key))}" if key else ""
-        return SpecError(f"{self.name}{line}{where}: {message}")
+        told = f"{self.name}{f', line {line}' if line else ''}{where}: {message}"
+        return SpecError(" ".join(told.splitlines()))  # a key may hold anything
 
     def read_as(self, model: type[Model]) -> Model:
         """The values as `model`. Raises `SpecError` with line, key and, for an unknown key, the nearest."""
@@ -44,97 +63,223 @@ class Document:
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            # A mistyped key is said before what is missing because of it.
+            first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
             raise self.error(*_explained(first, model)) from None
 
 
 def read_document(path: Path) -> Document:
     """The YAML file at `path`. Raises `SpecError` where it cannot be read or is no mapping."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise SpecError(f"{path} is larger than {LARGEST:,} bytes; that is no file a person writes")
-        text = path.read_text(encoding="utf-8-sig")
+        if path.is_dir():
+            raise SpecError(f"cannot read {path}: it is a folder")
+        if path.exists() and not path.is_file():
+            raise SpecError(f"cannot read {path}: it is no regular file")
+        if (size := path.stat().st_size) > LARGEST:
+            raise SpecError(f"{path} has {size:,} bytes, more than {LARGEST:,}: no person writes such a file")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not UTF-8 text: {error}") from None
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SpecError(
+            f"{path.name}, line {line}: not UTF-8 text: byte 0x{data[error.start]:02x}; save it as UTF-8"
+        ) from None
     return parse_document(text, path.name)
 
 
 def parse_document(text: str, name: str) -> Document:
     """The document that `text` is; `name` is what messages call it."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.nodes import MappingNode
 
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.max_depth = DEEPEST
+    yaml.composer.warn_double_anchors = False  # an anchor may be used again
     try:
-        loaded = YAML(typ="rt", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise SpecError(f"{name}{line}: {error.problem or error.context}") from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise SpecError(f"{name}: {error}") from None
-    if not isinstance(loaded, Mapping):
-        raise SpecError(f"{name} must be 'key: value' lines, and is {_kind(loaded)}")
+        root = yaml.compose(text)
+    except YAMLError as error:
+        raise SpecError(_syntax(error, text, name)) from None
+    except RecursionError:
+        raise SpecError(f"{name}: {TOO_MUCH}") from None
     reader = _Reader(name)
-    return Document(name, reader.plain(loaded, (), 0), reader.lines)
+    if not isinstance(root, MappingNode):
+        found = None if root is None else reader.plain(root, (), 0)
+        kind = {list: "a list", type(None): "empty"}.get(type(found), "a single value")
+        raise SpecError(
+            f"{name}, line {reader.lines.get((), 1)}: must be lines of 'key: value', and is {kind}"
+        )
+    values = reader.plain(root, (), 0)
+    return Document(name, values, reader.lines, reader.texts)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns what the parser made into plain values and notes where each key stood."""
+    """Turns what the parser made into plain values and notes where each stood."""
 
     name: str
     lines: dict[Key, int] = field(default_factory=dict)
+    texts: dict[Key, int] = field(default_factory=dict)
     seen: int = 0
 
-    def plain(self, value: Any, key: Key, depth: int) -> Any:
+    def plain(self, node: Any, key: Key, depth: int) -> Any:
         self.seen += 1
-        if depth > 100 or self.seen > LARGEST:
-            raise SpecError(f"{self.name}: values are nested too deep or too many; check its aliases (*name)")
-        if isinstance(value, Mapping):
-            return {
-                self._note(value, each, key): self.plain(value[each], (*key, _word(each)), depth + 1)
-                for each in value
-            }
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            return [self._item(value, index, key, depth) for index in range(len(value))]
-        for kind in (bool, int, float, str):
-            if isinstance(value, kind):
-                return kind(value)
-        return value if value is None else str(value)
+        self.lines.setdefault(key, node.start_mark.line + 1)
+        if depth > DEEPEST or self.seen > LARGEST:
+            raise self._error(node, (), TOO_MUCH)
+        kind = str(node.tag).removeprefix(STANDARD)
+        if kind == "map":
+            return self._mapping(node, key, depth)
+        if kind == "seq":
+            return [self.plain(each, (*key, index), depth + 1) for index, each in enumerate(node.value)]
+        if not isinstance(node.value, str) or kind not in SCALARS:
+            tag = f"!!{kind}" if str(node.tag).startswith(STANDARD) else kind
+            raise self._error(node, key, f"a tag such as {tag} has no meaning here; take it away")
+        if node.style == "|":
+            self.texts[key] = node.start_mark.line + 2
+        return _scalar(kind, node.value)
 
-    def _note(self, mapping: Any, each: Any, key: Key) -> str:
-        word = _word(each)
-        self.lines[(*key, word)] = mapping.lc.key(each)[0] + 1
-        return word
+    def _mapping(self, node: Any, key: Key, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in node.value:
+            if not isinstance(name.value, str):
+                raise self._error(name, key, f"a key must be a word; {QUOTE_BRACES}")
+            if str(name.tag) == f"{STANDARD}merge":
+                raise self._error(name, key, "<< is not understood here; write the keys out")
+            inner = (*key, name.value)
+            if name.value in found:
+                raise self._error(name, inner, f"is there twice, first on line {self.lines[inner]}")
+            self.lines[inner] = name.start_mark.line + 1
+            found[name.value] = self.plain(value, inner, depth + 1)
+        return found
 
-    def _item(self, several: Any, index: int, key: Key, depth: int) -> Any:
-        self.lines[(*key, index)] = several.lc.item(index)[0] + 1
-        return self.plain(several[index], (*key, index), depth + 1)
+    def _error(self, node: Any, key: Key, message: str) -> SpecError:
+        return Document(self.name, {}, {key: node.start_mark.line + 1}).error(key, message)
 
 
-def _word(key: Any) -> str:
-    return key if isinstance(key, str) else str(key)
+SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "value")
+
+
+def _scalar(kind: str, text: str) -> Any:
+    """The value that a word stands for; the word itself where it stands for none that is known here."""
+    try:
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return text.lower() in ("true", "yes", "on", "y")
+        if kind == "int":
+            return int(text) if DIGITS.fullmatch(text) else int(text, 0)
+        if kind == "float":
+            return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:
+        return text
+    return text
+
+
+# --- what is said of mistakes -------------------------------------------------------------------
+
+
+def _syntax(error: YAMLError, text: str, name: str) -> str:
+    """Why a text is no YAML, with the line and, for frequent mistakes, what to do."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    rows = text.splitlines() or [""]
+    if mark is None:
+        at = int(getattr(error, "position", 0))
+        line = text.count("\n", 0, at) + 1
+        return f"{name}, line {line}: character {text[at : at + 1]!r} cannot stand in YAML"
+    number = min(mark.line + 1, len(rows))
+    problem = str(getattr(error, "problem", None) or error)
+    begun = getattr(error, "context_mark", None)
+    since = f"what begins on line {begun.line + 1}" if begun is not None else "what stands before it"
+    advice = next((words for part, words in ADVICE.items() if part in problem), "")
+    if BRACES.match(rows[number - 1]):
+        advice = QUOTE_BRACES
+    return f"{name}, line {number}: not YAML: " + (
+        advice.replace("{since}", since) or problem.partition("\n")[0]
+    )
+
+
+ADVICE = {
+    "'\\t' that cannot start": "lines are indented with spaces, not with tabs",
+    "that cannot start any token": "a text that begins with such a character must be in quotes",
+    "mapping values are not allowed": "a colon where there can be none: a text with ': ' in it must be in "
+    "quotes, and a key must be indented like its neighbours",
+    "undefined alias": "*name refers to nothing; a text that begins with * must be in quotes",
+    "another document": "a second document begins here, and a file has one",
+    "unexpected end of stream": "the end is reached within {since}: a quote is never closed",
+    "expected ',' or": "a [ or { is never closed, or a comma is missing, in {since}",
+    "expected <block end>": "this does not belong to {since}: look at quotes and at how far it is indented",
+    "maximum depth": TOO_MUCH,
+}
 
 
 def _explained(error: Any, model: type[BaseModel]) -> tuple[Key, str]:
     """The key that a validation error is about, and what to say of it."""
-    key = tuple(error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = [each.alias or name for name, each in model.model_fields.items()] if len(key) == 1 else []
-        near = difflib.get_close_matches(str(key[-1]), known, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        listed = f"known: {', '.join(known)}" if known else ""
-        return key, f"unknown key; {meant}{listed}".rstrip("; ")
-    if error["type"] == "missing":
+    key, kind, context = tuple(error["loc"]), str(error["type"]), error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return key, _unknown(key, model)
+    if kind == "missing":
         return key, "is missing"
-    if error["type"] == "value_error":
-        return key, str(error["ctx"]["error"])
-    return key, f"{error['msg'][:1].lower()}{error['msg'][1:]}; got {error['input']!r:.80}"
+    if kind == "value_error":
+        return key, str(context["error"])
+    given = error["input"]
+    words = MUST.get(kind)
+    if words is None:
+        return key, f"{error['msg'][:1].lower()}{error['msg'][1:]}; got {_shown(given)}"
+    advice = "; put it in quotes" if kind == "string_type" and isinstance(given, int | float) else ""
+    return key, f"must be {words.format(**context)}; got {_shown(given)}{advice}"
 
 
-def _kind(value: Any) -> str:
-    if value is None:
-        return "empty"
-    return "a list" if isinstance(value, list) else "a single value"
+MUST = {
+    "string_type": "text",
+    "string_too_short": "a text that is not empty",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "list_type": "a list, such as [one, two]",
+    "tuple_type": "a list, such as [0, 1]",
+    "dict_type": "lines of 'key: value' below it",
+    "model_type": "lines of 'key: value' below it",
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+}
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "nothing" if value is None else str(value).lower()
+    if isinstance(value, dict):
+        return "keys with values"
+    return f"{value!r:.80}"
+
+
+def _unknown(key: Key, model: type[BaseModel]) -> str:
+    """What to say of a key that nothing here has: the nearest one, here or one level down."""
+    for step in key[:-1]:
+        known = {info.alias or name: info for name, info in model.model_fields.items()}
+        # The name of an entry, such as a label's, is no field: what it holds is still the same model.
+        model = next(iter(_within(known[str(step)].annotation)), model) if step in known else model
+    places: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        for inner in _within(info.annotation)[:1]:
+            places |= {each: f"{info.alias or name}.{each}" for each in inner.model_fields}
+    here = [info.alias or name for name, info in model.model_fields.items()]
+    places |= {name: name for name in here}
+    near = difflib.get_close_matches(str(key[-1]), places, n=1)
+    meant = f"did you mean {places[near[0]]!r}? " if near else ""
+    return f"unknown key; {meant}known: {', '.join(here)}"
+
+
+def _within(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field's type names."""
+    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _within(part)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magistrate import background, resolve
 from magistrate.datasets import Dataset, load
+from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError, StoreError
+from magistrate.errors import DatasetError, InputError, StoreError
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
 from magistrate.running import CONCURRENCY, DEADLINE, Judged, Task, check_stream, judge_one, stream
@@ -73,10 +74,13 @@ class Run:
 
         return to_pandas({sample.id: sample for sample in self.samples()}, self.outcomes())
 
-    def summary(self) -> Report:
-        """Figures with intervals, baselines, counts and remarks; `print` shows it, `to_dict()` is data."""
+    def summary(self, *, flag: Collection[str] | None = None) -> Report:
+        """Figures with intervals, baselines, counts and remarks; `print` shows it, `to_dict()` is data.
+
+        `flag` decides the verdicts of a rubric anew, by these kinds of claims, without asking a model.
+        """
         with self._open() as store:
-            return report_of(store, self.id)
+            return report_of(store, self.id, flag)
 
     def __str__(self) -> str:
         return str(self.summary())
@@ -92,8 +96,12 @@ class Run:
         return Store.open(self.store)
 
 
-def report_of(store: Store, run_id: str) -> Report:
-    """The report of a stored run, finished or not."""
+def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) -> Report:
+    """The report of a stored run, finished or not.
+
+    With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
+    """
+    from magistrate.judges.flagging import by_claims, check_flag, reflagged
     from magistrate.report import RunFacts, summarize
 
     record = store.find_run(run_id)
@@ -111,7 +119,14 @@ def report_of(store: Store, run_id: str) -> Report:
         seconds=seconds,
     )
     recipes = {judge: replace(recipe, n=n_total) for judge, recipe in record.recipes.items()}
-    return summarize(facts, samples, store.outcomes(run_id), recipes)
+    outcomes: Iterable[Outcome] = store.outcomes(run_id)
+    if flag is not None:
+        check_flag(flag)
+        outcomes = [reflagged(outcome, flag) for outcome in outcomes]
+        for judge in {outcome.judge for outcome in outcomes if by_claims(outcome)} & recipes.keys():
+            told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
+            recipes[judge] = replace(recipes[judge], judge=told)
+    return summarize(facts, samples, outcomes, recipes)
 
 
 async def aevaluate(
@@ -249,9 +264,10 @@ def _add(store: Store, run_id: str, outcome: Outcome) -> None:
 
 async def ajudge(
     *,
-    output: str,
+    output: str | None = None,
     context: str | Sequence[str] = (),
     input: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
     judge: str | Judge = resolve.DEFAULT_JUDGE,
     model: str | Path | Engine | None = None,
     device: str | None = None,
@@ -261,19 +277,53 @@ async def ajudge(
 ) -> Outcome:
     """Judge one output: `judge(output=…, context=[…], input=…)`.
 
-    The answer is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object, `model` a
-    catalogue name, a path or an engine; `deadline` is in seconds. `magistrate.judge` is the same without
-    `await`, also inside a running event loop.
+    With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
+    without `output` it is the assistant's last message. The answer is a `Verdict`, a `Failure` or an
+    `Abstention`. `judge` is a name or an object, `model` a catalogue name, a path or an engine; `deadline` is
+    in seconds. `magistrate.judge` is the same without `await`, also inside a running event loop.
     """
-    texts = (context,) if isinstance(context, str) else tuple(context)
-    sample = Sample(id=id, output=output, context=texts, input=input)
+    sample = sample_of(output=output, context=context, input=input, messages=messages, id=id)
+    return await ajudge_sample(
+        sample, judge=judge, model=model, device=device, threads=threads, deadline=deadline
+    )
+
+
+judge = background.synchronous(ajudge)
+
+
+async def ajudge_sample(
+    sample: Sample,
+    *,
+    judge: str | Judge = resolve.DEFAULT_JUDGE,
+    model: str | Path | Engine | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    deadline: float = DEADLINE,
+) -> Outcome:
+    """Judge one sample; the options are those of `ajudge`."""
     asked = resolve.judge(judge)
     engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
     check_stream([asked], engine.info, 1, deadline)
     return await judge_one(sample, asked, engine, deadline=deadline)
 
 
-judge = background.synchronous(ajudge)
+judge_sample = background.synchronous(ajudge_sample)
+
+
+def sample_of(
+    *,
+    output: str | None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    id: str = "sample",
+) -> Sample:
+    """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
+    row = {"output": output, "context": context, "input": input, "messages": list(messages)}
+    try:
+        return to_sample(row, id=id)
+    except RowError as error:
+        raise DatasetError(f"this cannot be judged: {error}") from None
 
 
 def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:

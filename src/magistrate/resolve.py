@@ -19,7 +19,7 @@ from magistrate.judges.base import Judge
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
 DEFAULT_JUDGE = "faithfulness"
 NOT_OPTIONS = ("name", "criterion", "form", "mapping")  # what a judge is, not how it is set
-FILE = re.compile(r"(?P<path>.+\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
+FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 
 _loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
@@ -35,17 +35,27 @@ def judge(spec: str | Judge) -> Judge:
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
     in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. A judge with
-    options is named as it was written. Raises `SpecError` for unknown names, unknown options and values of
-    the wrong type.
+    options is named as it was written. `rubric@1` is refused where another version of it is installed.
+    Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
         if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
             raise SpecError(f"a judge is a name or an object such as Hallucination(), got {spec!r}")
         return spec
-    file = FILE.fullmatch(spec)
-    name, colon, options = file.group("path", "colon", "options") if file else spec.partition(":")
-    known = _from_file(name) if file else _installed(name)
-    if not colon:
+    name, colon, options = spec.partition(":")
+    name, _, version = name.partition("@")
+    if name not in judge_entries() and (file := FILE.fullmatch(spec)):
+        name, colon, options = file.group("path", "colon", "options")
+        return _set(_from_file(name), name, spec, options if colon else None)
+    found = _set(_installed(name), name, spec, options if colon else None)
+    if version and version != str(found.info.version):
+        raise SpecError(f"{name!r} is version {found.info.version} here, not {version!r}")
+    return found
+
+
+def _set(known: Any, name: str, spec: str, options: str | None) -> Judge:
+    """What a name stands for, with options as they are written in `spec`."""
+    if options is None:
         return known if not isinstance(known, type) else _build(known, name, {"name": name})
     words = [_option(spec, word) for word in split_options(options)]
     given = dict(words)
@@ -117,8 +127,9 @@ def default(field: dataclasses.Field[Any]) -> Any:
 def spell(value: Any) -> str:
     """An option's value as it is written."""
     if hasattr(value, "judge") and hasattr(value, "info"):
-        inner = f"{spelled(value)}@{value.info.version}"
-        return f"({inner})" if ":" in inner else inner
+        name, colon, options = spelled(value).partition(":")
+        pinned = f"{name}@{value.info.version}{colon}{options}"
+        return f"({pinned})" if colon else pinned
     if hasattr(value, "generate") and hasattr(value, "info"):
         return f"{value.info.model}#{value.info.fingerprint[:12]}"
     if isinstance(value, frozenset | tuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from magistrate import display
@@ -12,6 +12,8 @@ FAITHFUL = "faithful"
 HALLUCINATED = "hallucinated"
 
 Direction = Literal["minimize", "maximize"]
+ASSISTANTS = ("assistant", "ai", "model", "bot")  # how files call the one whose words are judged
+
 ClaimKind = Literal["contradiction", "unsupported", "agreement"]
 FailureCode = Literal[
     "invalid_output", "rate_limited", "timeout", "engine_error", "budget", "cancelled", "task_error"
@@ -58,6 +60,16 @@ class Sample:
     label: str | None = None
     spans: tuple[Span, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def answered(self) -> Sample:
+        """This sample with the assistant's last message as its output, where it has none of its own.
+
+        What was said before stays in `messages`; the output itself, where it ends them, does not.
+        """
+        output, messages = self.output, self.messages
+        while messages and messages[-1].role.lower() in ASSISTANTS and output in (None, messages[-1].text):
+            output, messages = messages[-1].text, messages[:-1]
+        return self if messages == self.messages else replace(self, output=output, messages=messages)
 
     @property
     def sources(self) -> tuple[str, ...]:

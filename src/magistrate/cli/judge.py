@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 
 from magistrate.cli.options import TextOrFile, as_data, console, json_option, model_options, print_json
@@ -12,11 +15,17 @@ EXAMPLE = (
 
 
 @click.command(epilog=EXAMPLE)
-@click.option("--output", required=True, type=TextOrFile(), help="The text on trial.")
+@click.option("--output", type=TextOrFile(), help="The text on trial.")
 @click.option(
     "--context", multiple=True, type=TextOrFile(), help="What it must be faithful to; may be repeated."
 )
 @click.option("--input", type=TextOrFile(), help="The question that was asked: background only.")
+@click.option(
+    "--messages",
+    type=TextOrFile(),
+    help='A conversation as JSON, [{"role": …, "content": …}, …]: the output may rely on it, and is its last '
+    "answer where --output is left out.",
+)
 @click.option(
     "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
 )
@@ -27,9 +36,10 @@ EXAMPLE = (
 @model_options
 @json_option
 def command(
-    output: str,
+    output: str | None,
     context: tuple[str, ...],
     input: str | None,
+    messages: str | None,
     judges: tuple[str, ...],
     deadline: float,
     steps: bool,
@@ -43,22 +53,35 @@ def command(
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
-    from magistrate.types import Failure, Sample
+    from magistrate.types import Failure
 
+    if output is None and messages is None:
+        raise click.UsageError(
+            "give the text on trial: --output TEXT, or --messages with it as the last answer"
+        )
+    sample = evaluation.sample_of(output=output, context=context, input=input, messages=_turns(messages))
     asked = resolve.judges(judges)
     engine = resolve.engine(model, device=device, threads=threads)
     with waiting(engine, console(error=True)):
         outcomes = [
-            evaluation.judge(
-                output=output, context=context, input=input, judge=each, model=engine, deadline=deadline
-            )
-            for each in asked
+            evaluation.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked
         ]
     if as_json:
         data = [as_data(each, steps=steps) for each in outcomes]
         print_json(data[0] if len(data) == 1 else data)
     else:
-        sample = Sample(id="sample", output=output, context=context, input=input)
         for outcome in outcomes:
             print_outcome(outcome, sample, console(), steps=steps)
     return ENGINE_GONE if any(isinstance(each, Failure) for each in outcomes) else DONE
+
+
+def _turns(text: str | None) -> list[Any]:
+    if text is None:
+        return []
+    try:
+        turns = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="--messages") from None
+    if not isinstance(turns, list):
+        raise click.BadParameter("must be a JSON list of messages", param_hint="--messages")
+    return turns

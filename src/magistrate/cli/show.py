@@ -15,11 +15,20 @@ EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 -
 @click.argument("run")
 @click.option("--sample", help="The id of a sample: show it with every judge's outcome.")
 @click.option("--steps", is_flag=True, help="With --sample: what the model was asked and what it answered.")
+@click.option(
+    "--flag",
+    multiple=True,
+    metavar="KIND",
+    help="Decide a rubric's verdicts anew by these kinds of claims, without asking a model; repeatable.",
+)
 @store_option
 @json_option
-def command(run: str, sample: str | None, steps: bool, store: str | None, as_json: bool) -> None:
+def command(
+    run: str, sample: str | None, steps: bool, flag: tuple[str, ...], store: str | None, as_json: bool
+) -> None:
     """Show the report of RUN (an id, the beginning of one, a name, or 'last')."""
     from magistrate.evaluation import report_of
+    from magistrate.judges.flagging import reflagged
     from magistrate.report import outcome_panel, render
 
     if steps and sample is None:
@@ -27,14 +36,15 @@ def command(run: str, sample: str | None, steps: bool, store: str | None, as_jso
     with open_store(store) as opened:
         record = opened.find_run(run)
         if sample is None:
-            report = report_of(opened, record.id)
+            report = report_of(opened, record.id, flag or None)
             if as_json:
                 print_json(report.to_dict())
             else:
                 render(report, console())
             return
         found = opened.sample(record.id, sample)
-        outcomes = list(opened.outcomes(record.id, sample_id=sample, with_steps=steps))
+        stored = opened.outcomes(record.id, sample_id=sample, with_steps=steps)
+        outcomes = [reflagged(each, flag) if flag else each for each in stored]
     if as_json:
         judged = [as_data(each, steps=steps) for each in outcomes]
         print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})

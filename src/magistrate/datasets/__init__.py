@@ -22,7 +22,7 @@ __all__ = ["Dataset", "Listing", "Problem", "Selection", "describe", "load"]
 HOPELESS = 1000
 """So many bad rows at the beginning, and not a good one, mean that the file or the mapping is wrong."""
 
-READING_RULES = "1"
+READING_RULES = "2"
 """Goes into every digest, and up when the same bytes begin to read as other samples."""
 
 SampleSource = str | Path | Iterable[Mapping[str, Any] | Sample]
@@ -242,7 +242,7 @@ def _in_memory(
                 item = to_sample(item, id=id, mapping=mapping, need_output=need_output)
             elif not isinstance(item, Sample):
                 raise RowError(f"must be a dict or a Sample, got {kind_of(item)}")
-            elif item.output is None and need_output:
+            elif (item := item.answered()).output is None and need_output:
                 raise RowError("no output")
             items.append(Row(name, number, id, json.loads(canonical(item))))
         except RowError as error:

@@ -11,7 +11,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -147,21 +147,21 @@ def to_sample(
         found = ForeignRow.model_validate(values)
     except ValidationError as error:
         raise RowError(_reason(error, columns)) from None
-    if found.output is None and need_output:
+    messages = tuple(Turn(turn.role, turn.text or "") for turn in found.messages)
+    said = Sample(id=found.id or id, output=found.output, messages=messages).answered()
+    if said.output is None and need_output:
         raise RowError(f"no output; {_columns(row)}; say which with --map output=COLUMN")
-    spans = _spans(found, columns)
+    spans = _spans(found, said.output or "", columns)
     for part in ("context", "spans", "messages"):
         if part in values and _says_more(part, values[part]):
             _keep(metadata, columns[part], values[part])
     for column, value in rest.items():
         _keep(metadata, column, value)
-    return Sample(
-        id=found.id or id,
-        output=found.output,
+    return replace(
+        said,
         context=found.context,
         input=found.input,
         expected=found.expected,
-        messages=tuple(Turn(turn.role, turn.text or "") for turn in found.messages),
         alternatives=found.alternatives,
         label=label,
         spans=spans,
@@ -304,9 +304,9 @@ def _keep(metadata: dict[str, Any], name: str, value: Any) -> None:
     metadata[name] = value
 
 
-def _spans(found: ForeignRow, columns: Mapping[str, str]) -> tuple[Span, ...]:
+def _spans(found: ForeignRow, output: str, columns: Mapping[str, str]) -> tuple[Span, ...]:
     for number, span in enumerate(found.spans):
-        length = len(found.output or "")
+        length = len(output)
         if not span.start <= span.end <= length:
             raise RowError(
                 f"{plain(columns['spans'])}[{number}] is [{span.start}, {span.end}), outside the output's "

@@ -82,4 +82,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     several = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return tuple(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for each in several)
+    return tuple(
+        each if isinstance(each, str) else json.dumps(each, ensure_ascii=False, default=str)
+        for each in several
+    )

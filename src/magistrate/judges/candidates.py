@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -11,9 +10,9 @@ from magistrate.constraints import Constraint, Quote, constraint
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of
+from magistrate.judges.considering import fields_of, together
 from magistrate.judges.question import Answers, Label, Weighed, weigh
-from magistrate.judges.quoting import Unit, bounded_quote, quoted, short_text
+from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Prompt, Sample, Span, Verdict
 
@@ -38,6 +37,7 @@ class Candidates:
 
     name: str = "candidates"
     n: int = 3
+    least: int = 0
     exhaustive: bool = False
     order: Literal["reason_first", "quote_first"] = "reason_first"
     unit: Unit = "words"
@@ -46,8 +46,8 @@ class Candidates:
     constrained: bool = True
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n <= 20:
-            raise SpecError(f"n must be 1 to 20, got {self.n}")
+        if not (1 <= self.n <= 20 and 0 <= self.least <= self.n):
+            raise SpecError(f"n must be 1 to 20 and least 0 to n, got {self.n} and {self.least}")
         if not 0 < self.threshold < 1:
             raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
 
@@ -67,9 +67,14 @@ class Candidates:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The list, and as many checks as there may be candidates, each of a quote of the output."""
-        check = Call(self._prompt(sample, sample.output or ""), extra=8)
-        return [Call(self._prompt(sample), self._budget), *[check] * self.n]
+        """The list, and the longest check that there may be."""
+        output = sample.output or ""
+        longest = quote_schema("output", self.unit, (output,))["maxLength"]
+        check = Call(self._prompt(sample, output), extra=8)
+        if len(output) > longest:  # of a quote only its length is known; a token stands for one byte at least
+            widest = max(len(each.encode("utf-8", "replace")) for each in set(output))
+            check = Call(self._prompt(sample, "…"), extra=longest * widest)
+        return [Call(self._prompt(sample), self._budget), check]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         output = sample.output or ""
@@ -118,15 +123,15 @@ class Candidates:
 
     @cached_property
     def _shape(self) -> Constraint:
-        return self._constraint(REASON)
+        return self._constraint("")
 
     def _shape_of(self, output: str) -> Constraint:
-        return self._constraint(bounded_quote(output, self.unit)).over(output=output)
+        return self._constraint(output).over(output=output)
 
-    def _constraint(self, longest: int) -> Constraint:
+    def _constraint(self, output: str) -> Constraint:
         fields: dict[str, Any] = {
             "reason": short_text(REASON),
-            "quote": {"type": "string", "x-quote": {"of": "output", "unit": self.unit}, "maxLength": longest},
+            "quote": quote_schema("output", self.unit, (output,)),
         }
         names = ["reason", "quote"] if self.order == "reason_first" else ["quote", "reason"]
         candidate = {
@@ -135,10 +140,11 @@ class Candidates:
             "required": names,
             "additionalProperties": False,
         }
+        candidates = {"type": "array", "items": candidate, "minItems": self.least, "maxItems": self.n}
         return constraint(
             {
                 "type": "object",
-                "properties": {"candidates": {"type": "array", "items": candidate, "maxItems": self.n}},
+                "properties": {"candidates": candidates},
                 "required": ["candidates"],
                 "additionalProperties": False,
             }
@@ -149,7 +155,12 @@ class Candidates:
         return 96 * self.n + 16
 
     def _prompt(self, sample: Sample, statement: str = "", answers: Answers | None = None) -> Prompt:
-        words = {"most": self.n, "order": self.order, "reply": (answers or Answers(SUPPORTED)).reply()}
+        words = {
+            "count": f"{self.least} to {self.n}" if self.least else f"at most {self.n}",
+            "none": "" if self.least else ", and none if nothing is doubtful",
+            "order": self.order,
+            "reply": (answers or Answers(SUPPORTED)).reply(),
+        }
         return builtin("candidates").prompt({**fields_of(sample, READS), "statement": statement}, words)
 
     async def _checked(self, sample: Sample, quotes: list[Quote], engine: Engine) -> list[Weighed]:
@@ -161,7 +172,7 @@ class Candidates:
             )
 
         if self.exhaustive:
-            return list(await asyncio.gather(*(check(quote) for quote in quotes)))
+            return await together(check(quote) for quote in quotes)
         checked: list[Weighed] = []
         for quote in quotes:
             checked.append(await check(quote))

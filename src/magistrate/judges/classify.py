@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from magistrate.engines.base import Capability, Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.bound import Bound
-from magistrate.judges.considering import fields_of
+from magistrate.judges.considering import fields_of, together
 from magistrate.judges.question import (
     Answers,
     Explain,
@@ -26,10 +25,11 @@ from magistrate.judges.question import (
     without_prior,
 )
 from magistrate.judges.template import Field, PromptTemplate, builtin
-from magistrate.types import Data, Direction, Outcome, Prompt, Sample, Trusted, Verdict
+from magistrate.types import Data, Direction, Outcome, Part, Prompt, Sample, Trusted, Verdict
 
 EXPLANATION_CHARACTERS = 280
 EXPLANATION_TOKENS = 96
+EXPLANATION_ROOM = EXPLANATION_TOKENS + 8  # read again it may be cut otherwise
 WORDS = ("reply", "category", "description")
 THRESHOLD = ("decision", "threshold")
 
@@ -202,16 +202,22 @@ class Classify:
         return Bound(self, mapping)
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Every question, and room for the explanation."""
-        room = 1 if self.explain == "none" else EXPLANATION_TOKENS + 8
+        """Every question; with an explanation it, and what is asked in its light."""
         fields = fields_of(sample, self.criterion.reads)
-        return [Call(self._prompt(fields, words)(self._answers), room) for words in self._questions]
+        asked = [self._prompt(fields, words)(self._answers) for words in self._questions]
+        if self.explain == "none":
+            return [Call(prompt) for prompt in asked]
+        (prompt,) = asked
+        if self.explain == "before":
+            return [Call(prompt.continued(*_reasoned("")), extra=EXPLANATION_ROOM)]
+        openings = [_opening(each) for each in self.criterion.labels]
+        again = Call(self._reread("…", Answers(self._reread_labels)), extra=EXPLANATION_ROOM)
+        return [*(Call(prompt.continued(Trusted(each)), EXPLANATION_TOKENS) for each in openings), again]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:
             return self._copied(sample)
-        asked = [self._decided(sample, engine, words) for words in self._questions]
-        verdicts = await asyncio.gather(*asked)
+        verdicts = await together(self._decided(sample, engine, words) for words in self._questions)
         worst = max(verdicts, key=lambda verdict: verdict.score)
         if not self.criterion.categories:
             return worst
@@ -248,7 +254,7 @@ class Classify:
         explanation = None
         if self.explain == "before":
             explanation = await self._sentence(engine, asked(self._answers), "Reason:")
-            spoken = (Trusted("Reason: "), Data(explanation, "explanation"), Trusted("\nAnswer:"))
+            spoken = _reasoned(explanation)
 
             def prompt(answers: Answers) -> Prompt:
                 return asked(answers).continued(*spoken)
@@ -300,10 +306,7 @@ class Classify:
     async def _explained(
         self, verdict: Verdict, decided: Label, prompt: Callable[[Answers], Prompt], engine: Engine
     ) -> Verdict:
-        answer = decided.answers[0] if decided.answers else decided.name
-        explanation = await self._sentence(
-            engine, prompt(self._answers), decided.opening or f"{answer}, because"
-        )
+        explanation = await self._sentence(engine, prompt(self._answers), _opening(decided))
         if not explanation:
             return verdict
         again = await weigh(engine, self._reread_labels, lambda answers: self._reread(explanation, answers))
@@ -323,3 +326,13 @@ class Classify:
         found = next(each for each in self.criterion.labels if each.name == self.criterion.copied)
         note = {"method": "rule", "rule": "the output is one of its sources, letter for letter"}
         return Verdict(sample.id, self._name, found.name, found.score, details=note)
+
+
+def _opening(decided: Label) -> str:
+    """How an explanation of a label begins."""
+    return decided.opening or f"{decided.answers[0] if decided.answers else decided.name}, because"
+
+
+def _reasoned(explanation: str) -> tuple[Part, ...]:
+    """What the model has written when it is about to answer in the light of its explanation."""
+    return Trusted("Reason: "), Data(explanation, "explanation"), Trusted("\nAnswer:")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from magistrate.engines.base import Engine
 from magistrate.judges.base import LISTS, Call, Judge
 from magistrate.types import Abstention, AbstentionReason, Outcome, Sample
 
+Answer = TypeVar("Answer")
+
+ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
 SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 
@@ -21,8 +25,20 @@ async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
             reason, message = _missing(name)
             return Abstention(sample.id, info.name, reason, message)
     if short := await shortage(judge, sample, engine):
-        return Abstention(sample.id, info.name, "over_length", short)
+        return Abstention(sample.id, info.name, "over_length", f"{short}. {ADVICE}")
     return await judge.judge(sample, engine)
+
+
+async def together(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """All answers in their order; where one fails the others are given up, and nothing is left running."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def planned(judge: Judge, sample: Sample) -> Sequence[Call]:
@@ -54,10 +70,10 @@ async def _short(call: Call, engine: Engine, most: int) -> str | None:
     tokens = await asked.count(call.prompt)
     if tokens <= room:
         return None
+    what = "the limit" if window < asked.info.context_window else f"the context window of {asked.info.model}"
     return (
-        f"a step takes {tokens + call.extra:,} tokens and {call.answer:,} for its answer; the context "
-        f"window of {asked.info.model} has {window:,}. Nothing was asked. To judge it in parts: "
-        "windows:of=NAME or passages:of=NAME"
+        f"a step takes {tokens + call.extra:,} tokens and {call.answer:,} for its answer; {what} is "
+        f"{window:,}. Nothing was asked"
     )
 
 
@@ -74,7 +90,7 @@ def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
     if name == "messages":
         return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
     if name == "context":
-        return tuple(text for text in sample.context if text.strip())
+        return sample.context if any(text.strip() for text in sample.context) else ()
     if name in LISTS:
         return tuple(getattr(sample, name))
     if name in ("input", "output", "expected"):

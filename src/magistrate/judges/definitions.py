@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from magistrate.documents import Document, parse_document, read_document
+from magistrate.constraints import compile_check, constraint
+from magistrate.documents import Document, Key, parse_document, read_document
 from magistrate.errors import ConstraintError, SpecError
-from magistrate.judges.base import Judge
-from magistrate.judges.classify import Classify, Criterion, with_section
+from magistrate.judges.base import LISTS, Judge
+from magistrate.judges.classify import WORDS, Classify, Criterion, with_section
 from magistrate.judges.grade import Form, Grade
 from magistrate.judges.passages import Passages
 from magistrate.judges.question import Label
@@ -21,6 +25,10 @@ from magistrate.judges.windows import Windows
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 INPUT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\??")
+SECTIONS = ("system", "user", "assistant")
+SECTION = re.compile(r"\s*===\s*(\w+)\s*")
+KINDS = "'labels' (the model chooses one) or 'schema' (it fills in an object)"
+DECISION = ("score", "at_least", "label", "otherwise")
 
 
 def _listed(value: Any) -> Any:
@@ -28,13 +36,15 @@ def _listed(value: Any) -> Any:
 
 
 def _label(value: Any) -> Any:
-    if isinstance(value, list) and len(value) == 2:
+    if isinstance(value, list):
+        if len(value) != 2:
+            raise ValueError(f"a label is its score, or [score, description]; got a list of {len(value)}")
         return {"score": value[0], "description": value[1]}
     return value if isinstance(value, dict) else {"score": value}
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class LabelPart(_Part):
@@ -74,18 +84,10 @@ class JudgeFile(_Part):
     explain: Literal["none", "before", "after"] = "none"
     permute: bool = False
     prior: Literal["none", "empty_context"] = "none"
-    reread: str | None = None
+    reread: str | None = Field(None, min_length=1)
     copied: str | None = None
     max_tokens: int = Field(512, ge=1)
     long: Literal["refuse", "windows", "passages"] = "refuse"
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> JudgeFile:
-        if (self.labels is None) == (self.form is None):
-            raise ValueError(
-                "give either 'labels' (the model chooses one) or 'schema' (it fills in an object)"
-            )
-        return self
 
 
 def judge_from_file(path: Path) -> Judge:
@@ -99,25 +101,54 @@ def judge_from_package(package: str, name: str) -> Judge:
     >>> judge_from_package("magistrate.judges", "builtin/faithfulness.yaml").info.name
     'faithfulness'
     """
-    resource = files(package).joinpath(name)
-    stem = name.rpartition("/")[2].partition(".")[0]
-    return _judge(parse_document(resource.read_text(encoding="utf-8"), name), stem)
+    try:
+        text = files(package).joinpath(name).read_text(encoding="utf-8")
+    except (ImportError, OSError, ValueError) as error:
+        raise SpecError(f"cannot read {name} of the package {package}: {error}") from None
+    return _judge(parse_document(text, name), name.rpartition("/")[2].partition(".")[0])
 
 
 def _judge(document: Document, stem: str) -> Judge:
     described = document.read_as(JudgeFile)
-    name = described.name or stem
+    name = stem if described.name is None else described.name
     if not NAME.fullmatch(name):
-        raise document.error(("name",), f"must be letters, digits, - and _, got {name!r:.80}")
-    for index, each in enumerate(described.inputs):
-        if not INPUT.fullmatch(each):
-            raise document.error(
-                ("inputs", index), f"must be a name, with ? where it may be missing; got {each!r:.80}"
-            )
-    judge = _classifier(document, described, name) if described.labels else _grader(document, described, name)
+        taken = "is taken from the file's name, and " if described.name is None else ""
+        raise document.error(
+            ("name",), f"{taken}must be a letter, then letters, digits, - and _, 64 at most; got {name!r:.80}"
+        )
+    if described.labels is None and described.form is None:
+        raise document.error((), f"give either {KINDS}")
+    if described.labels is not None and described.form is not None:
+        raise document.error(("schema",), f"there are labels too; give either {KINDS}")
+    _check_inputs(document, described)
+    make = _classifier if described.form is None else _grader
+    try:
+        judge = make(document, described, name)
+    except SpecError as error:
+        # A key comes from a part of the judge; without one the message has file and line already.
+        raise document.error(error.key, str(error)) if error.key else error from None
     if described.long == "refuse":
         return judge
-    return Windows(judge, name) if described.long == "windows" else Passages(judge, name)
+    if "context" not in [each.removesuffix("?") for each in described.inputs]:
+        raise document.error(("long",), "it is the context that is cut, and it is not among the inputs")
+    if described.long == "passages":
+        return Passages(judge, name)
+    # One window that speaks for the output is enough, whichever end of the score that is.
+    return Windows(judge, name, aggregate="all" if described.direction == "minimize" else "any")
+
+
+def _check_inputs(document: Document, described: JudgeFile) -> None:
+    names = [each.removesuffix("?") for each in described.inputs]
+    for index, (each, name) in enumerate(zip(described.inputs, names, strict=True)):
+        if not INPUT.fullmatch(each):
+            message = f"must be a name, with ? behind it where it may be missing; got {each!r:.80}"
+        elif name in names[:index]:
+            message = f"{name!r} is there twice"
+        elif name in (*WORDS, "self"):
+            message = f"{name!r} means something else in a prompt; take another name"
+        else:
+            continue
+        raise document.error(("inputs", index), message)
 
 
 def _reads(described: JudgeFile) -> dict[str, Any]:
@@ -132,50 +163,64 @@ def _reads(described: JudgeFile) -> dict[str, Any]:
 def _classifier(document: Document, described: JudgeFile, name: str) -> Judge:
     assert described.labels is not None
     _only(document, described, "labels", ("scale", "explanation", "max_tokens"))
-    for part in ("score", "at_least", "label", "otherwise"):
+    for part in DECISION:
         if getattr(described.decision, part) is not None:
             raise document.error(
                 ("decision", part), "goes with 'schema'; between two labels 'threshold' decides"
             )
-    try:
-        criterion = Criterion(
-            prompt=PromptTemplate(name, described.version, with_section(described.prompt)),
-            labels=tuple(
-                Label(each, part.score, part.description, tuple(part.answers), part.opening)
-                for each, part in described.labels.items()
-            ),
-            categories=tuple(described.categories.items()),
-            reread=PromptTemplate(name, described.version, with_section(described.reread))
-            if described.reread
-            else None,
-            copied=described.copied,
-            **_reads(described),
+    labels = tuple(
+        Label(each, part.score, part.description, tuple(part.answers), part.opening)
+        for each, part in described.labels.items()
+    )
+    _check_labels(document, labels)
+    category = ("category",) if described.categories else ()
+    criterion = Criterion(
+        prompt=_Text(document, described, name, "prompt").template(
+            described.inputs, ("reply", *category), ("description",) if category else ()
+        ),
+        labels=labels,
+        categories=tuple(described.categories.items()),
+        reread=_Text(document, described, name, "reread").template(["explanation"], ("explanation", "reply"))
+        if described.reread
+        else None,
+        copied=described.copied,
+        **_reads(described),
+    )
+    return Classify(
+        criterion,
+        explain=described.explain,
+        permute=described.permute,
+        prior=described.prior,
+        threshold=described.decision.threshold,
+    )
+
+
+def _check_labels(document: Document, labels: Sequence[Label]) -> None:
+    for label in labels:
+        if not label.name.strip():
+            raise document.error(("labels", label.name), "a label has no name")
+    if len(labels) == 2 and labels[0].score == labels[1].score:
+        raise document.error(
+            ("labels", labels[1].name),
+            f"both labels have the score {labels[1].score:g}; of two labels the score decides",
         )
-        return Classify(
-            criterion,
-            explain=described.explain,
-            permute=described.permute,
-            prior=described.prior,
-            threshold=described.decision.threshold,
-        )
-    except SpecError as error:
-        raise _placed(document, error) from None
 
 
 def _grader(document: Document, described: JudgeFile, name: str) -> Judge:
     assert described.form is not None
     _only(document, described, "schema", ("categories", "explain", "permute", "prior", "reread", "copied"))
     rule = described.decision
-    for part in ("score", "at_least", "label", "otherwise"):
-        if getattr(rule, part) is None:
-            raise document.error(
-                ("decision", part), "is missing: score, at_least, label and otherwise decide"
-            )
+    if missing := [part for part in DECISION if getattr(rule, part) is None]:
+        raise document.error(("decision",), f"lacks {', '.join(missing)}; {', '.join(DECISION)} decide")
     if rule.threshold is not None:
         raise document.error(("decision", "threshold"), "goes with 'labels'; here 'at_least' decides")
+    if rule.label == rule.otherwise or not (rule.label and rule.otherwise):
+        raise document.error(("decision", "otherwise"), "the two labels must differ, and neither be empty")
+    template = _Text(document, described, name, "prompt").template(described.inputs, ("reply",))
     try:
+        _check_form(document, described)
         form = Form(
-            prompt=PromptTemplate(name, described.version, with_section(described.prompt)),
+            prompt=template,
             schema=described.form,
             score=str(rule.score),
             scale=described.scale,
@@ -186,16 +231,144 @@ def _grader(document: Document, described: JudgeFile, name: str) -> Judge:
             **_reads(described),
         )
     except ConstraintError as error:
-        pointer = [step for step in (error.pointer or "").split("/") if step]
-        raise document.error(("schema", *pointer), str(error)) from None
-    except SpecError as error:
-        raise _placed(document, error) from None
+        message = str(error).removeprefix(f"{error.pointer}: ").partition(", or Field(")[0]
+        raise document.error(("schema", *_place(described.form, error.pointer)), message) from None
     return Grade(form, max_tokens=described.max_tokens)
 
 
-def _placed(document: Document, error: SpecError) -> SpecError:
-    """An error of a judge's parts, with the line of the key that is to blame."""
-    return document.error(error.key, str(error))
+def _place(form: Any, pointer: str | None) -> Key:
+    """The keys that a JSON pointer names."""
+    place: list[str | int] = []
+    for token in (pointer or "#").split("/")[1:]:
+        word = token.replace("~1", "/").replace("~0", "~")
+        place.append(int(word) if isinstance(form, list) and word.isdigit() else word)
+        try:
+            form = form[place[-1]]
+        except (KeyError, IndexError, TypeError):
+            form = None
+    return tuple(place)
+
+
+def _check_form(document: Document, described: JudgeFile) -> None:
+    """Refuse a schema whose object could not be read by the rule. Raises `ConstraintError` for a bad one."""
+    form: Any = described.form
+    shape = constraint(form)
+    if shape.quotes:
+        raise document.error(("schema",), "x-quote is for judges in Python")
+    keys = form.get("properties")
+    if form.get("type") != "object" or not keys:
+        raise document.error(("schema",), "must be of 'type: object', with properties")
+    compile_check(shape)
+    low, high = described.scale
+    score = keys.get(described.decision.score)
+    if isinstance(score, dict):
+        place = ("schema", "properties", str(described.decision.score))
+        if score.get("type", "number") not in ("number", "integer"):
+            raise document.error((*place, "type"), "the score must be a number or an integer")
+        for key in ("minimum", "maximum"):
+            if key in score and low < high and not low <= score[key] <= high:
+                raise document.error(
+                    (*place, key), f"{score[key]:g} is outside the scale, {low:g} to {high:g}; see 'scale'"
+                )
+        for each in score.get("enum", []):
+            if isinstance(each, bool) or not isinstance(each, int | float) or not low <= each <= high:
+                raise document.error(
+                    (*place, "enum"), f"{each!r} is no number on the scale, {low:g} to {high:g}; see 'scale'"
+                )
+    text = keys.get(described.explanation)
+    if isinstance(text, dict) and text.get("type", "string") not in ("string", "array"):
+        raise document.error(("explanation",), f"{described.explanation!r} must be a string or an array")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A prompt of the file: what is wrong with it is said now, with its line, and not at the first sample."""
+
+    document: Document
+    described: JudgeFile
+    name: str
+    key: Literal["prompt", "reread"]
+
+    @property
+    def text(self) -> str:
+        return str(getattr(self.described, self.key))
+
+    def template(self, inputs: Sequence[str], must: Sequence[str], may: Sequence[str] = ()) -> PromptTemplate:
+        """The template, over `inputs`; it must say `must` and may say `may`."""
+        self._check_sections()
+        reads = [each.removesuffix("?") for each in inputs]
+        self._check_names(reads, must, may)
+        template = PromptTemplate(self.name, self.described.version, with_section(self.text))
+        words = {word: "…" for word in (*must, *may) if word not in reads}
+        given: dict[str, Any] = {each: ("…", "…") if each in LISTS else "…" for each in reads}
+        self._try(template, given, words)
+        if missing := [each.removesuffix("?") for each in inputs if each.endswith("?")]:
+            less = {each: () if each in LISTS else "" for each in missing}
+            self._try(template, given | less, words, f" (where there is no {' and no '.join(missing)})")
+        return template
+
+    def _error(self, message: str, row: int | None = None) -> SpecError:
+        return self.document.error((self.key,), message, row=row)
+
+    def _check_sections(self) -> None:
+        rows = self.text.split("\n")
+        found = [number for number, row in enumerate(rows) if SECTION.fullmatch(row)]
+        for number in found:
+            if rows[number] not in [f"=== {each}" for each in SECTIONS]:
+                raise self._error(
+                    f"a section begins with a line {_either([f'=== {each}' for each in SECTIONS])}; "
+                    f"got {rows[number]!r:.80}",
+                    number + 1,
+                )
+        before = "\n".join(rows[: found[0]]) if found else ""
+        if re.sub(r"\{#.*?#\}|\{%.*?%\}", "", before, flags=re.DOTALL).strip():
+            raise self._error("what stands before the first section would be left out", 1)
+        if found and "=== user" not in rows:
+            raise self._error("lacks a section '=== user', which asks the question")
+
+    def _check_names(self, reads: Sequence[str], must: Sequence[str], may: Sequence[str]) -> None:
+        from jinja2 import Environment, TemplateSyntaxError, nodes
+        from jinja2.meta import find_undeclared_variables
+
+        rows = self.text.rstrip("\n").split("\n")
+        try:
+            tree = Environment(autoescape=True).parse(self.text)
+            names = find_undeclared_variables(tree)
+        except TemplateSyntaxError as error:
+            raise self._error(f"not Jinja: {error.message}", min(error.lineno, len(rows))) from None
+        for each in tree.find_all(nodes.Filter):
+            given = each.node.name if isinstance(each.node, nodes.Name) else ""
+            if given in reads and given not in LISTS and each.name not in ("default", "d"):
+                message = f"the filter {each.name!r} does not reach {given}: inputs are put in as they are"
+                raise self._error(message, each.lineno)
+        for name in sorted(names.difference(reads, must, may)):
+            row = next((at for at, row in enumerate(rows, 1) if re.search(rf"\b{name}\b", row)), None)
+            near = difflib.get_close_matches(name, [*reads, *must, *may], n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise self._error(
+                f"the prompt uses {{{{ {name} }}}}, which is not among its inputs: {', '.join(reads)}{meant}",
+                row,
+            )
+        for name in must:
+            if name not in names:
+                raise self._error(f"the prompt must say {{{{ {name} }}}} somewhere")
+
+    def _try(
+        self, template: PromptTemplate, fields: Mapping[str, Any], words: Mapping[str, Any], when: str = ""
+    ) -> None:
+        """Write the prompt once."""
+        try:
+            prompt = template.prompt(fields, words)
+        except SpecError as error:
+            raise self._error(str(error).removeprefix(f"prompt {self.name!r}: ") + when) from None
+        except Exception as error:  # whatever the template's own arithmetic may raise
+            raise self._error(f"{type(error).__name__}: {error}{when}") from None
+        if any(mark in message.text for message in prompt.messages for mark in "\ue000\ue001"):
+            raise self._error("an input can be shown, tested and gone through, but not cut up or changed")
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(repr(each) for each in words[:-1])} or {words[-1]!r}"
 
 
 def _only(document: Document, described: JudgeFile, kind: str, foreign: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 from magistrate.errors import SpecError
-from magistrate.types import FAITHFUL, HALLUCINATED, ClaimKind, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, ClaimKind, Outcome, Verdict
 
 KINDS: tuple[str, ...] = get_args(ClaimKind)
 FLAG: frozenset[str] = frozenset({"contradiction", "unsupported"})
@@ -56,6 +56,16 @@ def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
         explanation="no disagreement remains" if others else "no disagreement was found",
         details=details,
     )
+
+
+def reflagged(outcome: Outcome, flag: Collection[str]) -> Outcome:
+    """`outcome` decided anew if its claims had decided it; any other as it is."""
+    return decided(outcome, flag) if isinstance(outcome, Verdict) and by_claims(outcome) else outcome
+
+
+def by_claims(outcome: Outcome) -> bool:
+    """Whether an outcome is a verdict that its claims decided."""
+    return isinstance(outcome, Verdict) and "flag" in outcome.details
 
 
 def _most(values: Sequence[float | None]) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
@@ -10,6 +9,7 @@ from typing import Literal
 
 from magistrate.engines.base import Choice, ChoiceMethod, Engine, Option
 from magistrate.errors import SpecError
+from magistrate.judges.considering import together
 from magistrate.types import Prompt
 
 TINY = 1e-12  # probabilities are floats: a certain answer has odds no greater than this allows
@@ -120,7 +120,7 @@ async def weigh(
 ) -> Weighed:
     """How probable each label is as the answer to `prompt`; with `permute` the mean over their rotations."""
     orders = Answers(tuple(labels)).rotations()[: None if permute else 1]
-    choices = await asyncio.gather(*(engine.choose(prompt(order), order.options) for order in orders))
+    choices = await together(engine.choose(prompt(order), order.options) for order in orders)
     return _mean([label.name for label in labels], choices)
 
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from magistrate.constraints import Quote, QuoteOf
-from magistrate.constraints.pieces import Unit, pieces
+from magistrate.constraints.pieces import Unit, has_run, pieces
 from magistrate.constraints.quote import locate
 from magistrate.errors import InvalidOutput
 
-__all__ = ["Unit", "bounded_quote", "quoted", "short_text"]
+__all__ = ["Unit", "quote_schema", "quoted", "short_text"]
 
-LONGEST = 160  # characters of a quote; a longer sentence may be quoted whole
+SHORTEST, LONGEST = 16, 160  # characters of a quote: a statement rather than a word, and no whole page
 
 
 def short_text(most: int) -> dict[str, str]:
     """The schema of one line of up to `most` characters, with nothing in it that looks like JSON."""
-    return {"type": "string", "pattern": f'^[^"\\\\{{}}\\[\\]\\x00-\\x1f]{{1,{most}}}$'}
+    return {"type": "string", "pattern": f'^[^"\\\\{{}}\\[\\]\\x00-\\x1f\\x7f-\\x9f]{{1,{most}}}$'}
 
 
-def bounded_quote(text: str, unit: Unit) -> int:
-    """How many characters a quote of `text` may have: enough for any one of its pieces."""
-    return max(LONGEST, *(len(piece) for piece in pieces(text, unit))) if unit == "sentences" else LONGEST
+def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any]:
+    """The schema of a quote of `texts`, named `source`.
+
+    It has at least `SHORTEST` characters, if any run has as many, and at most `LONGEST`; a longer sentence
+    may be quoted whole.
+    """
+    longest = LONGEST
+    if unit == "sentences":
+        longest = max([longest, *(len(piece) for text in texts for piece in pieces(text, unit))])
+    least = SHORTEST if any(has_run(text, unit, SHORTEST, longest) for text in texts) else 1
+    quote = {"of": source, "unit": unit}
+    return {"type": "string", "x-quote": quote, "minLength": least, "maxLength": longest}
 
 
 def quoted(text: str, source: str, unit: Unit, texts: Sequence[str]) -> Quote:

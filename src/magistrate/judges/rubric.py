@@ -15,7 +15,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.considering import fields_of
 from magistrate.judges.flagging import FLAG, check_flag, decided
-from magistrate.judges.quoting import Unit, bounded_quote, quoted, short_text
+from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
 
@@ -68,15 +68,16 @@ class Rubric:
     order: Literal["quotes_first", "reasoning_first"] = "quotes_first"
     unit: Unit = "words"
     kinds: tuple[str, ...] = ("statement", "instruction", "question")
+    least: int = 1
     most: int = 4
     reasoning_tokens: int = 256
 
     def __post_init__(self) -> None:
         check_flag(self.flag)
-        if not 1 <= self.most <= 20 or self.reasoning_tokens < 1:
+        if not (0 <= self.least <= self.most and 1 <= self.most <= 20 and self.reasoning_tokens >= 1):
             raise SpecError(
-                "most must be 1 to 20 and reasoning_tokens at least 1, got "
-                f"{self.most} and {self.reasoning_tokens}"
+                "claims are least to most, most 1 to 20, and reasoning_tokens at least 1; got "
+                f"{self.least}, {self.most} and {self.reasoning_tokens}"
             )
         if not self.kinds or not all(self.kinds) or len(set(self.kinds)) < len(self.kinds):
             raise SpecError(f"kinds must be different words, at least one, got {list(self.kinds)}")
@@ -140,7 +141,7 @@ class Rubric:
         words = {
             **WORDINGS[self.wording],
             "stage": stage,
-            "most": self.most,
+            "count": f"{self.least} to {self.most}" if self.least else f"at most {self.most}, or none",
             "order": self.order,
             "kinds": " or ".join(f'"{kind}"' for kind in self.kinds),
         }
@@ -156,22 +157,22 @@ class Rubric:
 
     @cached_property
     def _shape(self) -> Constraint:
-        return self._constraint(1, 1)
+        return self._constraint("", ())
 
     def _shape_over(self, sample: Sample) -> Constraint:
         output, sources = sample.output or "", sample.sources
-        longest = max(bounded_quote(text, self.unit) for text in sources)
-        return self._constraint(bounded_quote(output, self.unit), longest).over(
-            output=output, context=sources
-        )
+        return self._constraint(output, sources).over(output=output, context=sources)
 
-    def _constraint(self, longest_output: int, longest_context: int) -> Constraint:
+    def _constraint(self, output: str, sources: Sequence[str]) -> Constraint:
         output_key, context_key = self._keys
 
         def claim(supported: bool) -> dict[str, Any]:
-            quotes: dict[str, Any] = {output_key: self._quote("output", longest_output)}
+            quotes: dict[str, Any] = {output_key: quote_schema("output", self.unit, (output,))}
             quotes |= (
-                {context_key: self._quote("context", longest_context), "quoted": {"enum": list(self.kinds)}}
+                {
+                    context_key: quote_schema("context", self.unit, sources),
+                    "quoted": {"enum": list(self.kinds)},
+                }
                 if supported
                 else {context_key: {"type": "null"}}
             )
@@ -185,7 +186,12 @@ class Rubric:
                 "additionalProperties": False,
             }
 
-        claims = {"type": "array", "items": {"anyOf": [claim(True), claim(False)]}, "maxItems": self.most}
+        claims = {
+            "type": "array",
+            "items": {"anyOf": [claim(True), claim(False)]},
+            "minItems": self.least,
+            "maxItems": self.most,
+        }
         return constraint(
             {
                 "type": "object",
@@ -194,9 +200,6 @@ class Rubric:
                 "additionalProperties": False,
             }
         )
-
-    def _quote(self, source: str, longest: int) -> dict[str, Any]:
-        return {"type": "string", "x-quote": {"of": source, "unit": self.unit}, "maxLength": longest}
 
     async def _probability(
         self, entries: Sequence[Mapping[str, Any]], at: int, prompt: Prompt, engine: Engine

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.considering import considered, planned
+from magistrate.judges.considering import considered, planned, together
 from magistrate.judges.parts import Parts
 from magistrate.signals.ranking import Ranking
 from magistrate.signals.splitting import passages, sentences
@@ -66,7 +65,7 @@ class Sentences:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         spans = sentences(sample.output or "", self.language)
         parts = self._parts(sample)
-        outcomes = await asyncio.gather(*(considered(self.of, part.reduced, engine) for part in parts))
+        outcomes = await together(considered(self.of, part.reduced, engine) for part in parts)
         verdicts: list[Verdict] = []
         for number, (part, outcome) in enumerate(zip(parts, outcomes, strict=True), 1):
             if isinstance(outcome, Failure | Abstention):

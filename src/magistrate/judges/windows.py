@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from magistrate.constraints.pieces import edges
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Judge, JudgeInfo
-from magistrate.judges.considering import considered, shortage
+from magistrate.judges.considering import considered, shortage, together
 from magistrate.judges.parts import Parts
-from magistrate.signals.splitting import Piece, merged, units
+from magistrate.signals.splitting import Piece, merged, trimmed, units
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 
@@ -22,9 +22,10 @@ class Windows:
     """Judges with the whole context where it fits, else with windows over it.
 
     A window holds whole sentences, as many as fit `tokens` (0: the model's context window), and begins with
-    the last `overlap` sentences of the one before. `aggregate` makes one score of the windows': `all`, the
-    lowest, since it is enough that one window supports the output; `any`, `mean` or `noisy_or`. With `all`
-    and `any` the verdict is that window's. Where one window has no verdict, the whole has none.
+    the last `overlap` sentences of the one before, fewer where it would hold no other; a sentence that does
+    not fit alone is cut between words. `aggregate` makes one score of the windows': `all`, the lowest, since
+    it is enough that one window supports the output; `any`, `mean` or `noisy_or`. With `all` and `any` the
+    verdict is that window's. Where one window has no verdict, the whole has none.
     """
 
     of: Judge
@@ -58,34 +59,38 @@ class Windows:
         if short := await shortage(self.of, bare, engine, self.tokens):
             return Abstention(sample.id, self.name, "over_length", f"even without its context {short}")
         windows = await self._cut(sample, units(sample.context, self.language), engine)
-        outcomes = await asyncio.gather(*(considered(self.of, each.reduced, engine) for each in windows))
+        if windows is None:
+            message = "beside the output there is no room for any context; nothing was asked"
+            return Abstention(sample.id, self.name, "over_length", message)
+        outcomes = await together(considered(self.of, each.reduced, engine) for each in windows)
         for outcome in outcomes:
             if not isinstance(outcome, Verdict):
                 return outcome
         verdicts = [w.restored(o) for w, o in zip(windows, outcomes, strict=True) if isinstance(o, Verdict)]
         return self._joined(verdicts)
 
-    async def _cut(self, sample: Sample, pieces: Sequence[Piece], engine: Engine) -> list[Parts]:
-        """Windows of about equal size that fit: what does not is halved."""
-        found: list[Parts] = []
-        waiting = [list(pieces)]
-        while waiting:
-            own = waiting.pop(0)
-            before = found[-1].pieces[-1] if found else None
-            shown = self._begun(own, pieces) if before else own
-            for tried in (shown, own):
-                parts = Parts(sample, tuple(merged(tried, sample.context)))
-                if await shortage(self.of, parts.reduced, engine, self.tokens) is None:
-                    found.append(parts)
-                    break
-            else:
-                waiting[:0] = _halves(own, sample.context)
-        return found
+    async def _cut(self, sample: Sample, pieces: Sequence[Piece], engine: Engine) -> list[Parts] | None:
+        """Windows that hold all pieces, each as long as fits; None where not even one character does."""
+        waiting, found, end = list(pieces), list[Parts](), 0
 
-    def _begun(self, own: Sequence[Piece], pieces: Sequence[Piece]) -> list[Piece]:
-        """A window with the sentences before it, `overlap` of them."""
-        before = [piece for piece in pieces if (piece.index, piece.end) <= (own[0].index, own[0].start)]
-        return [*before[len(before) - self.overlap :], *own] if self.overlap else list(own)
+        def parts(begin: int, end: int) -> Parts:
+            return Parts(sample, tuple(merged(waiting[begin:end], sample.context)))
+
+        async def fits(begin: int, end: int) -> bool:
+            return await shortage(self.of, parts(begin, end).reduced, engine, self.tokens) is None
+
+        while end < len(waiting):
+            begin = max(end - self.overlap, 0)
+            while begin < end and not await fits(begin, end + 1):
+                begin += 1
+            if begin == end and not await fits(end, end + 1):
+                if not (halves := _halves(waiting[end], sample.context)):
+                    return None
+                waiting[end : end + 1] = halves
+            else:
+                end = await _last(end + 1, len(waiting), partial(fits, begin))
+                found.append(parts(begin, end))
+        return found
 
     def _joined(self, verdicts: Sequence[Verdict]) -> Verdict:
         scores = [verdict.score for verdict in verdicts]
@@ -99,18 +104,25 @@ class Windows:
         return Verdict(verdicts[0].sample_id, self.name, label, score, claims=claims, details=note)
 
 
-def _halves(pieces: Sequence[Piece], texts: Sequence[str]) -> list[list[Piece]]:
-    """Pieces in two parts of about the same length; a single one is cut between words, or anywhere."""
-    if len(pieces) == 1:
-        (piece,) = pieces
-        middle = (piece.start + piece.end) // 2
-        inside = [at for at in edges(piece.of(texts), "words") if 0 < at < piece.end - piece.start]
-        if inside:
-            middle = min((piece.start + at for at in inside), key=lambda at: abs(at - middle))
-        return [[Piece(piece.index, piece.start, middle)], [Piece(piece.index, middle, piece.end)]]
-    half = sum(piece.end - piece.start for piece in pieces) / 2
-    place, length = 0, 0
-    while place < len(pieces) - 1 and length < half:
-        length += pieces[place].end - pieces[place].start
-        place += 1
-    return [list(pieces[: max(place, 1)]), list(pieces[max(place, 1) :])]
+async def _last(low: int, high: int, good: Callable[[int], Awaitable[bool]]) -> int:
+    """The last number up to `high` that is good, `low` being so, and none behind one that is not."""
+    step = 1
+    while low + step <= high and await good(low + step):
+        low, step = low + step, 2 * step
+    high = min(low + step - 1, high)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if await good(middle) else (low, middle - 1)
+    return low
+
+
+def _halves(piece: Piece, texts: Sequence[str]) -> list[Piece]:
+    """A piece cut between the two words in its middle, or anywhere; nothing of a single character."""
+    if piece.end - piece.start == 1:
+        return []
+    middle = (piece.start + piece.end) // 2
+    inside = [at for at in edges(piece.of(texts), "words") if 0 < at < piece.end - piece.start]
+    if inside:
+        middle = min((piece.start + at for at in inside), key=lambda at: abs(at - middle))
+    text, cuts = texts[piece.index], ((piece.start, middle), (middle, piece.end))
+    return [Piece(piece.index, *place) for cut in cuts for place in trimmed(text, *cut)]

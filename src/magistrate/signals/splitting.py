@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PASSAGE = 600  # characters from which on a passage takes no further sentence
+WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +32,26 @@ def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
 
     found: list[tuple[int, int]] = []
     start = 0
-    # The library is fed lines, so that its work stays in proportion to the text whatever stands there.
     for line in text.splitlines(keepends=True):
-        readable = line.encode("utf-8", "replace").decode()  # it cannot read half a surrogate pair
-        at = 0
-        for boundary in get_sentence_boundaries(language, readable):
-            length = len(boundary["text"])
-            found += _trimmed(text, start + at, start + at + length)
-            at += length
-        found += _trimmed(text, start + at, start + len(line))
-        start += len(line)
+        end = start + len(line)
+        while start < end:
+            # The library takes the square of what it is fed, so it is fed windows; it cannot read surrogates.
+            window = text[start : min(start + WINDOW, end)].encode("utf-8", "replace").decode()
+            lengths = [
+                len(each["text"]) for each in get_sentence_boundaries(language, window) if each["text"]
+            ]
+            if start + len(window) < end and len(lengths) > 1:
+                lengths.pop()  # it may go on beyond the window: the next one begins with it
+            elif sum(lengths) < len(window):
+                lengths.append(len(window) - sum(lengths))
+            for length in lengths:
+                found += trimmed(text, start, start + length)
+                start += length
     return found
 
 
-def _trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """`[start, end)` without the white space at its ends; nothing where nothing else stands."""
     piece = text[start:end]
     stripped = piece.strip()
     if not stripped:
