@@ -227,6 +227,22 @@ def test_one_score_of_the_windows(aggregate: Any, score: float, probability: flo
     assert found.probability == (None if probability is None else pytest.approx(probability))
 
 
+@pytest.mark.parametrize(("name", "score"), [("faithfulness", 0.1), ("context_relevance", 0.6)])
+def test_the_best_window_is_the_one_that_speaks_for_the_sample(name: str, score: float) -> None:
+    """The lowest score where a low one is good, the highest where a high one is."""
+    inner = instance(name)
+    judge = Windows(inner, tokens=room_for(8 * 5 + 1, inner), overlap=0)
+    sample = replace(SAMPLE, context=(" ".join(SENTENCES[:8]), " ".join(SENTENCES[10:18])))
+
+    def script(prompt: Prompt) -> dict[str, float]:
+        low = scores_by_window(prompt)["hallucinated"]
+        return {"faithful": 1 - low, "hallucinated": low, "relevant": low, "irrelevant": 1 - low}
+
+    found = verdict(judge, ScriptedEngine(script), sample)
+    assert found.score == pytest.approx(score)
+    assert found.details["windows"] == pytest.approx([0.1, 0.6])
+
+
 @pytest.mark.parametrize("aggregate", ["all", "any", "mean"])
 def test_quotes_come_back_to_where_they_stand_in_the_context(aggregate: Any) -> None:
     rubric = Rubric(free_stage=False, least=0)
@@ -378,8 +394,8 @@ def test_settings_that_make_no_sense_are_refused(make: Callable[[], Judge], mess
 
 def test_they_say_what_they_do_with_what_does_not_fit() -> None:
     assert FAITHFULNESS.info.long == "refuse"
-    assert Windows(FAITHFULNESS, tokens=500).info.long == "windows of 500 tokens, all"
-    assert Passages(FAITHFULNESS).info.long == "most relevant passages, as many as fit tokens"
+    assert Windows(FAITHFULNESS, tokens=500).info.long == "windows of 500 tokens, best"
+    assert Passages(FAITHFULNESS).info.long == "most relevant passages, as many as fit"
     for judge in (Windows(FAITHFULNESS), Passages(FAITHFULNESS)):
         assert judge.info.prompt == FAITHFULNESS.info.prompt
 

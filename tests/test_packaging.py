@@ -75,7 +75,10 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         "datasets/quickstart.jsonl",
         "datasets/named.toml",
         "engines/catalog/catalog.toml",
-        "judges/prompts/faithfulness.txt",
+        "datasets/criteria.jsonl",
+        "judges/builtin/faithfulness.yaml",
+        "judges/prompts/rubric.txt",
+        "judges/templates/labels.yaml",
     ):
         assert f"magistrate/{name}" in names
 

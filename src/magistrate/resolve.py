@@ -75,10 +75,12 @@ def _installed(name: str) -> Any:
     """What an entry point names: a class of judges, or a judge."""
     known = judge_entries()
     if name not in known:
-        raise SpecError(unknown("judge", name, list(known)))
+        file = Path(f"{name}.yaml")
+        hint = f"; there is a file, write {file.name}" if file.name == str(file) and file.is_file() else ""
+        raise SpecError(unknown("judge", name, list(known)) + hint)
     try:
         return known[name].load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a package's own code
         raise SpecError(f"judge {name!r} ({known[name].value}) cannot be loaded: {error}") from error
 
 

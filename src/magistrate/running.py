@@ -32,13 +32,13 @@ Task = Callable[[Sample], Any]
 CONCURRENCY = 16
 DEADLINE = 300.0
 
-# After these nothing else can succeed, so the stream ends instead of failing sample after sample.
 # A failure's code for the errors that have one of their own.
 CODES: Mapping[type[Exception], FailureCode] = {
     InvalidOutput: "invalid_output",
     EngineBusy: "rate_limited",
     EngineTimeout: "timeout",
 }
+# After these nothing else can succeed, so the stream ends instead of failing sample after sample.
 FATAL = (EngineGone, ModelError, MissingExtra, StoreError)
 
 

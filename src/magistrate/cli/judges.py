@@ -342,7 +342,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
     from magistrate.report.plain import plain
 
     info, asks = judge.info, _asks(judge)
-    has = [name for name in FIELDS if present(sample, name)]
+    has = [name for name in FIELDS if present(sample, name, (name,))]
     has += [f"metadata.{name}" for name in sample.metadata]
     what = f"{sample.id} of {dataset}, with {', '.join(has) or 'nothing'}"
     rows = [("judge", f"{info.name}@{info.version}"), ("model", engine.info.model), ("sample", what)]

@@ -58,6 +58,10 @@ class Criterion:
 
     def __post_init__(self) -> None:
         check_labels(self.labels)
+        if reserved := sorted(set(self.reads) & set(WORDS)):
+            raise SpecError(
+                f"an input cannot be called {reserved[0]}: that is the judge's own", key=("inputs",)
+            )
         check_names(self.prompt, self.reads, ("reply", *(["category"] if self.categories else [])))
         if missing := set(self.requires) - set(self.reads):
             raise SpecError(f"{', '.join(sorted(missing))} is required and not read", key=("inputs",))
@@ -218,7 +222,7 @@ class Classify:
         if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:
             return self._copied(sample)
         verdicts = await together(self._decided(sample, engine, words) for words in self._questions)
-        worst = max(verdicts, key=lambda verdict: verdict.score)
+        worst = self._worst(verdicts, key=lambda verdict: verdict.score)
         if not self.criterion.categories:
             return worst
         names = [name for name, _ in self.criterion.categories]
@@ -237,6 +241,10 @@ class Classify:
     @property
     def _answers(self) -> Answers:
         return Answers(self.criterion.labels)
+
+    @property
+    def _worst(self) -> Callable[..., Verdict]:
+        return max if self.criterion.direction == "minimize" else min
 
     @property
     def _questions(self) -> list[dict[str, str]]:

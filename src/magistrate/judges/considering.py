@@ -21,7 +21,7 @@ async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
     """The judge's outcome; an `Abstention` where a field is missing or a call cannot fit its engine."""
     info = judge.info
     for name in info.requires:
-        if not present(sample, name):
+        if not present(sample, name, info.reads):
             reason, message = _missing(name)
             return Abstention(sample.id, info.name, reason, message)
     if short := await shortage(judge, sample, engine):
@@ -77,9 +77,13 @@ async def _short(call: Call, engine: Engine, most: int) -> str | None:
     )
 
 
-def present(sample: Sample, name: str) -> bool:
-    """Whether a sample has anything but white space in a field; the context may be a conversation."""
-    value = sample.sources if name == "context" else value_of(sample, name)
+def present(sample: Sample, name: str, reads: Sequence[str]) -> bool:
+    """Whether a sample has anything but white space in a field.
+
+    What was said before counts as context for a judge that `reads` it.
+    """
+    said = name == "context" and "messages" in reads
+    value = sample.sources if said else value_of(sample, name)
     if isinstance(value, str):
         return bool(value.strip())
     return any(text.strip() for text in value)

@@ -131,10 +131,7 @@ def _judge(document: Document, stem: str) -> Judge:
         return judge
     if "context" not in [each.removesuffix("?") for each in described.inputs]:
         raise document.error(("long",), "it is the context that is cut, and it is not among the inputs")
-    if described.long == "passages":
-        return Passages(judge, name)
-    # One window that speaks for the output is enough, whichever end of the score that is.
-    return Windows(judge, name, aggregate="all" if described.direction == "minimize" else "any")
+    return Windows(judge, name) if described.long == "windows" else Passages(judge, name)
 
 
 def _check_inputs(document: Document, described: JudgeFile) -> None:

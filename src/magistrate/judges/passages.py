@@ -38,8 +38,8 @@ class Passages:
         return replace(
             self.of.info,
             name=self.name,
-            summary="another judge, on the most relevant passages of a context that does not fit",
-            long=f"most relevant passages, {self.tokens or 'as many as fit'} tokens",
+            summary=f"{self.of.info.summary}; on the most relevant passages of a context that does not fit",
+            long=f"most relevant passages, {f'{self.tokens} tokens' if self.tokens else 'as many as fit'}",
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

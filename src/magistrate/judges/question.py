@@ -109,6 +109,8 @@ def check_labels(labels: Sequence[Label]) -> None:
     surfaces = [surface for label in labels for surface in label.surfaces]
     if len(set(surfaces)) < len(surfaces):
         raise SpecError("two answers differ in nothing but their case, or not at all", key=("labels",))
+    if len(labels) == 2 and labels[0].score == labels[1].score:
+        raise SpecError("two labels need different scores, which decide between them", key=("labels",))
 
 
 async def weigh(

@@ -23,13 +23,14 @@ def short_text(most: int) -> dict[str, str]:
 def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any]:
     """The schema of a quote of `texts`, named `source`.
 
-    It has at least `SHORTEST` characters, if any run has as many, and at most `LONGEST`; a longer sentence
-    may be quoted whole.
+    It has at least `SHORTEST` characters, if every text has a run of as many, and at most `LONGEST`; a longer
+    sentence may be quoted whole.
     """
     longest = LONGEST
     if unit == "sentences":
         longest = max([longest, *(len(piece) for text in texts for piece in pieces(text, unit))])
-    least = SHORTEST if any(has_run(text, unit, SHORTEST, longest) for text in texts) else 1
+    inked = [text for text in texts if text.strip()]
+    least = SHORTEST if inked and all(has_run(text, unit, SHORTEST, longest) for text in inked) else 1
     quote = {"of": source, "unit": unit}
     return {"type": "string", "x-quote": quote, "minLength": least, "maxLength": longest}
 

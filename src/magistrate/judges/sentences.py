@@ -74,7 +74,9 @@ class Sentences:
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
         label = HALLUCINATED if score >= self.threshold else FAITHFUL
-        real = self.aggregate != "mean" and all(verdict.probability is not None for verdict in verdicts)
+        # What a rule decides, such as a sentence that is the context, is certain.
+        known = (each.probability is not None or each.details.get("method") == "rule" for each in verdicts)
+        real = self.aggregate != "mean" and all(known)
         masses = [verdict.mass for verdict in verdicts if verdict.mass is not None]
         return Verdict(
             sample_id=sample.id,

@@ -90,7 +90,11 @@ class PromptTemplate:
             rendered = self._template.render(**fields_shown, **(words or {}))
         except TemplateError as error:
             raise SpecError(f"prompt {self.name!r}: {error}") from None
-        _, *sections = HEADER.split(rendered)
+        before, *sections = HEADER.split(rendered)
+        if sections and before.strip():
+            raise SpecError(
+                f"prompt {self.name!r} has text before its first section; begin it with a line '=== system'"
+            )
         if not sections:
             raise SpecError(f"prompt {self.name!r} has no section; begin one with a line '=== user'")
         return Prompt(

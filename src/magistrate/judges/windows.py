@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from magistrate.constraints.pieces import edges
 from magistrate.engines.base import Engine
@@ -22,15 +23,15 @@ class Windows:
     """Judges with the whole context where it fits, else with windows over it.
 
     A window holds whole sentences, as many as fit `tokens` (0: the model's context window), and begins with
-    the last `overlap` sentences of the one before, fewer where it would hold no other; a sentence that does
-    not fit alone is cut between words. `aggregate` makes one score of the windows': `all`, the lowest, since
-    it is enough that one window supports the output; `any`, `mean` or `noisy_or`. With `all` and `any` the
+    the last `overlap` sentences of the one before. `aggregate` makes one score of the windows': `best`, the
+    lowest where a low score is good and the highest where a high one is, since it is enough that one window
+    supports the output; `all`, the lowest; `any`, the highest; `mean` or `noisy_or`. With the first three the
     verdict is that window's. Where one window has no verdict, the whole has none.
     """
 
     of: Judge
     name: str = "windows"
-    aggregate: Aggregate = "all"
+    aggregate: Literal["best"] | Aggregate = "best"
     tokens: int = 0
     overlap: int = 1
     language: str = "en"
@@ -48,8 +49,8 @@ class Windows:
         return replace(
             self.of.info,
             name=self.name,
-            summary="another judge, over windows of a context that does not fit",
-            long=f"windows of {self.tokens or 'as many as fit'} tokens, {self.aggregate}",
+            summary=f"{self.of.info.summary}; over windows of a context that does not fit",
+            long=f"windows {f'of {self.tokens} tokens' if self.tokens else 'that fit'}, {self.aggregate}",
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -68,6 +69,10 @@ class Windows:
                 return outcome
         verdicts = [w.restored(o) for w, o in zip(windows, outcomes, strict=True) if isinstance(o, Verdict)]
         return self._joined(verdicts)
+
+    @property
+    def _best(self) -> Aggregate:
+        return "all" if self.of.info.direction == "minimize" else "any"
 
     async def _cut(self, sample: Sample, pieces: Sequence[Piece], engine: Engine) -> list[Parts] | None:
         """Windows that hold all pieces, each as long as fits; None where not even one character does."""
@@ -94,9 +99,10 @@ class Windows:
 
     def _joined(self, verdicts: Sequence[Verdict]) -> Verdict:
         scores = [verdict.score for verdict in verdicts]
-        score = aggregated(scores, self.aggregate)
-        note = {"windows": scores, "aggregate": self.aggregate}
-        if self.aggregate in ("any", "all"):
+        how: Aggregate = self._best if self.aggregate == "best" else self.aggregate
+        score = aggregated(scores, how)
+        note = {"windows": scores, "aggregate": how}
+        if how in ("any", "all"):
             chosen = verdicts[scores.index(score)]
             return replace(chosen, details={**chosen.details, **note})
         label = HALLUCINATED if score >= 0.5 else FAITHFUL
