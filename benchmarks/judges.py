@@ -37,15 +37,17 @@ SETS = {
 MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct")
 JUDGES = (
     *("faithfulness", "faithfulness:prior=empty_context", "faithfulness:permute=true"),
-    *("faithfulness:explain=before", "faithfulness:explain=after", "sentences"),
-    *("hallucination", "hallucination:order=score_first"),
+    *("faithfulness:explain=before", "sentences", "hallucination"),
     *("candidates", "candidates:least=1", "candidates:least=1,unit=sentences"),
-    *("rubric", "rubric:free_stage=false", "rubric:unit=sentences"),
+    *("rubric", "rubric:free_stage=false"),
     *("windows", "passages", "relevance", "context_relevance", "moderation"),
 )
 IN_FLIGHT = 32  # samples under way at once
 FREE = ("hallucination:constrained=false", "candidates:constrained=false")
-SHORT = ("faithfulness", "sentences", "hallucination", "candidates", "rubric", "rubric:free_stage=false")
+SHORT = (
+    *("faithfulness", "sentences", "hallucination", "candidates", "candidates:least=1"),
+    *("rubric", "rubric:free_stage=false"),
+)
 PLAN = {"summedits": JUDGES, "article": (*SHORT, *FREE), "criteria": SHORT}
 
 

@@ -332,8 +332,10 @@ class Classify:
 
     def _copied(self, sample: Sample) -> Verdict:
         found = next(each for each in self.criterion.labels if each.name == self.criterion.copied)
-        note = {"method": "rule", "rule": "the output is one of its sources, letter for letter"}
-        return Verdict(sample.id, self._name, found.name, found.score, details=note)
+        because = "the output is one of its sources, letter for letter"
+        return Verdict(
+            sample.id, self._name, found.name, found.score, explanation=because, details={"method": "rule"}
+        )
 
 
 def _opening(decided: Label) -> str:

@@ -74,9 +74,10 @@ class Sentences:
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
         label = HALLUCINATED if score >= self.threshold else FAITHFUL
-        # What a rule decides, such as a sentence that is the context, is certain.
-        known = (each.probability is not None or each.details.get("method") == "rule" for each in verdicts)
-        real = self.aggregate != "mean" and all(known)
+        # What a rule decides, such as a sentence that is the context, is certain; all else must be known.
+        asked = [each for each in verdicts if each.details.get("method") != "rule"]
+        known = bool(asked) and all(each.probability is not None for each in asked)
+        real = self.aggregate != "mean" and known
         masses = [verdict.mass for verdict in verdicts if verdict.mass is not None]
         return Verdict(
             sample_id=sample.id,
