@@ -103,17 +103,16 @@ def measured(name: str, spec: str, model: str) -> dict[str, Any]:
 
 
 def quoted(outcomes: Iterable[Outcome], samples: dict[str, Sample]) -> Iterator[tuple[bool, int]]:
-    """Of every quote of every claim: whether there is text at its offsets, and how long it is."""
+    """Of every quote of every claim: whether its words stand at its offsets, and how long it is."""
     for outcome in outcomes:
         sample = samples[outcome.sample_id]
         for claim in outcome.claims if isinstance(outcome, Verdict) else ():
-            places = [(sample.output or "", claim.output_quote)]
+            places = [(sample.output or "", claim.output_quote, claim.output_text)]
             if claim.context_quote is not None and claim.context_index is not None:
-                places.append((sample.sources[claim.context_index], claim.context_quote))
-            for text, span in places:
-                inside = 0 <= span.start < span.end <= len(text)
-                quote = text[span.start : span.end]
-                yield inside and quote == quote.strip() != "", len(quote)
+                source = sample.sources[claim.context_index]
+                places.append((source, claim.context_quote, claim.context_text))
+            for text, span, quote in places:
+                yield bool(quote) and text[span.start : span.end] == quote, span.end - span.start
 
 
 def caught(outcomes: Sequence[Outcome], samples: dict[str, Sample]) -> Iterator[tuple[str, str]]:

@@ -481,7 +481,7 @@ def test_a_sample_is_shown_with_its_spans_and_every_outcome() -> None:
     step = Step(
         "generate", (("system", "You judge."), ("user", "[i]text[/i]")), {"text": '{"a": 1}'}, Usage(), 0.2
     )
-    claim = Claim("contradiction", Span(12, 21), Span(12, 19), 0, "8, not 12")
+    claim = Claim("contradiction", Span(12, 21), Span(12, 19), 0, "8, not 12", 0.8)
     outcomes: list[Outcome] = [
         Verdict(
             "pump",
@@ -507,7 +507,10 @@ def test_a_sample_is_shown_with_its_spans_and_every_outcome() -> None:
         "It runs for ⟦[b]12[/b] hours⟧␛[2J a day.",
         "── exact  hallucinated  score .93  probability .90  mass .70",
         "explanation, which leads to another label\n  Twelve is not eight.",
-        "claim 1: contradiction\n  output   “[b]12[/b]”\n  context  “8 hours”\n  8, not 12",
+        "claim 1: contradiction, probability .80\n"
+        "  output   It runs for ⟦[b]12[/b]⟧ hours␛[2J a day.\n"
+        "  context  It runs for ⟦8 hours⟧.\n"
+        "  8, not 12",
         "── second  failed: invalid_output",
         "not [json]",
         "── third  abstained: no_context",

@@ -172,7 +172,7 @@ def test_an_extractor_that_cannot_extract_is_refused() -> None:
 def test_every_quote_stands_where_the_claim_says() -> None:
     found = verdict(Rubric(), finding(*CLAIMS, claim("contradiction", DOGS, TOLD)))
     mine = [(SAMPLE.output or "")[each.output_quote.start : each.output_quote.end] for each in found.claims]
-    assert mine == [HOURS, ENTRY, DOGS, DOGS]
+    assert mine == [HOURS, ENTRY, DOGS, DOGS] == [each.output_text for each in found.claims]
     assert [each.context_index for each in found.claims] == [0, 1, None, 3], "messages count on"
     theirs = [
         SAMPLE.sources[each.context_index][each.context_quote.start : each.context_quote.end]
@@ -180,6 +180,7 @@ def test_every_quote_stands_where_the_claim_says() -> None:
         if each.context_quote is not None and each.context_index is not None
     ]
     assert theirs == [FIVE, PAY, TOLD]
+    assert [each.context_text for each in found.claims] == [FIVE, PAY, None, TOLD]
     assert [each.kind for each in found.claims] == [
         "contradiction",
         "agreement",

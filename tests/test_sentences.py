@@ -224,6 +224,7 @@ def test_every_sentence_is_judged_alone() -> None:
 def test_the_sentences_that_are_not_supported_are_claims() -> None:
     found = verdict(Sentences(FAITHFULNESS), doubting({SIX: 0.9, FREE: 0.2, DOGS: 0.6}))
     quotes = [(SAMPLE.output or "")[each.output_quote.start : each.output_quote.end] for each in found.claims]
+    assert quotes == [each.output_text for each in found.claims]
     assert quotes == [SIX, DOGS]
     assert [(each.kind, each.probability) for each in found.claims] == [
         ("unsupported", pytest.approx(0.9)),
@@ -265,6 +266,7 @@ def test_claims_of_a_sentence_come_back_to_where_they_stand(k: int) -> None:
     for index, (claim, (mine, theirs)) in enumerate(zip(found.claims, quotes.values(), strict=True)):
         assert claim.context_quote is not None and claim.context_index == index
         assert (sample.output or "")[claim.output_quote.start : claim.output_quote.end] == mine
+        assert claim.output_text == mine
         assert LONG[index][claim.context_quote.start : claim.context_quote.end] == theirs
 
 

@@ -128,6 +128,9 @@ claims = st.builds(
     st.none() | spans,
     st.none() | counts,
     texts,
+    st.none() | shares,
+    texts,
+    st.none() | texts,
 )
 endings = {
     "sample_id": st.just("s"),

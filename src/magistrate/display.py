@@ -37,16 +37,34 @@ def shorten(text: str, width: int = 100) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
-def card(title: str, colour: str, facts: Sequence[tuple[str, str]], body: str | None) -> str:
-    """A bordered HTML card: `title`, a row of name–value facts and an escaped paragraph."""
+def card(
+    title: str,
+    colour: str,
+    facts: Sequence[tuple[str, str]],
+    body: str | None,
+    quotes: Sequence[tuple[str, str, str | None]] = (),
+) -> str:
+    """A bordered HTML card: `title`, a row of name–value facts, a paragraph and quotes, all escaped.
+
+    A quote is its kind, the words of the output, and the context's beside them, None where there are none.
+    """
     cells = "".join(
         f'<span style="margin-right:1.2em"><span style="opacity:.65">{escape(name)}</span> '
         f"<b>{escape(value)}</b></span>"
         for name, value in facts
     )
     text = f'<p style="margin:.5em 0 0">{escape(body)}</p>' if body else ""
+    text += "".join(_quote(*quote) for quote in quotes)
     return (
         f'<div style="border-left:4px solid {colour};padding:.4em .9em;font-family:system-ui,sans-serif">'
         f'<div style="font-weight:600;color:{colour};font-size:1.1em">{escape(title)}</div>'
         f'<div style="margin-top:.3em">{cells}</div>{text}</div>'
+    )
+
+
+def _quote(kind: str, output: str, context: str | None) -> str:
+    beside = f"“{escape(context)}”" if context is not None else "nothing in the context"
+    return (
+        f'<p style="margin:.5em 0 0"><span style="opacity:.65">{escape(kind)}</span> '
+        f'<mark>“{escape(output)}”</mark> <span style="opacity:.65">beside</span> {beside}</p>'
     )

@@ -176,8 +176,9 @@ class Step:
 class Claim:
     """One statement of the output, with where it stands and what speaks for or against it.
 
-    `context_quote` stands in `sample.sources[context_index]`; its kind says what was quoted.
-    `probability` is the engine's own of `kind`, in [0, 1], None where it had none to give.
+    `output_quote` stands in the sample's output and says there `output_text`; `context_quote` stands in
+    `sample.sources[context_index]` and says `context_text`, its kind says what was quoted. `probability` is
+    the engine's own of `kind`, in [0, 1], None where it had none to give.
     """
 
     kind: ClaimKind
@@ -186,6 +187,8 @@ class Claim:
     context_index: int | None = None
     reasoning: str = ""
     probability: float | None = None
+    output_text: str = ""
+    context_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +239,9 @@ class Verdict:
     def _repr_html_(self) -> str:
         facts = [("score", f"{self.score:.3f}"), ("probability", display.percent(self.probability))]
         facts += [("judge", self.judge), ("sample", self.sample_id)]
-        return display.card(
-            self.label, display.MARK.get(self.label, display.NEUTRAL), facts, self.explanation
-        )
+        colour = display.MARK.get(self.label, display.NEUTRAL)
+        quotes = [(claim.kind, claim.output_text, claim.context_text) for claim in self.claims]
+        return display.card(self.label, colour, facts, self.explanation, quotes)
 
     def __str__(self) -> str:
         line = f"{self.label} (score {self.score:.3f}, probability {display.percent(self.probability)})"

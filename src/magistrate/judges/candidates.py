@@ -192,4 +192,5 @@ class Candidates:
             output_quote=Span(quote.start, quote.end, "doubtful"),
             reasoning=reason,
             probability=share,
+            output_text=str(quote),
         )

@@ -240,6 +240,8 @@ class Rubric:
             context_index=None if theirs is None else theirs.source_index,
             reasoning=entry["reasoning"],
             probability=probability,
+            output_text=str(mine),
+            context_text=None if theirs is None else str(theirs),
         )
 
 

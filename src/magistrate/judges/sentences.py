@@ -88,7 +88,9 @@ class Sentences:
             explanation=_explained(verdicts),
             mass=min(masses, default=None),
             claims=tuple(
-                claim for span, each in zip(spans, verdicts, strict=True) for claim in _claims(span, each)
+                claim
+                for part, span, each in zip(parts, spans, verdicts, strict=True)
+                for claim in _claims(part.sample.output or "", span, each)
             ),
             details={"sentences": [[*span, each.score] for span, each in zip(spans, verdicts, strict=True)]},
         )
@@ -108,7 +110,7 @@ class Sentences:
         ]
 
 
-def _claims(span: tuple[int, int], verdict: Verdict) -> list[Claim]:
+def _claims(sentence: str, span: tuple[int, int], verdict: Verdict) -> list[Claim]:
     """The claims of a sentence's verdict, moved to where it stands; if it has none, the sentence."""
     start, end = span
     if not verdict.claims and verdict.label == FAITHFUL:
@@ -118,8 +120,9 @@ def _claims(span: tuple[int, int], verdict: Verdict) -> list[Claim]:
             Claim(
                 "unsupported",
                 Span(start, end),
-                probability=verdict.probability,
                 reasoning=verdict.explanation or "",
+                probability=verdict.probability,
+                output_text=sentence,
             )
         ]
     return [

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+AROUND = 40  # characters shown before and behind a quote
 ROOMY = 100  # columns from which the comparison has room for F1
 NAMES = {
     "balanced_accuracy": "balanced accuracy",
@@ -277,21 +278,34 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
         flipped = ", which leads to another label" if verdict.explanation_agrees is False else ""
         _block(console, f"explanation{flipped}", plain(verdict.explanation))
     for number, claim in enumerate(verdict.claims, 1):
-        _block(console, f"claim {number}: {claim.kind}", "\n".join(_claim(claim, sample)))
+        sure = "" if claim.probability is None else f", probability {decimal(claim.probability)}"
+        _block(console, f"claim {number}: {claim.kind}{sure}", _claim(claim, sample))
 
 
-def _claim(claim: Claim, sample: Sample) -> Iterator[str]:
-    yield f"output   “{_quoted(sample.output or '', claim.output_quote)}”"
+def _claim(claim: Claim, sample: Sample) -> Text:
+    """Both quotes where they stand, one below the other, then what was thought of them."""
+    from rich.text import Text
+
+    lines = [Text.assemble("output   ", _excerpt(sample.output or "", claim.output_quote))]
     if claim.context_quote is not None:
         index = claim.context_index or 0
         source = sample.sources[index] if index < len(sample.sources) else ""
-        yield f"context  “{_quoted(source, claim.context_quote)}”"
+        lines.append(Text.assemble("context  ", _excerpt(source, claim.context_quote)))
     if claim.reasoning:
-        yield plain(claim.reasoning)
+        lines.append(Text(plain(claim.reasoning), style="italic"))
+    return Text("\n").join(lines)
 
 
-def _quoted(text: str, span: Span) -> str:
-    return plain(text[span.start : span.end])
+def _excerpt(text: str, span: Span) -> Text:
+    """A quote, marked, between the words around it."""
+    from rich.text import Text
+
+    start = 0 if span.start <= AROUND else text.rfind(" ", 0, span.start - AROUND) + 1
+    end = len(text) if span.end + AROUND >= len(text) else text.find(" ", span.end + AROUND)
+    end = len(text) if end < 0 else end
+    inner = Span(span.start - start, span.end - start)
+    shown = marked(text[start:end], [inner], "bold underline")
+    return Text.assemble("… " if start else "", shown, " …" if end < len(text) else "")
 
 
 def _step(number: int, step: Step, console: Console) -> None:

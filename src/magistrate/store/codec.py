@@ -132,6 +132,8 @@ def claims_plain(claims: Sequence[Claim]) -> list[dict[str, Any]]:
             "context_index": claim.context_index,
             "reasoning": claim.reasoning,
             "probability": claim.probability,
+            "output_text": claim.output_text,
+            "context_text": claim.context_text,
         }
         for claim in claims
     ]
@@ -147,6 +149,8 @@ def claims_from(values: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
             context_index=value["context_index"],
             reasoning=value["reasoning"],
             probability=value.get("probability"),
+            output_text=value.get("output_text", ""),
+            context_text=value.get("context_text"),
         )
         for value in values
     )
