@@ -334,6 +334,23 @@ def test_a_run_is_exported(call: Call, run: magistrate.Run, tmp_path: Path) -> N
     assert cells[1]["output"] == "'=false()", "no spreadsheet takes it for a formula"
 
 
+def test_claims_are_exported_with_their_words(call: Call) -> None:
+    engine = magistrate.ScriptedEngine(
+        ['{"candidates":[{"reason":"six, not five","quote":"It closes at six"}]}', {"hallucinated": 1}]
+    )
+    rows = [{"answer": "It closes at six.", "context": "It closes at five."}]
+    magistrate.evaluate(rows, "candidates", model=engine, progress=False)
+    for target in ("c.jsonl", "c.csv"):
+        assert call("export", "last", "--to", target).code == 0
+    (row,) = [json.loads(line) for line in Path("c.jsonl").read_text().splitlines()]
+    with Path("c.csv").open(newline="") as file:
+        (cells,) = csv.DictReader(file)
+    for claims in (row["claims"], json.loads(cells["claims"])):
+        (claim,) = claims
+        assert (claim["kind"], claim["output_text"]) == ("unsupported", "It closes at six")
+        assert claim["output_quote"] == {"start": 0, "end": 16, "kind": "doubtful"}
+
+
 def test_an_export_replaces_nothing_unasked_and_leaves_nothing_half_written(
     call: Call, run: magistrate.Run, tmp_path: Path
 ) -> None:

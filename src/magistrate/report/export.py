@@ -9,14 +9,15 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.report.frames import COLUMNS, table
-from magistrate.types import Outcome, Sample
+from magistrate.types import Outcome, Sample, Verdict
 
-TEXTS = ("input", "context", "output")
+MORE = ("input", "context", "output", "claims")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -56,9 +57,12 @@ def _text(raw: IO[bytes], zipped: bool) -> IO[str]:
 
 
 def _rows(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> Iterator[dict[str, Any]]:
-    for row in table(samples, outcomes):
-        sample = samples[row["sample_id"]]
-        yield {**row, "input": sample.input, "context": list(sample.context), "output": sample.output}
+    for outcome in outcomes:
+        sample = samples[outcome.sample_id]
+        (row,) = table(samples, [outcome])
+        texts = {"input": sample.input, "context": list(sample.context), "output": sample.output}
+        claims = outcome.claims if isinstance(outcome, Verdict) else ()
+        yield {**row, **texts, "claims": [asdict(claim) for claim in claims]}
 
 
 def _jsonl(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
@@ -70,7 +74,7 @@ def _jsonl(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
 
 
 def _csv(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
-    writer = csv.DictWriter(text, [*COLUMNS, *TEXTS])
+    writer = csv.DictWriter(text, [*COLUMNS, *MORE])
     writer.writeheader()
     written = 0
     for row in rows:
