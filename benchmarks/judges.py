@@ -192,7 +192,7 @@ def judged_table(rows: Sequence[dict[str, Any]]) -> str:
                 f"{row['with_quote'] / row['verdicts']:.0%}" if row["quotes"] else "–",
                 f"{row['quote_length']:.0f}" if row["quotes"] else "–",
                 estimate(row, "balanced_accuracy"),
-                estimate(row, "auroc"),
+                ranking(row),
                 f"{row['read']:.0f} ({row['cached']:.0f} cached)",
                 f"{row['written']:.0f}",
                 f"{row['seconds']:.2f}",
@@ -213,7 +213,7 @@ def article_table(rows: Sequence[dict[str, Any]]) -> str:
                 valid(row),
                 estimate(row, "accuracy"),
                 estimate(row, "balanced_accuracy"),
-                estimate(row, "auroc"),
+                ranking(row),
                 commoner(row["said"]),
                 f"{row['seconds']:.2f}",
             ]
@@ -243,6 +243,14 @@ def estimate(row: dict[str, Any], metric: str) -> str:
     if value is None:
         return "–"
     return decimal(value) + (f" [{decimal(low)}, {decimal(high)}]" if low is not None else "")
+
+
+def ranking(row: dict[str, Any]) -> str:
+    """AUROC, and in words where it is no better than drawing lots."""
+    _, low, high = row.get("auroc") or (None, None, None)
+    if low is None or high is None or low > 0.5:
+        return estimate(row, "auroc")
+    return f"{estimate(row, 'auroc')} {'at chance' if high >= 0.5 else 'the wrong way round'}"
 
 
 def commoner(said: dict[str, int]) -> str:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -149,6 +150,12 @@ def test_the_printed_block_is_of_this_version_and_prompt() -> None:
     assert f"judge=faithfulness@{info.version} " in told
     assert f"prompt={info.prompt} " in told, "the prompt has changed: run it again and put in what it prints"
     assert f"magistrate={__version__}" in told
+
+
+def test_the_measured_tables_are_those_of_the_recorded_rows() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "judges.py"))
+    page = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
+    assert script["written"](page, script["newest"]()) == page, "run: python benchmarks/judges.py --set none --write"
 
 
 def test_the_readme_says_how_each_extra_is_installed() -> None:
