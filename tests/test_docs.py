@@ -155,7 +155,9 @@ def test_the_printed_block_is_of_this_version_and_prompt() -> None:
 def test_the_measured_tables_are_those_of_the_recorded_rows() -> None:
     script = runpy.run_path(str(ROOT / "benchmarks" / "judges.py"))
     page = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
-    assert script["written"](page, script["newest"]()) == page, "run: python benchmarks/judges.py --set none --write"
+    assert script["written"](page, script["newest"]()) == page, (
+        "run: python benchmarks/judges.py --set none --write"
+    )
 
 
 def test_the_readme_says_how_each_extra_is_installed() -> None:
