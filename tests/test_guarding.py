@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magistrate import Blocked, Guarded, ScriptedEngine, guard
-from magistrate.errors import EngineGone, SpecError
+from magistrate.errors import CapabilityError, EngineGone, SpecError
 from magistrate.types import Abstention, Failure, Sample, Verdict
 
 GOOD, BAD = {"faithful": 0.9, "hallucinated": 0.1}, {"faithful": 0.1, "hallucinated": 0.9}
@@ -175,6 +175,18 @@ def test_what_could_never_guard_is_refused_before_the_first_answer(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         guard(**options)
+
+
+def test_a_guard_that_can_never_judge_is_an_error_and_not_open() -> None:
+    deaf = ScriptedEngine([], can=frozenset({"generate"}))
+    for model, error in (("no-such-model", SpecError), (deaf, CapabilityError)):
+
+        @guard(model=model, on_failure="open", on_timeout="open")
+        def answer() -> Any:
+            return GIVEN
+
+        with pytest.raises(error, match=r"no-such-model|choose"):
+            answer()
 
 
 def test_an_answer_in_pieces_is_refused() -> None:

@@ -85,6 +85,8 @@ def ids(values: Iterable[Any]) -> list[str]:
 
 def test_there_are_many_attacks_of_every_family_and_place_and_no_two_are_the_same() -> None:
     assert len(ATTACKS) >= 60
+    page = Path(__file__).parent.parent / "docs" / "judges.md"
+    assert f"has {len(ATTACKS)} attacks" in page.read_text(encoding="utf-8")
     assert len({attack.name for attack in ATTACKS}) == len(ATTACKS)
     assert len({(attack.text, attack.place) for attack in ATTACKS}) == len(ATTACKS)
     assert {attack.place for attack in ATTACKS} == set(PLACES)

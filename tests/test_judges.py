@@ -444,7 +444,8 @@ def test_bound_to_nothing_it_abstains_or_says_so() -> None:
         found = outcome(bound, ScriptedEngine([]), replace(SAMPLE, metadata=metadata))
         assert isinstance(found, Abstention) and found.reason == reason
     found = outcome(bound, ScriptedEngine([]), FILED)
-    assert isinstance(found, Failure) and "sample 's' has nothing at 'metadata.pages'" in found.message
+    assert isinstance(found, Abstention) and found.reason == "missing_input"
+    assert "sample 's' has nothing at 'metadata.pages'" in found.message
     for mapping, message in (
         ({"outptu": "input"}, "'outptu' cannot be bound"),
         ({"messages": "input"}, "'messages' cannot be bound"),

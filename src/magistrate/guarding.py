@@ -13,9 +13,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from magistrate import background, resolve
 from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
-from magistrate.errors import MagistrateError, SpecError
+from magistrate.errors import CapabilityError, MagistrateError, SpecError
 from magistrate.judges.base import Judge
-from magistrate.running import judge_one
+from magistrate.running import check_stream, judge_one
 from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
 
 P = ParamSpec("P")
@@ -63,8 +63,8 @@ def guard(
     `fallback` makes of it is answered. `deadline` is in seconds. Where it passes without a verdict,
     `on_timeout` says whether the answer gets out (`open`) or not (`closed`); `on_failure` says so for a judge
     that failed or abstained. `watch` is told of every answer; what it raises is raised. Raises `SpecError`
-    for a judge that cannot give one of the labels to block, and for a function that gives no answer with its
-    context.
+    for a judge that cannot give one of the labels to block, a model that is not known, and a function that
+    gives no answer with its context; `CapabilityError` for an engine that cannot do what the judge needs.
     """
     asked = resolve.judge(judge)
     if unknown := sorted(set(block) - set(asked.info.labels)):
@@ -121,14 +121,20 @@ def _allowed(outcome: Outcome, block: Collection[str], on_timeout: Way, on_failu
 
 
 async def _judged(sample: Sample, judge: Judge, model: Any, deadline: float) -> Outcome:
-    """The outcome; whatever goes wrong, the engine's loss included, is one too."""
+    """The outcome; what goes wrong, the engine's loss included, is one too.
+
+    Raises what is wrong with the guard itself (`SpecError`, `CapabilityError`), which nothing lets pass.
+    """
     name = judge.info.name
     try:
         async with asyncio.timeout(deadline):
             engine = await background.in_thread(resolve.engine, model)
+            check_stream([judge], engine.info, 1, deadline)
             return await judge_one(sample, judge, engine, deadline=deadline)
     except TimeoutError:
         return Failure(sample.id, name, "timeout", f"no verdict within {deadline:g} seconds")
+    except (SpecError, CapabilityError):
+        raise
     except MagistrateError as error:
         return Failure(sample.id, name, "engine_error", f"{type(error).__name__}: {error}")
 

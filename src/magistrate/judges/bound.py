@@ -11,7 +11,7 @@ from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import FIELDS, LISTS, Call, JudgeInfo
 from magistrate.judges.considering import considered, planned
-from magistrate.types import Outcome, Sample
+from magistrate.types import Abstention, Outcome, Sample
 
 if TYPE_CHECKING:
     from magistrate.judges.base import Judge
@@ -23,8 +23,8 @@ BINDABLE = tuple(name for name in FIELDS if name != "messages")
 class Bound:
     """`of`, reading fields from elsewhere: `mapping` says which field comes from which path.
 
-    A path is a field of the sample, or `metadata.KEY`, with more keys and list indices behind it. Raises
-    `SpecError` for another field, and at a sample that has nothing at the path.
+    A path is a field of the sample, or `metadata.KEY`, with more keys and list indices behind it; it abstains
+    (`missing_input`) where a sample has nothing there. Raises `SpecError` for another field.
     """
 
     of: Judge
@@ -51,11 +51,18 @@ class Bound:
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """What the judge plans for the sample as it reads it."""
-        return planned(self.of, self._read(sample))
+        """What the judge plans for the sample as it reads it; nothing where it cannot be read."""
+        try:
+            return planned(self.of, self._read(sample))
+        except SpecError:
+            return ()  # `judge` says so
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        return await considered(self.of, self._read(sample), engine)
+        try:
+            read = self._read(sample)
+        except SpecError as error:
+            return Abstention(sample.id, self.info.name, "missing_input", str(error))
+        return await considered(self.of, read, engine)
 
     def _read(self, sample: Sample) -> Sample:
         found: dict[str, Any] = {}
