@@ -227,9 +227,11 @@ class Classify:
             return worst
         names = [name for name, _ in self.criterion.categories]
         scores = {name: verdict.score for name, verdict in zip(names, verdicts, strict=True)}
-        details = {"method": worst.details["method"], "categories": scores}
         return replace(
-            worst, details=details, mass=min((v.mass for v in verdicts if v.mass is not None), default=None)
+            worst,
+            explanation=", ".join(f"{name} {score:.2f}" for name, score in scores.items()),
+            mass=min((each.mass for each in verdicts if each.mass is not None), default=None),
+            details={"method": worst.details["method"], "categories": scores},
         )
 
     # ------------------------------------------------------------------------------------------------
