@@ -140,13 +140,15 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens and calls spent. `cached` of the `prompt` tokens needed no computation;
-    `forced` of the `generated` tokens were the only ones allowed and were not sampled."""
+    `forced` of the `generated` tokens were the only ones allowed and were not sampled. `reused` calls were
+    answered from the cache of an earlier one; they are not among `calls` and spent nothing."""
 
     calls: int = 0
     prompt: int = 0
     cached: int = 0
     generated: int = 0
     forced: int = 0
+    reused: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -155,6 +157,7 @@ class Usage:
             self.cached + other.cached,
             self.generated + other.generated,
             self.forced + other.forced,
+            self.reused + other.reused,
         )
 
 

@@ -83,7 +83,41 @@ _FIRST = (
 # Counting the outcomes of every run, as the list of runs does, reads this index alone.
 _COUNTS = ("CREATE INDEX outcomes_counts ON outcomes (run_id, judge, kind)",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _COUNTS)
+# What a run that survives needs: why it stopped, what was answered from the cache, how often it was tried;
+# and data sets that are stored once, by the hash of what they hold, under names with versions.
+_SURVIVAL = (
+    "ALTER TABLE runs ADD COLUMN reason TEXT",
+    "ALTER TABLE runs ADD COLUMN dataset_version TEXT",
+    "ALTER TABLE outcomes ADD COLUMN reused BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE outcomes ADD COLUMN attempt BIGINT NOT NULL DEFAULT 1",
+    """CREATE TABLE dataset_contents (
+        digest TEXT NOT NULL PRIMARY KEY,
+        n_samples BIGINT NOT NULL
+    )""",
+    """CREATE TABLE dataset_samples (
+        digest TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        sample_id TEXT NOT NULL,
+        sample_key TEXT NOT NULL,
+        PRIMARY KEY (digest, position),
+        UNIQUE (digest, sample_id),
+        FOREIGN KEY (digest) REFERENCES dataset_contents (digest) ON DELETE CASCADE,
+        FOREIGN KEY (sample_key) REFERENCES samples (key) DEFERRABLE INITIALLY DEFERRED
+    )""",
+    "CREATE INDEX dataset_samples_key ON dataset_samples (sample_key)",
+    """CREATE TABLE dataset_versions (
+        name TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        digest TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        source TEXT NOT NULL,
+        PRIMARY KEY (name, version),
+        FOREIGN KEY (digest) REFERENCES dataset_contents (digest)
+    )""",
+    "CREATE INDEX dataset_versions_digest ON dataset_versions (digest)",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _COUNTS, _SURVIVAL)
 LATEST = len(MIGRATIONS)
 
 

@@ -27,6 +27,7 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
         "cached_tokens": usage.cached,
         "generated_tokens": usage.generated,
         "forced_tokens": usage.forced,
+        "reused": usage.reused,
     }
     match outcome:
         case Verdict():
@@ -52,7 +53,12 @@ def outcome_from(row: Any, steps: str | None) -> Outcome:
         "judge": row.judge,
         "steps": steps_from(steps) if steps else (),
         "usage": Usage(
-            row.calls, row.prompt_tokens, row.cached_tokens, row.generated_tokens, row.forced_tokens
+            row.calls,
+            row.prompt_tokens,
+            row.cached_tokens,
+            row.generated_tokens,
+            row.forced_tokens,
+            row.reused,
         ),
         "seconds": row.seconds,
     }

@@ -86,6 +86,8 @@ runs = Table(
     Column("package_version", Words, nullable=False),
     Column("recipes", Text, nullable=False),
     Column("settings", Text, nullable=False),
+    Column("reason", Words),
+    Column("dataset_version", Text),
     Index("runs_name", "name"),
     Index("runs_dataset", "dataset"),
 )
@@ -142,6 +144,8 @@ outcomes = Table(
     Column("generated_tokens", BigInteger, nullable=False),
     Column("forced_tokens", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
+    Column("reused", BigInteger, nullable=False, server_default="0"),
+    Column("attempt", BigInteger, nullable=False, server_default="1"),
     UniqueConstraint("run_id", "position", "judge"),
     ForeignKeyConstraint(
         ["run_id", "position"], ["run_samples.run_id", "run_samples.position"], ondelete="CASCADE"
@@ -155,4 +159,39 @@ steps = Table(
     metadata,
     Column("outcome_id", Integer, ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True),
     Column("body", Text, nullable=False),
+)
+
+# A data set is stored once, by the sha256 of what it holds, whatever names and versions it has.
+dataset_contents = Table(
+    "dataset_contents",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("n_samples", BigInteger, nullable=False),
+)
+
+dataset_samples = Table(
+    "dataset_samples",
+    metadata,
+    Column("digest", Text, ForeignKey("dataset_contents.digest", ondelete="CASCADE"), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("sample_id", Words, nullable=False),
+    Column(
+        "sample_key",
+        Text,
+        ForeignKey("samples.key", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+    ),
+    UniqueConstraint("digest", "sample_id"),
+    Index("dataset_samples_key", "sample_key"),
+)
+
+dataset_versions = Table(
+    "dataset_versions",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("digest", Text, ForeignKey("dataset_contents.digest"), nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("source", Words, nullable=False),
+    Index("dataset_versions_digest", "digest"),
 )
