@@ -649,8 +649,8 @@ def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, version: i
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executescript(
             """
-            INSERT INTO runs (number, id, name, created_at, finished_at, status, dataset, dataset_digest, model,
-                engine_fingerprint, n_total, package_version, recipes, settings)
+            INSERT INTO runs (number, id, name, created_at, finished_at, status, dataset, dataset_digest,
+                model, engine_fingerprint, n_total, package_version, recipes, settings)
             VALUES (1, '20260101-000000-abcd', 'old', '2026-01-01T00:00:00.000000+00:00',
                 NULL, 'running', 'quickstart', 'd', 'tiny', 'f', 1, '0.1.0', '{}', '{"seed":1}');
             INSERT INTO samples VALUES ('k', '{"context":["c"],"output":"o"}');
