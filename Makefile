@@ -7,7 +7,7 @@ PEERS := .venv-peers
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo test lint format docs bench bench-peers lock clean
+.PHONY: all demo test lint format docs bench bench-peers chaos lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -41,6 +41,9 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 		echo "compiling llama.cpp: ten minutes or more on two cores"; $(PEERS_PIP) install '$(LLAMA_CPP)'; } || \
 		echo "bench-peers: llama.cpp is left out, for the reason above (it needs a C++ compiler and CMake)" >&2
 	@echo "the peers are in $(PEERS); now: make bench"
+
+chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md
+	$(BIN)/python benchmarks/chaos.py --write
 
 lock: .venv/.dev  ## pin anew what pyproject.toml allows
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

@@ -36,9 +36,9 @@ from magistrate.audit import ATTACKS, Attack, attacked, control
 from magistrate.audit.hostile import Where
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
-from magistrate.evaluation import recipe
 from magistrate.judges.base import Judge
 from magistrate.running import judge_one
+from magistrate.trial import recipe
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 
 WHERE: tuple[Where, ...] = get_args(Where)

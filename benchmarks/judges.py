@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import magistrate
-from magistrate import background
+from magistrate import Limits, background
 from magistrate.engines.base import Option
 from magistrate.report.figures import decimal
 from magistrate.types import HALLUCINATED, Outcome, Prompt, Sample, Verdict
@@ -65,8 +65,8 @@ def measured(name: str, spec: str, model: str) -> dict[str, Any]:
                 model=engine,
                 limit=limit,
                 store=Path(folder) / "runs.db",
-                concurrency=IN_FLIGHT,
-                deadline=3600,
+                limits=Limits(concurrency=IN_FLIGHT, deadline=3600),
+                cache=False,
                 progress=False,
             )
             report = run.summary().judges[0]

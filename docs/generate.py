@@ -1,4 +1,4 @@
-"""Writes what the pages can take from the code: all of commands.md, and marked parts of other pages.
+"""Writes what can be taken from the code: commands.md, the schema of run files, marked parts of other pages.
 
 `python docs/generate.py` brings the files up to date, `--check` only says which are not (exit status 1).
 A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAME -->`.
@@ -7,6 +7,7 @@ A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAM
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from magistrate import cli, resolve
+from magistrate import cli, resolve, specs
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -26,11 +27,16 @@ POLES = (FAITHFUL, HALLUCINATED)
 
 def pages() -> dict[Path, str]:
     """The text that every page with generated parts should have."""
-    written = {ROOT / "docs" / "commands.md": commands_page()}
+    written = {ROOT / "docs" / "commands.md": commands_page(), specs.SCHEMA: schema_file()}
     for name in ("README.md", "docs/data.md"):
         path = ROOT / name
         written[path] = with_parts(path.read_text(encoding="utf-8"))
     return written
+
+
+def schema_file() -> str:
+    """The JSON Schema of run files, which the package ships."""
+    return json.dumps(specs.schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def with_parts(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from desk import Desk
 from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
+from postgres import Server, a_server
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and the programs that tests interrupt would inherit that.
@@ -35,3 +36,19 @@ def engine(model_folder: Path) -> Iterator[LocalEngine]:
 def desk(model_folder: Path) -> Desk:
     """The default model's tokenizer and masks, without its weights."""
     return Desk(model_folder)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One PostgreSQL server for all tests that need one."""
+    with a_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new store can be made: once a path, once the URL of an empty database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "new" / "folder" / "runs.db")
+    server: Server = request.getfixturevalue("postgres")
+    return server.new_database()

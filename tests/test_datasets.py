@@ -363,7 +363,8 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
     (tmp_path / "wide.jsonl").write_bytes(json.dumps(GOOD).encode("utf-16"))
     (tmp_path / "twice.csv").write_text("answer,answer\na,b\n")
     (tmp_path / "one.json").write_text('{\n "output": "x"\n}')
-    (tmp_path / "odd.parquet").write_bytes(b"x")
+    (tmp_path / "odd.xlsx").write_bytes(b"x")
+    (tmp_path / "twice.parquet.gz").write_bytes(b"x")
     write(tmp_path / "empty.jsonl")
     (tmp_path / "header.csv").write_text("answer,context\n")
     write(tmp_path / "bad.jsonl", {"a": 1}, {"a": 2})
@@ -376,7 +377,12 @@ def test_files_that_cannot_be_read_say_what_to_do(tmp_path):
         ("empty.jsonl", DatasetError, "empty.jsonl has no samples"),
         ("header.csv", DatasetError, "header.csv has no samples"),
         ("bad.jsonl", DatasetError, r"none of the 2 rows of bad can be read; .*bad\.jsonl:1: no output"),
-        ("odd.parquet", SpecError, r"cannot tell what 'odd\.parquet' holds; readable are \.jsonl"),
+        (
+            "odd.xlsx",
+            SpecError,
+            r"cannot tell what 'odd\.xlsx' holds; readable are \.jsonl.*\.zst, and \.parquet",
+        ),
+        ("twice.parquet.gz", SpecError, r"cannot tell what 'twice\.parquet\.gz' holds"),
         ("clams.jsonl.gz", SpecError, r"no file .*did you mean 'claims\.jsonl\.gz'"),
         ("no/such.jsonl", SpecError, "there is no folder"),
         ("", SpecError, r"is a folder, not a file of samples; it holds bad\.jsonl"),
@@ -750,6 +756,8 @@ def test_the_real_sets_read_completely_and_agree_with_the_converters(upstream, m
     article = list(load("halueval-qa", view="article200"))
     assert Counter(s.label for s in article) == {"faithful": 100, "hallucinated": 100}
     for listing in describe():
+        if listing.where.startswith("not here"):
+            continue
         dataset = load(listing.name)
         assert sum(1 for _ in dataset) == listing.rows and dataset.problems == []
     monkeypatch.delenv("MAGISTRATE_DATA_DIR")

@@ -135,7 +135,7 @@ def test_a_command_line_that_is_shown_is_one(
 
 
 @pytest.mark.parametrize(
-    "line", ["run", "run data.jsonl --speed 3", "nonsense", "models fetch", "judge --output", "check a b"]
+    "line", ["run a b", "run data.jsonl --speed 3", "nonsense", "models fetch", "judge --output", "check a b"]
 )
 def test_a_command_line_that_is_none_is_seen(line: str) -> None:
     with pytest.raises(click.UsageError):

@@ -23,6 +23,7 @@ import magistrate
 from magistrate import Engine, Hallucination, JudgeInfo, Run, ScriptedEngine
 from magistrate.errors import CapabilityError, DatasetError, EngineError, EngineGone, SpecError
 from magistrate.judges import instance
+from magistrate.limits import Limits
 from magistrate.report.progress import ProgressBar
 from magistrate.running import Judged
 from magistrate.store import Store
@@ -77,14 +78,14 @@ class Watching:
         self.outcomes: list[Outcome] = []
         self._at_outcome = at_outcome
 
-    def started(self, run_id: str, total: int | None, engine: Any) -> None:
+    def started(self, run_id: str, total: int | None, engine: Any, done: int) -> None:
         self.told.append(("started", run_id, total))
 
     def judged(self, judged: Judged) -> None:
         self.outcomes.append(judged.outcome)
         self._at_outcome(len(self.outcomes))
 
-    def finished(self) -> None:
+    def finished(self, problems: Any) -> None:
         self.told.append("finished")
 
 
@@ -95,7 +96,7 @@ def test_a_run_says_what_came_out(engine: ScriptedEngine, store: Path) -> None:
     judges = [FAITHFULNESS, replace(FAITHFULNESS, name="strict", threshold=0.05)]
     run = magistrate.evaluate(rows(10), judges, model=engine, store=store, name="first", tags=["a", "b"])
     assert isinstance(run, Run)
-    assert (run.store, run.record.status, run.record.name) == (store, "done", "first")
+    assert (run.store, run.record.status, run.record.name) == (str(store), "done", "first")
     assert (run.record.tags, run.record.judges) == (("a", "b"), ("faithfulness", "strict"))
     assert run.record.finished_at is not None
     assert [sample.id for sample in run.samples()] == [f"s{i}" for i in range(10)]
@@ -227,13 +228,13 @@ def shown_progress(*, terminal: bool, lines: bool = False) -> str:
     page, now = StringIO(), itertools.count(step=2.0)
     console = Console(file=page, force_terminal=terminal, width=80)
     bar = ProgressBar(console, lines=lines, clock=lambda: float(next(now)))
-    bar.started("r1", 5, ScriptedEngine([]))
+    bar.started("r1", 5, ScriptedEngine([]), 0)
     for number, label in enumerate(["faithful", "faithful", "hallucinated", None, "faithful"]):
         outcome: Outcome = Verdict(f"s{number}", "j", "faithful", 0.1)
         if label is None:
             outcome = Failure("s3", "j", "timeout", "late")
         bar.judged(Judged(Sample(f"s{number}", "o", label=label), outcome))
-    bar.finished()
+    bar.finished([])
     assert bar.run_id == "r1"
     return page.getvalue()
 
@@ -294,8 +295,6 @@ def test_an_engine_that_goes_keeps_what_was_judged(store: Path) -> None:
         ({"judges": ["faithfulness", "faithfulness"]}, SpecError),
         ({"judges": []}, SpecError),
         ({"judges": Hallucination}, SpecError),
-        ({"concurrency": 0}, SpecError),
-        ({"deadline": -1}, SpecError),
         (
             {"judges": "hallucination", "model": ScriptedEngine([], can=frozenset({"choose"}))},
             CapabilityError,
@@ -322,7 +321,9 @@ def test_a_cancelled_run_is_interrupted_and_keeps_what_is_done(store: Path) -> N
         watcher = Watching(lambda n: enough.set() if n == 10 else None)
         engine = ScriptedEngine(by_word, delay=0.005)
         running = asyncio.create_task(
-            magistrate.aevaluate(rows(500), model=engine, store=store, watcher=watcher, concurrency=2)
+            magistrate.aevaluate(
+                rows(500), model=engine, store=store, watcher=watcher, limits=Limits(concurrency=2)
+            )
         )
         await enough.wait()
         running.cancel()
@@ -345,9 +346,9 @@ import sys
 import magistrate
 
 class Telling:
-    def started(self, run_id, total, engine): pass
+    def started(self, run_id, total, engine, done): pass
     def judged(self, judged): print(judged.outcome.sample_id, flush=True)
-    def finished(self): pass
+    def finished(self, problems): pass
 
 rows = [{"id": f"s{i}", "output": "o", "context": "c"} for i in range(5000)]
 engine = magistrate.ScriptedEngine(lambda prompt: {"faithful": 1.0}, delay=0.001)

@@ -190,7 +190,14 @@ def test_the_report_as_data_has_the_promised_shape() -> None:
     data = summary(*mixed()).to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data
     assert set(data) == {"run", "dataset", "judges"}
-    assert data["run"] == {"id": "r1", "name": "first", "status": "done", "n_total": 10, "seconds": 12.5}
+    assert data["run"] == {
+        "id": "r1",
+        "name": "first",
+        "status": "done",
+        "n_total": 10,
+        "seconds": 12.5,
+        "reason": None,
+    }
     assert data["dataset"] == "quickstart"
     judge = data["judges"]["exact"]
     assert (judge["n_ok"], judge["n_total"], judge["coverage"]) == (8, 10, 0.8)

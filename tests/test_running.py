@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,6 +27,7 @@ from magistrate.errors import (
     SpecError,
 )
 from magistrate.judges import Hallucination, Judge, JudgeInfo, instance
+from magistrate.limits import Limits
 from magistrate.running import Judged, judge_one, stream
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Span, Verdict
 
@@ -114,7 +116,7 @@ def test_outcomes_come_as_they_are_ready() -> None:
         await asyncio.sleep(0.2 if number_of(prompt) == 0 else 0)
         return YES
 
-    found = run(samples(5), ScriptedEngine(slow_first), concurrency=2)
+    found = run(samples(5), ScriptedEngine(slow_first), limits=Limits(concurrency=2))
     assert [each.sample_id for each in found] == ["s1", "s2", "s3", "s4", "s0"]
     assert found[-1].seconds > 0.15 > found[0].seconds
 
@@ -140,7 +142,7 @@ def test_no_more_samples_are_under_way_than_allowed(concurrency: int) -> None:
         now -= 1
         return YES
 
-    assert len(run(samples(40), ScriptedEngine(counted), concurrency=concurrency)) == 40
+    assert len(run(samples(40), ScriptedEngine(counted), limits=Limits(concurrency=concurrency))) == 40
     assert most == concurrency
 
 
@@ -154,7 +156,7 @@ def test_samples_are_pulled_as_they_are_needed() -> None:
             yield Sample(f"s{pulled}", f"output {pulled}", ("context",))
 
     async def first(n: int) -> int:
-        async with aclosing(_stream(endless(), by_number({}), concurrency=4)) as outcomes:
+        async with aclosing(_stream(endless(), by_number({}), limits=Limits(concurrency=4))) as outcomes:
             seen = 0
             async for _ in outcomes:
                 seen += 1
@@ -255,7 +257,9 @@ def test_a_verdict_that_takes_too_long_is_a_timeout() -> None:
         return YES
 
     start = time.monotonic()
-    found = {each.sample_id: each for each in run(samples(3), ScriptedEngine(slow), deadline=0.1)}
+    found = {
+        each.sample_id: each for each in run(samples(3), ScriptedEngine(slow), limits=Limits(deadline=0.1))
+    }
     assert time.monotonic() - start < 5
     failure = found["s1"]
     assert isinstance(failure, Failure)
@@ -310,7 +314,9 @@ def test_after_a_fatal_error_what_is_under_way_still_comes(error: MagistrateErro
         await asyncio.sleep(0.02 if number == 3 else 0.1)
         return error if number == 3 else YES
 
-    found = until_it_breaks(samples(100), ScriptedEngine(script), [FAITHFULNESS], type(error), concurrency=5)
+    found = until_it_breaks(
+        samples(100), ScriptedEngine(script), [FAITHFULNESS], type(error), limits=Limits(concurrency=5)
+    )
     assert sorted(each.sample.id for each in found) == ["s0", "s1", "s2", "s4"]
     assert all(isinstance(each.outcome, Verdict) for each in found)
     assert sorted(begun) == [0, 1, 2, 3, 4], "nobody began anything new"
@@ -319,7 +325,7 @@ def test_after_a_fatal_error_what_is_under_way_still_comes(error: MagistrateErro
 def test_after_a_fatal_error_of_one_judge_the_other_finishes_its_sample() -> None:
     judges: list[Judge] = [Says(EngineGone("gone")), FAITHFULNESS]
     engine = ScriptedEngine(lambda prompt: YES, delay=0.05)
-    found = until_it_breaks(samples(10), engine, judges, EngineGone, concurrency=1)
+    found = until_it_breaks(samples(10), engine, judges, EngineGone, limits=Limits(concurrency=1))
     assert [(each.sample.id, each.outcome.judge) for each in found] == [("s0", "faithfulness")]
 
 
@@ -328,7 +334,7 @@ def test_a_source_that_breaks_keeps_what_was_judged() -> None:
         yield from samples(7)
         raise OSError("the disk is gone")
 
-    found = until_it_breaks(broken(), by_number({}), [FAITHFULNESS], OSError, concurrency=3)
+    found = until_it_breaks(broken(), by_number({}), [FAITHFULNESS], OSError, limits=Limits(concurrency=3))
     assert sorted(each.sample.id for each in found) == [f"s{i}" for i in range(7)]
 
 
@@ -341,9 +347,6 @@ def never(prompt: Prompt) -> Any:
     [
         ([], {}, SpecError, "no judge"),
         ([FAITHFULNESS, FAITHFULNESS], {}, SpecError, "different names"),
-        ([FAITHFULNESS], {"concurrency": 0}, SpecError, "concurrency"),
-        ([FAITHFULNESS], {"deadline": 0}, SpecError, "deadline"),
-        ([FAITHFULNESS], {"deadline": float("nan")}, SpecError, "deadline"),
         ([Hallucination()], {}, CapabilityError, "'hallucination' needs constraints"),
     ],
 )
@@ -353,6 +356,94 @@ def test_what_cannot_work_is_refused_before_anything_is_spent(
     engine = ScriptedEngine(never, can=EVERYTHING - {"constraints"})
     with pytest.raises(error, match=message):
         run(samples(3), engine, judges, **options)
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"deadline": 0}, "deadline"),
+        ({"deadline": float("nan")}, "deadline"),
+        ({"give_up_after": 0}, "give_up_after"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_seconds": -1.0}, "max_seconds"),
+        ({"max_cost": float("nan")}, "max_cost"),
+    ],
+)
+def test_limits_within_which_nothing_can_be_done_are_refused(limits: dict[str, Any], named: str) -> None:
+    with pytest.raises(SpecError, match=named):
+        Limits(**limits)
+
+
+# --- what keeps failing --------------------------------------------------------------------------
+
+
+def test_a_circuit_opens_after_engine_failures_in_a_row() -> None:
+    engine = ScriptedEngine(lambda prompt: EngineError("no route to the model"))
+    limits = Limits(concurrency=2, give_up_after=5)
+    found = until_it_breaks(samples(100), engine, [FAITHFULNESS], EngineGone, limits=limits)
+    assert 5 <= len(found) <= 7, "what was under way still comes out"
+    assert all(isinstance(each.outcome, Failure) and each.outcome.steps for each in found)
+
+
+def test_a_third_of_the_calls_failing_opens_no_circuit() -> None:
+    broken = {number: EngineError("flaky") for number in range(0, 300, 3)}
+    found = run(samples(300), by_number(broken))
+    assert Counter(type(each) for each in found) == {Verdict: 200, Failure: 100}
+
+
+def test_a_judge_that_fails_by_itself_opens_no_circuit() -> None:
+    found = run(samples(50), by_number({}), [Broken()])
+    assert [each.code for each in found if isinstance(each, Failure)] == ["engine_error"] * 50
+
+
+@dataclass(frozen=True)
+class Broken:
+    info: ClassVar[JudgeInfo] = JudgeInfo("broken")
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        raise ZeroDivisionError("a mistake of mine")
+
+
+@dataclass(frozen=True)
+class Stubborn:
+    """Goes on when it is told to stop."""
+
+    info: ClassVar[JudgeInfo] = JudgeInfo("stubborn")
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+        return Verdict(sample.id, "stubborn", "faithful", 0.1)
+
+
+def test_work_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magistrate.running.GRACE", 0.1)
+
+    async def judged() -> Outcome:
+        start = time.monotonic()
+        [sample] = samples(1)
+        outcome = await judge_one(sample, Stubborn(), by_number({}), deadline=0.1)
+        assert time.monotonic() - start < 0.4
+        await asyncio.sleep(0.5)
+        return outcome
+
+    outcome = asyncio.run(judged())
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.message) == (
+        "timeout",
+        "no verdict within 0.1 seconds; it did not stop when it was told to",
+    )
+
+
+def test_pairs_that_are_done_are_not_judged_again() -> None:
+    engine = by_number({})
+    done = {(f"s{number}", "faithfulness") for number in range(7)}
+    found = run(samples(10), engine, done=done)
+    assert sorted(each.sample_id for each in found) == ["s7", "s8", "s9"]
+    assert len(engine.prompts) == 3
 
 
 # --- outputs that are made first ----------------------------------------------------------------
@@ -448,7 +539,7 @@ def test_a_task_that_takes_too_long_has_failed_and_holds_nobody_up() -> None:
         return "fine"
 
     start = time.monotonic()
-    found = judged_outputs(task, bare(3), deadline=0.1)
+    found = judged_outputs(task, bare(3), limits=Limits(deadline=0.1))
     assert time.monotonic() - start < 1.5
     failure = found[1].outcome
     assert isinstance(failure, Failure)
@@ -462,7 +553,7 @@ def test_as_many_synchronous_tasks_run_at_once_as_were_allowed() -> None:
         together.wait()
         return "fine"
 
-    found = judged_outputs(task, bare(20), concurrency=20)
+    found = judged_outputs(task, bare(20), limits=Limits(concurrency=20))
     assert all(isinstance(each.outcome, Verdict) for each in found)
 
 

@@ -42,6 +42,7 @@ from magistrate.types import (
     Usage,
     Verdict,
 )
+from postgres import Server
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HOSTILE = [
@@ -87,9 +88,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
+def store(place: str) -> Iterator[Store]:
     moments = (NOON + timedelta(seconds=second) for second in count())
-    with Store.open(path, clock=lambda: next(moments), randomness=random.Random(1)) as opened:
+    with Store.open(place, clock=lambda: next(moments), randomness=random.Random(1)) as opened:
         yield opened
 
 
@@ -181,10 +182,15 @@ def exact(value: Any) -> Any:
     return type(value), value
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Store]:
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "runs.db") as opened:
-        yield opened
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"{folder}/runs.db"
+        if request.param == "postgresql":
+            server: Server = request.getfixturevalue("postgres")
+            place = server.new_database()
+        with Store.open(place) as opened:
+            yield opened
 
 
 @settings(deadline=None, max_examples=150)
@@ -287,7 +293,8 @@ def test_a_run_remembers_all_it_was_told(store: Store) -> None:
     assert store.find_run("last") == expected
     assert expected.n_outcomes == 3
     store.finish_run(run, "interrupted", n_total=2)
-    finished = replace(expected, status="interrupted", finished_at=NOON + timedelta(seconds=1), n_total=2)
+    later = NOON + timedelta(seconds=1)
+    finished = replace(expected, status="interrupted", finished_at=later, seconds=1.0, n_total=2)
     assert store.runs() == [finished]
 
 
@@ -302,10 +309,10 @@ def test_run_ids_are_readable_differ_and_repeat_with_the_seed(tmp_path: Path) ->
     assert all(run.startswith("20261121-120000-") and len(run) == 20 for run in first)
 
 
-def test_a_taken_run_id_is_drawn_again(path: Path) -> None:
+def test_a_taken_run_id_is_drawn_again(place: str) -> None:
     runs = []
     for _ in range(3):
-        with Store.open(path, clock=lambda: NOON, randomness=random.Random(7)) as opened:
+        with Store.open(place, clock=lambda: NOON, randomness=random.Random(7)) as opened:
             runs.append(start(opened))
             assert opened.find_run("last").id == runs[-1]
     assert len(set(runs)) == 3
@@ -406,13 +413,23 @@ def test_runs_are_listed_newest_first_and_chosen(store: Store) -> None:
         store.tag(ids[0], add=[" "])
 
 
-def rows(path: Path, table: str) -> int:
-    with closing(sqlite3.connect(path)) as connection:
-        [number] = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-    return int(number)
+def rows(store: Store, table: str) -> int:
+    return int(asked(store.place, f"SELECT count(*) FROM {table}")[0][0])
 
 
-def test_a_sample_is_stored_once_and_goes_with_the_last_run_that_uses_it(store: Store, path: Path) -> None:
+def asked(place: str, *statements: str) -> list[Any]:
+    """What the last of these statements answers, run in the database itself."""
+    url = place.replace("postgresql:", "postgresql+psycopg:") if "://" in place else f"sqlite:///{place}"
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            done = connection.exec_driver_sql(statement)
+        found = list(done) if done.returns_rows else []
+    engine.dispose()
+    return found
+
+
+def test_a_sample_is_stored_once_and_goes_with_the_last_run_that_uses_it(store: Store) -> None:
     common = numbered(700)
     first = start(store, [*common, Sample("own", "only here")])
     second = start(store, [replace(sample, id=f"other-{sample.id}") for sample in common])
@@ -420,19 +437,19 @@ def test_a_sample_is_stored_once_and_goes_with_the_last_run_that_uses_it(store: 
     for run, sample_id in ((first, "s1"), (second, "other-s1")):
         store.add_outcome(run, Verdict(sample_id, "j", "faithful", 0.2, steps=(step,)))
     store.tag(first, add=["gone"])
-    assert rows(path, "samples") == 701
+    assert rows(store, "samples") == 701
     assert store.delete(first).n_outcomes == 1
-    assert [rows(path, name) for name in ("runs", "samples", "run_samples", "outcomes", "steps")] == [
+    assert [rows(store, name) for name in ("runs", "samples", "run_samples", "outcomes", "steps")] == [
         1,
         700,
         700,
         1,
         1,
     ]
-    assert rows(path, "run_tags") == 0
+    assert rows(store, "run_tags") == 0
     assert [sample.output for sample in store.samples(second)] == [sample.output for sample in common]
     store.delete("last")
-    assert [rows(path, name) for name in ("runs", "samples", "run_samples", "outcomes", "steps")] == [0] * 5
+    assert [rows(store, name) for name in ("runs", "samples", "run_samples", "outcomes", "steps")] == [0] * 5
     with pytest.raises(SpecError, match="unknown run"):
         store.delete(first)
 
@@ -468,9 +485,9 @@ def program(source: str, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_two_programs_write_while_a_third_reads(store: Store, path: Path) -> None:
+def test_two_programs_write_while_a_third_reads(store: Store, place: str) -> None:
     run = start(store, numbered(400))
-    with program(WRITER, str(path), run, "one") as one, program(WRITER, str(path), run, "two") as two:
+    with program(WRITER, place, run, "one") as one, program(WRITER, place, run, "two") as two:
         seen = [0]
         while one.poll() is None or two.poll() is None:
             seen.append(len(list(store.outcomes(run, with_steps=True))))
@@ -483,18 +500,18 @@ def test_two_programs_write_while_a_third_reads(store: Store, path: Path) -> Non
     assert Counter(outcome.judge for outcome in store.outcomes(run)) == {"one": 400, "two": 400}
 
 
-def test_programs_that_make_the_store_at_once_agree(path: Path) -> None:
-    programs = [program(OPENER, str(path)) for _ in range(4)]
+def test_programs_that_make_the_store_at_once_agree(place: str) -> None:
+    programs = [program(OPENER, place) for _ in range(4)]
     for each in programs:
         each.communicate("go\n")
     assert [each.returncode for each in programs] == [0] * 4
-    with Store.open(path) as store:
+    with Store.open(place) as store:
         assert len(store.runs()) == 4
 
 
-def test_kill_9_loses_nothing_that_was_stored(store: Store, path: Path) -> None:
+def test_kill_9_loses_nothing_that_was_stored(store: Store, place: str) -> None:
     run = start(store, numbered(5000))
-    with program(WRITER, str(path), run, "j") as writer:
+    with program(WRITER, place, run, "j") as writer:
         assert writer.stdout is not None
         returned = [next(writer.stdout) for _ in range(150)]
         os.kill(writer.pid, signal.SIGKILL)
@@ -530,16 +547,17 @@ with Store.open(path) as store:
 """
 
 
-def test_a_full_disk_is_said_and_what_was_stored_stays(store: Store, path: Path) -> None:
-    run = start(store, numbered(200))
-    with program(FULL, str(path), run) as writer:
-        printed, _ = writer.communicate()
-    assert writer.returncode == 0
-    said, after = printed.splitlines()
-    stored = int(said.split()[0])
-    assert 0 < stored < 200
-    assert "free some space and run again, what was committed is kept" in said
-    assert int(after) == stored + 1 == len(list(store.outcomes(run)))
+def test_a_full_disk_is_said_and_what_was_stored_stays(path: Path) -> None:
+    with Store.open(path) as store:
+        run = start(store, numbered(200))
+        with program(FULL, str(path), run) as writer:
+            printed, _ = writer.communicate()
+        assert writer.returncode == 0
+        said, after = printed.splitlines()
+        stored = int(said.split()[0])
+        assert 0 < stored < 200
+        assert "free some space and run again, what was committed is kept" in said
+        assert int(after) == stored + 1 == len(list(store.outcomes(run)))
 
 
 # --- stores that cannot be used, and older ones -------------------------------------------------
@@ -607,7 +625,16 @@ def test_a_read_only_place_is_said() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["postgresql://me:secret@host/db", "sqlite://", "sqlite://h/x", ":memory:", "", "a://b:secret@c:x"],
+    [
+        "mysql://me:secret@host/db",
+        "postgresql://me:secret",
+        "postgresql+psycopg2://me:secret@h/d",
+        "sqlite://",
+        "sqlite://h/x",
+        ":memory:",
+        "",
+        "a://b:secret@c:x",
+    ],
 )
 def test_a_place_that_is_no_file_is_refused_without_its_password(place: str) -> None:
     with pytest.raises(SpecError, match=r"known: a path, sqlite:///PATH") as caught:
@@ -626,8 +653,8 @@ def test_a_store_opens_by_path_and_by_url(tmp_path: Path) -> None:
         assert store.find_run("last").id == run
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
-    with Store.open(path) as store:
+def test_a_closed_store_says_so(place: str) -> None:
+    with Store.open(place) as store:
         run = start(store, numbered(1))
     with pytest.raises(StoreError, match="it was closed; open it again"):
         store.add_outcome(run, Verdict("s0", "j", "faithful", 0.5))
@@ -635,33 +662,35 @@ def test_a_closed_store_says_so(path: Path) -> None:
         store.runs()
 
 
-def old_store(path: Path, version: int) -> None:
-    engine = create_engine(f"sqlite:///{path}")
+def old_store(place: str, version: int) -> None:
+    url = place.replace("postgresql:", "postgresql+psycopg:") if "://" in place else f"sqlite:///{place}"
+    engine = create_engine(url)
     with engine.begin() as connection:
         upgrade(connection, upto=version)
     engine.dispose()
 
 
+OLD_ROWS = (
+    """INSERT INTO runs (number, id, name, created_at, finished_at, status, dataset, dataset_digest,
+        model, engine_fingerprint, n_total, package_version, recipes, settings)
+    VALUES (1, '20260101-000000-abcd', 'old', '2026-01-01T00:00:00.000000+00:00',
+        NULL, 'running', 'quickstart', 'd', 'tiny', 'f', 1, '0.1.0', '{}', '{"seed":1}')""",
+    """INSERT INTO samples VALUES ('k', '{"context":["c"],"output":"o"}')""",
+    "INSERT INTO run_samples VALUES ('20260101-000000-abcd', 0, 's', 'k')",
+    """INSERT INTO outcomes (run_id, position, judge, kind, label, score, probability, code, seconds,
+        calls, prompt_tokens, cached_tokens, generated_tokens, forced_tokens, body)
+    VALUES ('20260101-000000-abcd', 0, 'j', 'verdict', 'faithful', 0.25, NULL,
+        NULL, 1.5, 1, 2, 3, 4, 5, '{"explanation":"why"}')""",
+)
+
+
 @pytest.mark.parametrize("version", range(1, LATEST + 1))
-def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "old.db"
-    old_store(path, version)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(
-            """
-            INSERT INTO runs (number, id, name, created_at, finished_at, status, dataset, dataset_digest,
-                model, engine_fingerprint, n_total, package_version, recipes, settings)
-            VALUES (1, '20260101-000000-abcd', 'old', '2026-01-01T00:00:00.000000+00:00',
-                NULL, 'running', 'quickstart', 'd', 'tiny', 'f', 1, '0.1.0', '{}', '{"seed":1}');
-            INSERT INTO samples VALUES ('k', '{"context":["c"],"output":"o"}');
-            INSERT INTO run_samples VALUES ('20260101-000000-abcd', 0, 's', 'k');
-            INSERT INTO outcomes (id, run_id, position, judge, kind, label, score, probability, code, seconds,
-                calls, prompt_tokens, cached_tokens, generated_tokens, forced_tokens, body)
-            VALUES (1, '20260101-000000-abcd', 0, 'j', 'verdict', 'faithful', 0.25, NULL,
-                NULL, 1.5, 1, 2, 3, 4, 5, '{"explanation":"why"}');
-            """
-        )
-    with Store.open(path) as store:
+def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, place: str, version: int) -> None:
+    if "://" not in place:
+        place = str(tmp_path / "old.db")
+    old_store(place, version)
+    asked(place, *OLD_ROWS)
+    with Store.open(place) as store:
         record = store.find_run("old")
         assert (record.status, record.settings, record.n_verdicts) == ("running", {"seed": 1}, 1)
         assert list(store.samples(record.id)) == [Sample("s", "o", ("c",))]
@@ -670,59 +699,69 @@ def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, version: i
         )
         assert list(store.outcomes(record.id)) == [verdict]
         store.add_outcome(record.id, Failure("s", "k", "timeout", "slow"))
-    with closing(sqlite3.connect(path)) as connection:
-        versions = [number for (number,) in connection.execute("SELECT version FROM schema_version")]
+    versions = [number for (number,) in asked(place, "SELECT version FROM schema_version ORDER BY version")]
     assert versions == list(range(1, LATEST + 1))
 
 
-def test_a_newer_store_is_left_alone(path: Path) -> None:
-    with Store.open(path) as store:
+def test_a_newer_store_is_left_alone(place: str) -> None:
+    with Store.open(place) as store:
         start(store)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO schema_version VALUES (?, 'later')", [LATEST + 1])
+    asked(place, f"INSERT INTO schema_version VALUES ({LATEST + 1}, 'later')")
     with pytest.raises(
         StoreError, match=rf"newer Magistrate \(schema {LATEST + 1}.*pip install -U magistrate"
     ):
-        Store.open(path)
+        Store.open(place)
 
 
-def test_the_migrations_make_the_tables_that_the_queries_use(tmp_path: Path) -> None:
-    def shape(path: Path) -> dict[str, Any]:
-        engine = create_engine(f"sqlite:///{path}")
-        found = inspect(engine)
-        tables = {
-            name: (
-                [(c["name"], c["type"].python_type, c["nullable"]) for c in found.get_columns(name)],
-                found.get_pk_constraint(name)["constrained_columns"],
-                sorted((i["name"], i["column_names"]) for i in found.get_indexes(name)),
-                sorted(u["column_names"] for u in found.get_unique_constraints(name)),
-                sorted(
-                    (
-                        f["constrained_columns"],
-                        f["referred_table"],
-                        f["referred_columns"],
-                        sorted(f["options"]),
-                    )
-                    for f in found.get_foreign_keys(name)
-                ),
-            )
-            for name in found.get_table_names()
-        }
-        engine.dispose()
-        return tables
-
-    engine = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
-    metadata.create_all(engine)
+def shape(url: str) -> dict[str, Any]:
+    engine = create_engine(url)
+    found = inspect(engine)
+    tables = {
+        name: (
+            [(c["name"], c["type"].python_type, c["nullable"]) for c in found.get_columns(name)],
+            found.get_pk_constraint(name)["constrained_columns"],
+            sorted((i["name"], i["column_names"]) for i in found.get_indexes(name) if not i["unique"]),
+            sorted(u["column_names"] for u in found.get_unique_constraints(name)),
+            sorted(
+                (
+                    f["constrained_columns"],
+                    f["referred_table"],
+                    f["referred_columns"],
+                    sorted(f["options"]),
+                )
+                for f in found.get_foreign_keys(name)
+            ),
+        )
+        for name in found.get_table_names()
+    }
     engine.dispose()
-    old_store(tmp_path / "migrated.db", LATEST)
-    declared, migrated = shape(tmp_path / "declared.db"), shape(tmp_path / "migrated.db")
-    assert migrated == declared
+    return tables
+
+
+def test_the_migrations_make_the_tables_that_the_queries_use(tmp_path: Path, postgres: Server) -> None:
+    def urls() -> list[str]:
+        database = postgres.new_database().replace("postgresql:", "postgresql+psycopg:")
+        return [f"sqlite:///{tmp_path / str(next(numbers))}.db", database]
+
+    numbers = count()
+    for declared, migrated in zip(urls(), urls(), strict=True):
+        for url, make in ((declared, metadata.create_all), (migrated, upgrade)):
+            engine = create_engine(url)
+            with engine.begin() as connection:
+                make(connection)
+            engine.dispose()
+        assert shape(migrated) == shape(declared)
 
 
 # --- size ---------------------------------------------------------------------------------------
 
 
-def test_twenty_thousand_outcomes_are_a_matter_of_seconds(store: Store) -> None:
+def test_twenty_thousand_outcomes_are_a_matter_of_seconds(path: Path) -> None:
+    with Store.open(path) as store:
+        twenty_thousand_outcomes(store)
+
+
+def twenty_thousand_outcomes(store: Store) -> None:
     run = start(store, numbered(10_000))
     begin = time.perf_counter()
     for judge in ("a", "b"):
@@ -737,3 +776,15 @@ def test_twenty_thousand_outcomes_are_a_matter_of_seconds(store: Store) -> None:
     assert record.n_verdicts == 20_000
     assert written - begin < 20
     assert read - written < 5
+
+
+def test_the_benchmark_of_the_store_runs(place: str) -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "store.py"
+    words = ["--store", place, "--outcomes", "400", "--runs", "20", "--singles", "50"]
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "400 outcomes in\n" in done.stdout
+    assert "| one by one, each committed |" in done.stdout
+    assert "| delete a run |" in done.stdout
+    again = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    assert "holds runs already; name a new store" in again.stderr

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from magistrate.engines.local.engine import LocalEngine
     from magistrate.engines.scripted import ScriptedEngine
     from magistrate.errors import MagistrateError
-    from magistrate.evaluation import Run, aevaluate, ajudge, evaluate, judge
+    from magistrate.evaluation import aevaluate, aresume, aretry, evaluate, resume, retry
     from magistrate.generation import agenerate, generate
     from magistrate.guarding import Blocked, Guarded, guard
     from magistrate.judges import Candidates, Hallucination, Judge, JudgeInfo, Rubric, classifier
+    from magistrate.judging import ajudge, judge
+    from magistrate.limits import Limits
+    from magistrate.runs import Run
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
 _HOMES = {
@@ -33,10 +36,13 @@ _HOMES = {
     "magistrate.engines.local.engine": ("LocalEngine",),
     "magistrate.engines.scripted": ("ScriptedEngine",),
     "magistrate.errors": ("MagistrateError",),
-    "magistrate.evaluation": ("Run", "aevaluate", "ajudge", "evaluate", "judge"),
+    "magistrate.evaluation": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),
     "magistrate.generation": ("agenerate", "generate"),
     "magistrate.guarding": ("Blocked", "Guarded", "guard"),
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
+    "magistrate.judging": ("ajudge", "judge"),
+    "magistrate.limits": ("Limits",),
+    "magistrate.runs": ("Run",),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -58,6 +64,7 @@ __all__ = [
     "JudgeInfo",
     "Lark",
     "Likelihood",
+    "Limits",
     "LocalEngine",
     "MagistrateError",
     "Option",
@@ -73,6 +80,8 @@ __all__ = [
     "aevaluate",
     "agenerate",
     "ajudge",
+    "aresume",
+    "aretry",
     "check",
     "classifier",
     "constraint",
@@ -81,6 +90,8 @@ __all__ = [
     "guard",
     "judge",
     "load",
+    "resume",
+    "retry",
 ]
 
 

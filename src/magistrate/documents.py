@@ -246,6 +246,7 @@ MUST = {
     "dict_type": "lines of 'key: value' below it",
     "model_type": "lines of 'key: value' below it",
     "literal_error": "{expected}",
+    "greater_than": "more than {gt:g}",
     "greater_than_equal": "at least {ge:g}",
     "less_than_equal": "at most {le:g}",
     "too_short": "a list of at least {min_length}",

@@ -2,131 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from magistrate import background, resolve
 from magistrate.datasets import Dataset, load
-from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
-from magistrate.errors import DatasetError, InputError, StoreError
+from magistrate.errors import InputError
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
-from magistrate.running import CONCURRENCY, DEADLINE, Judged, Task, check_stream, judge_one, stream
-from magistrate.types import Failure, Outcome, Recipe, Sample
-from magistrate.version import __version__
+from magistrate.limits import UNLIMITED, Limits
+from magistrate.preparing import NOTHING, Given, described, open_data, pinned, trial_of
+from magistrate.resuming import OBJECTS, SPEC, STORED, restored, to_resume, to_retry, twin
+from magistrate.running import Task
+from magistrate.runs import Run
+from magistrate.specs import STDIN, RunSpec
+from magistrate.trial import Samples, Trial, Watcher, conduct
+from magistrate.types import Sample
 
 if TYPE_CHECKING:
-    import pandas
-
-    from magistrate.report import Report
+    from magistrate.estimating import Estimate
     from magistrate.store import RunRecord, Store
 
 StorePlace = str | os.PathLike[str]
 Source = str | Path | Dataset | Iterable[Any]
-
-
-class Watcher(Protocol):
-    """Whoever wants to see a run as it goes."""
-
-    def started(self, run_id: str, total: int | None, engine: Engine) -> None: ...
-    def judged(self, judged: Judged) -> None: ...
-    def finished(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A stored run. Everything is read from the store when it is asked for."""
-
-    id: str
-    store: Path
-
-    @property
-    def record(self) -> RunRecord:
-        """What the store says of the run as a whole."""
-        with self._open() as store:
-            return store.find_run(self.id)
-
-    def samples(self) -> list[Sample]:
-        """The samples that were judged, in their order."""
-        with self._open() as store:
-            return list(store.samples(self.id))
-
-    def outcomes(self, *, with_steps: bool = False) -> list[Outcome]:
-        """Every outcome; steps only if asked for, they are most of the bytes."""
-        with self._open() as store:
-            return list(store.outcomes(self.id, with_steps=with_steps))
-
-    def table(self) -> list[dict[str, Any]]:
-        """One plain mapping an outcome."""
-        from magistrate.report import table
-
-        return table({sample.id: sample for sample in self.samples()}, self.outcomes())
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row an outcome; needs the extra `pandas`."""
-        from magistrate.report import to_pandas
-
-        return to_pandas({sample.id: sample for sample in self.samples()}, self.outcomes())
-
-    def summary(self, *, flag: Collection[str] | None = None) -> Report:
-        """Figures with intervals, baselines, counts and remarks; `print` shows it, `to_dict()` is data.
-
-        `flag` decides the verdicts of a rubric anew, by these kinds of claims, without asking a model.
-        """
-        with self._open() as store:
-            return report_of(store, self.id, flag)
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
-
-    def _open(self) -> Store:
-        from magistrate.store import Store
-
-        return Store.open(self.store)
-
-
-def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) -> Report:
-    """The report of a stored run, finished or not.
-
-    With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
-    """
-    from magistrate.judges.flagging import by_claims, check_flag, reflagged
-    from magistrate.report import RunFacts, summarize
-
-    record = store.find_run(run_id)
-    samples = {sample.id: sample for sample in store.samples(run_id)}
-    n_total = max(record.n_total or 0, len(samples))
-    seconds = (record.finished_at - record.created_at).total_seconds() if record.finished_at else None
-    if seconds is not None and seconds < 0:
-        seconds = None  # somebody set the clock back meanwhile
-    facts = RunFacts(
-        id=record.id,
-        name=record.name or record.id,
-        dataset=record.dataset,
-        status=record.status,
-        n_total=n_total,
-        seconds=seconds,
-    )
-    recipes = {judge: replace(recipe, n=n_total) for judge, recipe in record.recipes.items()}
-    outcomes: Iterable[Outcome] = store.outcomes(run_id)
-    if flag is not None:
-        check_flag(flag)
-        outcomes = [reflagged(outcome, flag) for outcome in outcomes]
-        for judge in {outcome.judge for outcome in outcomes if by_claims(outcome)} & recipes.keys():
-            told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
-            recipes[judge] = replace(recipes[judge], judge=told)
-    return summarize(facts, samples, outcomes, recipes)
 
 
 async def aevaluate(
@@ -146,196 +48,238 @@ async def aevaluate(
     name: str | None = None,
     tags: Sequence[str] = (),
     store: StorePlace | None = None,
-    concurrency: int = CONCURRENCY,
-    deadline: float = DEADLINE,
+    limits: Limits = UNLIMITED,
+    price: str | None = None,
+    cache: bool = True,
     watcher: Watcher | None = None,
     progress: bool = True,
 ) -> Run:
-    """Judge a dataset (a file, a named set, rows or samples) and answer the stored run.
+    """Judge a dataset (a file, a named or stored set, rows or samples) and answer the stored run.
 
     `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
     of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
     outputs are made first, as when an application is tested. `model` is a catalogue name, a path or an
     engine; `mapping`, `view`, `limit`, `sample`, `balance` and `seed` say what is read and how, as in
-    `load`; `store` where the run is kept. At most `concurrency` samples are under way, and a verdict
-    may take `deadline` seconds. Every outcome is committed as it comes; a cancelled run, or Ctrl-C in
-    `evaluate`, stops cleanly and keeps what is done. `progress` shows a bar on a terminal, unless
-    `watcher` is told instead. `evaluate` is the same without `await`, also inside a running event loop.
+    `load`; `store` where the run is kept: a path or a URL. `limits` say how much is under way at once and how
+    much is spent in all; `price`, dollars a million tokens as `IN/OUT`, what that costs. Calls that were made
+    before, by any run, are answered from the cache where the engine promises the same answer twice;
+    `cache=False` asks anew. Every outcome is committed as it comes; a cancelled
+    run, or Ctrl-C in `evaluate`, stops cleanly, keeps what is done and can be resumed. `progress` shows a bar
+    on a terminal, unless `watcher` is told instead. `evaluate` is the same without `await`, also inside a
+    running event loop.
     """
-    from magistrate.store import Store
-
-    if not isinstance(dataset, Dataset):
-        dataset = load(
-            dataset,
-            mapping=mapping,
-            view=view,
-            limit=limit,
-            sample=sample,
-            balance=balance,
-            seed=seed,
-            need_output=task is None,
-        )
-    asked = resolve.judges(judges)
-    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
-    check_stream(asked, engine.info, concurrency, deadline)
-    if watcher is None and progress:
-        from magistrate.report.progress import ProgressBar
-
-        watcher = ProgressBar()
-    total = dataset.size
-    recipes = {judge.info.name: recipe(judge, engine, seed) for judge in asked}
-    with Store.open(store or default_store()) as opened:
-        run_id = opened.create_run(
-            dataset=dataset.name,
-            dataset_digest=dataset.digest,
-            model=engine.info.model,
-            engine_fingerprint=engine.info.fingerprint,
-            recipes=recipes,
-            name=name,
-            n_total=total,
-            tags=tags,
-            settings={"concurrency": concurrency, "deadline": deadline, "judges": list(recipes)},
-        )
-        try:
-            if watcher is not None:
-                watcher.started(run_id, None if total is None else total * len(asked), engine)
-            n = await _judge_all(opened, run_id, dataset, asked, engine, task, concurrency, deadline, watcher)
-        except BaseException as error:
-            stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-            with suppress(StoreError):  # where the store itself is what failed, the first error says so
-                if isinstance(error, InputError) and not opened.find_run(run_id).n_samples:
-                    opened.delete(run_id)  # a source of which nothing can be read makes no run
-                else:
-                    opened.finish_run(run_id, "interrupted" if stopped else "failed")
-            raise
-        finally:
-            if watcher is not None:
-                watcher.finished()
-        opened.finish_run(run_id, "done", n_total=n)
-        return Run(run_id, opened.path)
+    spec, given = described(
+        dataset,
+        judges,
+        model=model,
+        device=device,
+        threads=threads,
+        task=task,
+        mapping=mapping,
+        view=view,
+        selection={"limit": limit, "sample": sample, "balance": balance, "seed": seed},
+        limits=limits,
+        price=price,
+        name=name,
+        tags=list(tags),
+        cache=cache,
+    )
+    return await arun(spec, given, store=store, watcher=_watcher(watcher, progress))
 
 
 evaluate = background.synchronous(aevaluate)
 
 
-async def _judge_all(
-    store: Store,
-    run_id: str,
-    dataset: Dataset,
-    judges: Sequence[Judge],
-    engine: Engine,
-    task: Task | None,
-    concurrency: int,
-    deadline: float,
-    watcher: Watcher | None,
-) -> int:
-    """Stream every outcome into the store; answers how many samples there were."""
-    stored: set[str] = set()
-
-    def keep(sample: Sample) -> None:
-        if sample.id not in stored:
-            store.add_samples(run_id, [sample])
-            stored.add(sample.id)
-
-    def pulled() -> Iterator[Sample]:
-        for sample in dataset:
-            if task is None:
-                keep(sample)  # in the order of the source; with a task, when its output is known
-            yield sample
-
-    outcomes = stream(pulled(), judges, engine, task=task, concurrency=concurrency, deadline=deadline)
-    async with aclosing(outcomes):  # type: ignore[type-var]
-        async for judged in outcomes:
-            keep(judged.sample)
-            _add(store, run_id, judged.outcome)
-            if watcher is not None:
-                watcher.judged(judged)
-    return len(stored)
-
-
-def _add(store: Store, run_id: str, outcome: Outcome) -> None:
-    """Store an outcome; one whose values cannot be stored is a failure of its judge, not of the run."""
-    try:
-        store.add_outcome(run_id, outcome)
-    except InputError as error:
-        message = f"the outcome cannot be stored: {error}"
-        store.add_outcome(run_id, Failure(outcome.sample_id, outcome.judge, "invalid_output", message))
-
-
-async def ajudge(
+async def arun(
+    spec: RunSpec,
+    given: Given = NOTHING,
     *,
-    output: str | None = None,
-    context: str | Sequence[str] = (),
-    input: str | None = None,
-    messages: Sequence[Mapping[str, Any]] = (),
-    judge: str | Judge = resolve.DEFAULT_JUDGE,
-    model: str | Path | Engine | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    deadline: float = DEADLINE,
-    id: str = "sample",
-) -> Outcome:
-    """Judge one output: `judge(output=…, context=[…], input=…)`.
+    store: StorePlace | None = None,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Make the run that a description says; what is `given` as an object comes in its place."""
+    dataset, version = given.dataset, None
+    if dataset is None:
+        with _there(store) as opened:
+            dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
+    trial = await background.in_thread(trial_of, spec, given, spec.limits.limits(), None, watcher)
+    # What cannot be read a second time is stored as a whole, so that the run can be resumed.
+    at_once = given.task is None and (given.dataset is not None or spec.dataset.source == STDIN)
+    with _opened(store) as opened:
+        run_id = opened.create_run(
+            dataset=dataset.name,
+            dataset_digest=dataset.digest,
+            dataset_version=version,
+            model=trial.engine.info.model,
+            engine_fingerprint=trial.engine.info.fingerprint,
+            recipes=trial.recipes,
+            name=spec.name,
+            n_total=dataset.size,
+            tags=spec.tags,
+            settings={SPEC: pinned(spec, dataset, version).plain(), OBJECTS: given.names, STORED: at_once},
+        )
+        with opened.hold(run_id):
+            await conduct(opened, run_id, trial, _all_of(opened, run_id, dataset, trial, at_once))
+        return Run(run_id, opened.place)
 
-    With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
-    without `output` it is the assistant's last message. The answer is a `Verdict`, a `Failure` or an
-    `Abstention`. `judge` is a name or an object, `model` a catalogue name, a path or an engine; `deadline` is
-    in seconds. `magistrate.judge` is the same without `await`, also inside a running event loop.
+
+run = background.synchronous(arun)
+
+
+def unfinished(spec: RunSpec, *, store: StorePlace | None = None) -> RunRecord | None:
+    """The newest unfinished run that would judge the very same and that nobody is at, if there is one."""
+    with _there(store) as opened:
+        if opened is None or spec.dataset.source == STDIN:
+            return None
+        dataset, _ = open_data(opened, spec.dataset)
+        return twin(opened, dataset, trial_of(spec, NOTHING, spec.limits.limits(), None, None))
+
+
+async def aestimated(spec: RunSpec, *, store: StorePlace | None = None) -> Estimate:
+    """What a run would take; no model is asked anything."""
+    from magistrate.estimating import earlier_rates, estimate
+    from magistrate.preparing import price_for
+
+    with _there(store) as opened:
+        dataset, _ = open_data(opened, spec.dataset)
+        trial = await background.in_thread(trial_of, spec, NOTHING, spec.limits.limits(), None, None)
+        rates = {
+            judge: earlier_rates(opened, recipe.judge, recipe.fingerprint) if opened is not None else None
+            for judge, recipe in trial.recipes.items()
+        }
+        return await estimate(
+            dataset, trial.judges, trial.engine, price=price_for(trial.engine, spec.engine.price), rates=rates
+        )
+
+
+estimated = background.synchronous(aestimated)
+
+
+async def aresume(
+    run: str | Run,
+    *,
+    dataset: Iterable[Any] | Dataset | None = None,
+    judges: Judge | Sequence[Judge] | None = None,
+    model: Engine | None = None,
+    task: Task | None = None,
+    limits: Limits | None = None,
+    price: str | None = None,
+    store: StorePlace | None = None,
+    watcher: Watcher | None = None,
+    progress: bool = True,
+) -> Run:
+    """Go on with a run that was interrupted, killed or failed: what has an outcome is not judged again.
+
+    `run` is an id, the beginning of one, a name or `last`. What the run was given as objects (rows, judges,
+    an engine, a task) is given again; everything else is stored with it. `limits` and `price` replace those
+    it had. A run that is done stays as it is. Raises `SpecError` where the data, a judge, the model or a
+    prompt is not what it was, with the difference, and `StoreError` while another process is at the run.
     """
-    sample = sample_of(output=output, context=context, input=input, messages=messages, id=id)
-    return await ajudge_sample(
-        sample, judge=judge, model=model, device=device, threads=threads, deadline=deadline
+    with _opened(run if isinstance(run, Run) else store) as opened:
+        record = _found(opened, run)
+        with opened.hold(record.id):
+            record = opened.find_run(record.id)
+            if record.status == "done":
+                return Run(record.id, opened.place)
+            given = _given(dataset, judges, model, task)
+            trial = await background.in_thread(
+                restored, record, given, limits, price, _watcher(watcher, progress)
+            )
+            samples = to_resume(opened, record, trial, given)
+            opened.reopen_run(record.id)
+            await conduct(opened, record.id, trial, samples)
+        return Run(record.id, opened.place)
+
+
+resume = background.synchronous(aresume)
+
+
+async def aretry(
+    run: str | Run,
+    *,
+    judges: Judge | Sequence[Judge] | None = None,
+    model: Engine | None = None,
+    task: Task | None = None,
+    limits: Limits | None = None,
+    price: str | None = None,
+    store: StorePlace | None = None,
+    watcher: Watcher | None = None,
+    progress: bool = True,
+) -> Run:
+    """Judge again what failed in a run, and nothing else; a new outcome replaces the failure.
+
+    The options and errors are those of `aresume`. Whether the run is done does not change.
+    """
+    with _opened(run if isinstance(run, Run) else store) as opened:
+        record = _found(opened, run)
+        with opened.hold(record.id):
+            given = _given(None, judges, model, task)
+            trial = await background.in_thread(
+                restored, record, given, limits, price, _watcher(watcher, progress)
+            )
+            samples = to_retry(opened, record)
+            if samples.total:
+                await conduct(opened, record.id, trial, samples)
+        return Run(record.id, opened.place)
+
+
+retry = background.synchronous(aretry)
+
+
+def _all_of(store: Store, run_id: str, dataset: Dataset, trial: Trial, at_once: bool) -> Samples:
+    """What a new run goes through; with `at_once` all of it is stored first."""
+    stored: list[str] = []
+    if at_once:
+
+        def noted() -> Iterator[Sample]:
+            for sample in dataset:
+                stored.append(sample.id)
+                yield sample
+
+        try:
+            store.add_samples(run_id, noted())
+        except InputError:
+            store.delete(run_id)  # what cannot be read makes no run
+            raise
+    size = len(stored) if at_once else dataset.size
+    total = None if size is None else size * len(trial.judges)
+    return Samples(coming=dataset, total=total, stored=stored, problems=lambda: dataset.problems)
+
+
+def _opened(place: Run | StorePlace | None) -> Store:
+    from magistrate.store import Store
+
+    return Store.open(place.store if isinstance(place, Run) else place or default_store())
+
+
+@contextmanager
+def _there(place: StorePlace | None) -> Iterator[Store | None]:
+    """The store, if there is one already: looking makes none."""
+    from magistrate.store import Store
+    from magistrate.store.connect import exists
+
+    place = place or default_store()
+    if not exists(place):
+        yield None
+        return
+    with Store.open(place) as opened:
+        yield opened
+
+
+def _found(store: Store, run: str | Run) -> RunRecord:
+    return store.find_run(run.id if isinstance(run, Run) else run)
+
+
+def _given(dataset: Any, judges: Any, model: Engine | None, task: Task | None) -> Given:
+    rows = None if dataset is None else load(dataset, need_output=task is None)
+    return Given(
+        dataset=rows, judges=None if judges is None else resolve.judges(judges), model=model, task=task
     )
 
 
-judge = background.synchronous(ajudge)
+def _watcher(watcher: Watcher | None, progress: bool) -> Watcher | None:
+    if watcher is not None or not progress:
+        return watcher
+    from magistrate.report.progress import ProgressBar
 
-
-async def ajudge_sample(
-    sample: Sample,
-    *,
-    judge: str | Judge = resolve.DEFAULT_JUDGE,
-    model: str | Path | Engine | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    deadline: float = DEADLINE,
-) -> Outcome:
-    """Judge one sample; the options are those of `ajudge`."""
-    asked = resolve.judge(judge)
-    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
-    check_stream([asked], engine.info, 1, deadline)
-    return await judge_one(sample, asked, engine, deadline=deadline)
-
-
-judge_sample = background.synchronous(ajudge_sample)
-
-
-def sample_of(
-    *,
-    output: str | None,
-    context: str | Sequence[str] = (),
-    input: str | None = None,
-    messages: Sequence[Mapping[str, Any]] = (),
-    id: str = "sample",
-) -> Sample:
-    """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
-    row = {"output": output, "context": context, "input": input, "messages": list(messages)}
-    try:
-        return to_sample(row, id=id)
-    except RowError as error:
-        raise DatasetError(f"this cannot be judged: {error}") from None
-
-
-def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
-    """What pins the figures of this judge on this engine; its options are part of the judge's name."""
-    info = judge.info
-    return Recipe(
-        judge=f"{resolve.spelled(judge)}@{info.version}",
-        model=engine.info.model,
-        fingerprint=engine.info.fingerprint,
-        prompt=info.prompt,
-        constraint=info.constraint,
-        seed=seed,
-        n=n,
-        package=__version__,
-    )
+    return ProgressBar()

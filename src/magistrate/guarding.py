@@ -129,7 +129,7 @@ async def _judged(sample: Sample, judge: Judge, model: Any, deadline: float) -> 
     try:
         async with asyncio.timeout(deadline):
             engine = await background.in_thread(resolve.engine, model)
-            check_stream([judge], engine.info, 1, deadline)
+            check_stream([judge], engine.info)
             return await judge_one(sample, judge, engine, deadline=deadline)
     except TimeoutError:
         return Failure(sample.id, name, "timeout", f"no verdict within {deadline:g} seconds")

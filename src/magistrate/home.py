@@ -1,4 +1,4 @@
-"""Where Magistrate keeps its files: models, downloaded sets and the store of runs.
+"""Where Magistrate keeps its files: models, downloaded sets, the store of runs and the cache of calls.
 
 These functions only name paths. Whoever writes creates the folder, so that reading, importing and
 `--help` leave no trace on disk.
@@ -35,3 +35,8 @@ def datasets_dir() -> Path:
 def default_store() -> Path:
     """The SQLite file that runs are written to where no other store is named."""
     return home() / "magistrate.db"
+
+
+def default_cache() -> Path:
+    """The SQLite file of engine calls that are not asked twice."""
+    return home() / "cache.db"

@@ -6,10 +6,11 @@ import dataclasses
 import difflib
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from magistrate.engines.base import Engine
@@ -21,6 +22,9 @@ DEFAULT_JUDGE = "faithfulness"
 NOT_OPTIONS = ("name", "criterion", "form", "mapping")  # what a judge is, not how it is set
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 
+Engines = Mapping[str, Callable[[], Engine]]
+NO_ENGINES: Engines = MappingProxyType({})
+
 _loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
 
@@ -30,12 +34,13 @@ def judge_entries() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(entry_points(group=JUDGES), key=lambda each: each.name)}
 
 
-def judge(spec: str | Judge) -> Judge:
+def judge(spec: str | Judge, engines: Engines = NO_ENGINES) -> Judge:
     """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
     in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. A judge with
     options is named as it was written. `rubric@1` is refused where another version of it is installed.
+    `engines` makes the engines that options may name, beside the models of the catalogue.
     Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
@@ -46,23 +51,23 @@ def judge(spec: str | Judge) -> Judge:
     name, _, version = name.partition("@")
     if name not in judge_entries() and (file := FILE.fullmatch(spec)):
         name, colon, options = file.group("path", "colon", "options")
-        return _set(_from_file(name), name, spec, options if colon else None)
-    found = _set(_installed(name), name, spec, options if colon else None)
+        return _set(_from_file(name), name, spec, options if colon else None, engines)
+    found = _set(_installed(name), name, spec, options if colon else None, engines)
     if version and version != str(found.info.version):
         raise SpecError(f"{name!r} is version {found.info.version} here, not {version!r}")
     return found
 
 
-def _set(known: Any, name: str, spec: str, options: str | None) -> Judge:
+def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines) -> Judge:
     """What a name stands for, with options as they are written in `spec`."""
     if options is None:
-        return known if not isinstance(known, type) else _build(known, name, {"name": name})
+        return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines)
     words = [_option(spec, word) for word in split_options(options)]
     given = dict(words)
     if len(given) < len(words):
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
-    return _build(known, shown, {"name": f"{shown}:{options}", **given})
+    return _build(known, shown, {"name": f"{shown}:{options}", **given}, engines)
 
 
 def _from_file(path: str) -> Any:
@@ -184,14 +189,16 @@ def _option(spec: str, word: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _build(kind: Any, name: str, options: Mapping[str, Any]) -> Judge:
+def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -> Judge:
     """An instance of a class of judges, or a judge with some of its options changed."""
     fields = {field.name: field for field in settable(kind)} if dataclasses.is_dataclass(kind) else {}
     for option in options:
         if option not in fields and option != "name":
             raise SpecError(unknown("option", option, list(fields), of=f" of judge {name!r}"))
     hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
-    values = {option: _value(name, option, hints[option], given) for option, given in options.items()}
+    values = {
+        option: _value(name, option, hints[option], given, engines) for option, given in options.items()
+    }
     if not isinstance(kind, type):
         made: Judge = dataclasses.replace(kind, **values)
         return made
@@ -202,7 +209,7 @@ def _build(kind: Any, name: str, options: Mapping[str, Any]) -> Judge:
     return built
 
 
-def _value(name: str, option: str, hint: Any, given: Any) -> Any:
+def _value(name: str, option: str, hint: Any, given: Any, engines: Engines) -> Any:
     """An option's value of the type that its field has."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -210,9 +217,9 @@ def _value(name: str, option: str, hint: Any, given: Any) -> Any:
     if isinstance(given, str):
         given = given[1:-1] if given[:1] + given[-1:] == "()" else given
         if Judge in kinds:
-            return judge(given)
+            return judge(given, engines)
         if Engine in kinds:
-            return engine(given)
+            return engines[given]() if given in engines else engine(given)
         if get_origin(hint) in (frozenset, tuple):
             given = given.split("+")
     try:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from magistrate.background import in_thread
 from magistrate.engines.base import Engine, EngineInfo, require
@@ -25,12 +34,13 @@ from magistrate.errors import (
 )
 from magistrate.judges.base import Judge
 from magistrate.judges.considering import considered
+from magistrate.limits import DEADLINE, UNLIMITED, Gate, Limits
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
 
 Task = Callable[[Sample], Any]
+Answer = TypeVar("Answer")
 
-CONCURRENCY = 16
-DEADLINE = 300.0
+GRACE = 5.0  # seconds that work gets to end after it was told to
 
 # A failure's code for the errors that have one of their own.
 CODES: Mapping[type[Exception], FailureCode] = {
@@ -38,6 +48,7 @@ CODES: Mapping[type[Exception], FailureCode] = {
     EngineBusy: "rate_limited",
     EngineTimeout: "timeout",
 }
+ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout"})
 # After these nothing else can succeed, so the stream ends instead of failing sample after sample.
 FATAL = (EngineGone, ModelError, MissingExtra, StoreError)
 
@@ -68,8 +79,7 @@ async def judge_one(
     name = judge.info.name
     outcome: Outcome
     try:
-        async with asyncio.timeout(deadline) as limit:
-            outcome = _sound(await considered(judge, sample, recorded))
+        outcome = _sound(await within(deadline, considered(judge, sample, recorded)))
     except FATAL:
         raise
     except OverLength as error:
@@ -78,12 +88,11 @@ async def judge_one(
         if _is_cancelled():
             raise
         outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
+    except Overdue as error:
+        outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
     except Exception as error:
         code: FailureCode = CODES.get(type(error), "engine_error")
-        message = f"{type(error).__name__}: {error}"
-        if limit.expired():
-            code, message = "timeout", f"no verdict within {deadline:g} seconds"
-        outcome = Failure(sample.id, name, code, message)
+        outcome = Failure(sample.id, name, code, f"{type(error).__name__}: {error}")
     return replace(
         outcome,
         sample_id=sample.id,
@@ -94,15 +103,39 @@ async def judge_one(
     )
 
 
-def check_stream(judges: Sequence[Judge], info: EngineInfo, concurrency: int, deadline: float) -> None:
+class Overdue(Exception):
+    """Work was not done in its time; the message says in which."""
+
+
+async def within(seconds: float, work: Awaitable[Answer]) -> Answer:
+    """What `work` answers. Raises `Overdue` after so many seconds, also where it will not stop."""
+    task = asyncio.ensure_future(work)
+    stopped = True
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if task.done():
+            return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=GRACE)
+            stopped = task.done()
+            task.add_done_callback(_forgotten)
+    told = "" if stopped else "; it did not stop when it was told to"
+    raise Overdue(f"within {seconds:g} seconds{told}")
+
+
+def _forgotten(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for its result any more, so that its error is nobody's."""
+    if not task.cancelled():
+        task.exception()
+
+
+def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
     """Refuse what could never be judged, before anything is spent.
 
     Raises `SpecError`, and `CapabilityError` where the engine lacks what a judge needs.
     """
-    if concurrency < 1:
-        raise SpecError(f"concurrency must be at least 1, got {concurrency}")
-    if not deadline > 0:
-        raise SpecError(f"deadline must be more than 0 seconds, got {deadline}")
     names = [judge.info.name for judge in judges]
     if not names:
         raise SpecError("there is no judge; name one at least")
@@ -118,35 +151,46 @@ async def stream(
     engine: Engine,
     *,
     task: Task | None = None,
-    concurrency: int = CONCURRENCY,
-    deadline: float = DEADLINE,
+    done: Container[tuple[str, str]] = frozenset(),
+    limits: Limits = UNLIMITED,
+    gate: Gate | None = None,
 ) -> AsyncIterator[Judged]:
     """Outcomes of every judge on every sample, each as soon as it is ready.
 
     Samples are pulled as they are needed, so any number of them can be judged. `task` makes the
     outputs first: it is called with the sample, in a thread unless it is async, and answers the
     output, or a mapping with `output` and perhaps `context`; a label that was given to another output
-    is dropped. At most `concurrency` samples are under way. Raises what `check_stream` and `judge_one`
-    raise, and what `samples` raise, the last two once all that was under way has come out.
+    is dropped. Pairs of sample id and judge name that are `done` are not judged. Of `limits` those that
+    say how much is under way at once, and for how long, hold here; `gate` may end the stream before its
+    time. Raises what `check_stream` and `judge_one`
+    raise, what `samples` raise, and `EngineGone` after too many engine failures in a row; all but the first
+    once all that was under way has come out.
     """
-    check_stream(judges, engine.info, concurrency, deadline)
-    ready: asyncio.Queue[Judged | Exception | None] = asyncio.Queue(maxsize=4 * concurrency)
+    check_stream(judges, engine.info)
+    ready: asyncio.Queue[Judged | Exception | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
     source = _pulled(samples)
-    work = _Work(judges, engine, task, deadline, ready)
-    workers = [asyncio.create_task(work.through(source)) for _ in range(concurrency)]
+    work = _Work(judges, engine, task, limits.deadline, done, gate, ready)
+    workers = [asyncio.create_task(work.through(source)) for _ in range(limits.concurrency)]
     failure: Exception | None = None
+    failed = 0
     try:
         working = len(workers)
         while working:
             item = await ready.get()
             if isinstance(item, Judged):
                 yield item
-                continue
-            working -= 1
+                failed = failed + 1 if engine_failed(item.outcome) else 0
+                if failed < limits.give_up_after:
+                    continue
+                item = EngineGone(f"the engine failed {failed} times in a row; last: {item.outcome}")
+            else:
+                working -= 1
             if item is not None:
                 # What the others are about to finish is still good; nobody begins anything new.
                 failure = failure or item
                 source.close()
+                if gate is not None:
+                    gate.close()
     finally:
         for worker in workers:
             worker.cancel()
@@ -154,6 +198,13 @@ async def stream(
         source.close()
     if failure is not None:
         raise failure
+
+
+def engine_failed(outcome: Outcome) -> bool:
+    """Whether it was an engine call, not the judge's own code or the sample, that failed."""
+    if not isinstance(outcome, Failure) or outcome.code not in ENGINE_FAILURES or not outcome.steps:
+        return False
+    return "error" in outcome.steps[-1].result
 
 
 def _pulled(samples: Iterable[Sample]) -> Generator[Sample]:
@@ -169,30 +220,42 @@ class _Work:
     engine: Engine
     task: Task | None
     deadline: float
+    done: Container[tuple[str, str]]
+    gate: Gate | None
     ready: asyncio.Queue[Judged | Exception | None]
 
     async def through(self, source: Iterable[Sample]) -> None:
         """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
         try:
             for sample in source:
-                await self._sample(sample)
+                if not await self._sample(sample):
+                    break
         except Exception as error:
             await self.ready.put(error)
         else:
             await self.ready.put(None)
 
-    async def _sample(self, sample: Sample) -> None:
-        """All judges at once; a fatal error of one is raised when the others are through."""
+    async def _sample(self, sample: Sample) -> bool:
+        """All judges at once; a fatal error of one is raised when the others are through.
+
+        False where the gate lets nothing more begin.
+        """
+        judges = [judge for judge in self.judges if (sample.id, judge.info.name) not in self.done]
+        if not judges:
+            return True
+        if self.gate is not None and not await self.gate.admitted(len(judges)):
+            return False
         produced = await _produce(sample, self.task, self.deadline)
         if isinstance(produced, str):
-            for judge in self.judges:
+            for judge in judges:
                 failure = Failure(sample.id, judge.info.name, "task_error", produced)
                 await self.ready.put(Judged(sample, failure))
-            return
-        pending = [self._judge(produced, judge) for judge in self.judges]
+            return True
+        pending = [self._judge(produced, judge) for judge in judges]
         for result in await asyncio.gather(*pending, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+        return True
 
     async def _judge(self, sample: Sample, judge: Judge) -> None:
         outcome = await judge_one(sample, judge, self.engine, deadline=self.deadline)
@@ -224,18 +287,21 @@ async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample
     if task is None:
         return sample if sample.output is not None else "the sample has no output and no task to produce one"
     try:
-        async with asyncio.timeout(deadline) as limit:
-            is_async = inspect.iscoroutinefunction(task)
-            answer = task(sample) if is_async else await in_thread(task, sample)
-            if inspect.isawaitable(answer):
-                answer = await answer
+        return await within(deadline, _answered(task, sample))
     except asyncio.CancelledError:
         if _is_cancelled():
             raise
         return "the task was cancelled"
+    except Overdue as error:
+        return f"the task gave no output {error}"
+
+
+async def _answered(task: Task, sample: Sample) -> Sample | str:
+    try:
+        answer = task(sample) if inspect.iscoroutinefunction(task) else await in_thread(task, sample)
+        if inspect.isawaitable(answer):
+            answer = await answer
     except (Exception, SystemExit) as error:
-        if limit.expired():
-            return f"the task gave no output within {deadline:g} seconds"
         return f"the task failed: {type(error).__name__}: {error}"
     return _with_answer(sample, answer)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
 
 import click
 
+from magistrate import logs
 from magistrate.cli.options import hush
 from magistrate.errors import EngineError, MagistrateError, ModelError
 from magistrate.version import __version__
@@ -17,6 +19,8 @@ from magistrate.version import __version__
 COMMANDS = (
     "judge",
     "run",
+    "resume",
+    "retry",
     "runs",
     "show",
     "export",
@@ -25,11 +29,15 @@ COMMANDS = (
     "bench",
     "judges",
     "datasets",
+    "cache",
     "models",
     "doctor",
 )
 
-DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
+SIGNALLED = 128  # and the signal's number: how shells tell what ended a program
+
+_received = [signal.SIGINT]
 
 
 class Commands(click.Group):
@@ -42,6 +50,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f"magistrate.cli.{name}").command
+        _talking(command)
         return command
 
     def invoke(self, context: click.Context) -> Any:
@@ -61,6 +70,28 @@ class Commands(click.Group):
         return super().resolve_command(context, args)
 
 
+def _talking(command: click.Command) -> None:
+    """Give a command and all below it `--verbose`."""
+    if not any(parameter.name == "verbose" for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                is_flag=True,
+                expose_value=False,
+                callback=_talk,
+                help="Say on standard error what is done.",
+            )
+        )
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _talking(each)
+
+
+def _talk(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        logs.configure(verbose=True)
+
+
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -75,18 +106,23 @@ def main() -> None:
     """Run the command line and exit with its code.
 
     0 done, 1 a gate failed, 2 bad usage or input, 3 too many failures or the engine is gone,
-    130 interrupted.
+    130 interrupted (143 and 129 where SIGTERM or SIGHUP did it).
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Foreign text and frames also come out where the locale knows few characters.
         sys.stdout.reconfigure(errors="replace")
+    logs.configure(verbose=False)
+    signals = [each for name in ("SIGTERM", "SIGHUP") if (each := getattr(signal, name, None)) is not None]
+    for each in signals:
+        if signal.getsignal(each) is signal.SIG_DFL:  # nohup and its like want theirs ignored
+            signal.signal(each, _interrupt)
     code = _run()
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
         except BrokenPipeError:
             hush()
-    if code == INTERRUPTED:
+    if code > SIGNALLED:
         # Whoever presses Ctrl-C does not want to wait for a model that is still being loaded.
         sys.stderr.flush()
         os._exit(code)
@@ -102,12 +138,23 @@ def _run() -> int:
         return BAD_INPUT
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return INTERRUPTED
+        return interrupted_code()
     except MagistrateError as error:
         from magistrate.report.plain import plain
 
         click.echo(f"error: {plain(str(error))}", err=True)
         return exit_code(error)
+
+
+def interrupted_code() -> int:
+    """What a script should see of a program that was told to end."""
+    return SIGNALLED + _received[-1]
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """End as after Ctrl-C: what is under way is given up, and what is done is kept."""
+    _received.append(signal.Signals(number))
+    raise KeyboardInterrupt
 
 
 def exit_code(error: MagistrateError) -> int:

@@ -1,40 +1,354 @@
-"""`magistrate datasets`: the named sets."""
+"""`magistrate datasets`: the public sets and the stored ones; add, show, compare, delete."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import json_option, print_json
+from magistrate.cli.options import Assignment, json_option, open_store, print_json, store_option
 from magistrate.cli.tables import print_table
 
+if TYPE_CHECKING:
+    from magistrate.datasets import Dataset, Problem
+    from magistrate.datasets.overview import Overview
+    from magistrate.store import DatasetVersion, RunRecord, Store
+    from magistrate.store.difference import Difference
+    from magistrate.types import Sample
+
 EXAMPLE = "Example: magistrate datasets; magistrate run halueval-qa --view article200"
+LINES = 20
+PROBLEMS_TOLD = 10
+STORED = "in the store"
 
 
-@click.command(epilog=EXAMPLE)
+@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@store_option
 @json_option
-def command(as_json: bool) -> None:
-    """List the named sets, their views, and where each was found. $MAGISTRATE_DATA_DIR is looked at first."""
+@click.pass_context
+def command(context: click.Context, store: str | None, as_json: bool) -> None:
+    """List public and stored sets and where each is; $MAGISTRATE_DATA_DIR is looked at first."""
+    if context.invoked_subcommand is None:
+        _list(store, as_json)
+
+
+@command.command("list", epilog="Example: magistrate datasets list --json")
+@store_option
+@json_option
+def listing(store: str | None, as_json: bool) -> None:
+    """List the public sets and the stored ones."""
+    _list(store, as_json)
+
+
+@command.command(epilog="Example: magistrate datasets add answers.jsonl --name refunds --map context=docs")
+@click.argument("data")
+@click.option("--name", required=True, help="What to call it; the same name again makes the next version.")
+@click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
+@click.option("--sample", type=click.IntRange(1), help="N samples at random.")
+@click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
+@click.option("--view", help="A view of a public set, such as article200.")
+@click.option(
+    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
+)
+@store_option
+@json_option
+def add(
+    data: str,
+    name: str,
+    limit: int | None,
+    sample: int | None,
+    balance: str | None,
+    seed: int,
+    view: str | None,
+    mapping: tuple[tuple[str, str], ...],
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Store DATA, whatever 'magistrate run' takes, under a name; the same content makes no new version."""
+    from magistrate.datasets.files import looks_like_path
+    from magistrate.home import default_store
+    from magistrate.store import Store
+    from magistrate.store.datasets import checked_name
+
+    name = checked_name(name)
+    dataset = _opened(
+        data,
+        store,
+        view=view,
+        mapping=dict(mapping),
+        limit=limit,
+        sample=sample,
+        balance=balance,
+        seed=seed,
+    )
+    chosen = [f"{word}={value}" for word, value in dataset.selection.recipe().items()]
+    chosen += [f"{field}={column}" for field, column in mapping]
+    read = data if looks_like_path(data) else dataset.name
+    with Store.open(store or default_store()) as opened:
+        added = opened.add_dataset(name, dataset, source=" ".join([read, *chosen]))
+        newest = opened.find_dataset(name)
+    if as_json:
+        print_json({**as_data(added), "new": added.new, "problems": [str(each) for each in dataset.problems]})
+    elif added.new:
+        _say(f"stored {_counted(added.n_samples)} as {added.ref}")
+    else:
+        later = "" if newest == added else f"; the newest version is {newest.ref}"
+        _say(f"{added.ref} holds the same {_counted(added.n_samples)} already{later}")
+    _tell(dataset.problems)
+
+
+@command.command(epilog="Example: magistrate datasets show refunds@2")
+@click.argument("data")
+@store_option
+@json_option
+def show(data: str, store: str | None, as_json: bool) -> None:
+    """Show what DATA (NAME, NAME@VERSION, or any other data) holds, and which runs judged it."""
+    from magistrate.datasets.overview import overview
+
+    with _samples(data, store) as (version, samples, opened):
+        found = overview(samples)
+        runs = opened.dataset_runs(version.ref) if opened is not None and version is not None else []
+    if as_json:
+        print_json(_shown_data(data, version, found, runs))
+        return
+    _say(_headline(data, version, found))
+    if version is not None:
+        _say(f"added {version.created_at:%Y-%m-%d %H:%M} UTC from {version.source}; sha256 {version.digest}")
+    labels = ", ".join(f"{label} {n:,}" for label, n in found.labels.items()) or "none"
+    _say(f"labels: {labels}")
+    if found.metadata:
+        _say(f"metadata: {_some(list(found.metadata))}")
+    click.echo()
+    print_table(
+        ["field", "samples", "median characters"],
+        [
+            [
+                name,
+                f"{facts.present:,}",
+                "" if facts.median_characters is None else f"{facts.median_characters:,g}",
+            ]
+            for name, facts in found.fields.items()
+        ],
+    )
+    click.echo()
+    print_table(
+        ["first", "input", "context", "output", "label"],
+        [_line(each) for each in found.first],
+        wrapped={"input": 12, "context": 20, "output": 20},
+    )
+    if version is not None:
+        judged = [f"{run.id}{f' ({run.name})' if run.name else ''} {run.status}" for run in runs]
+        _say(f"\njudged by: {_some(judged) or 'no run yet'}")
+
+
+@command.command(
+    epilog="Example: magistrate datasets diff refunds@1 refunds; magistrate datasets diff refunds new.jsonl"
+)
+@click.argument("a")
+@click.argument("b")
+@store_option
+@json_option
+def diff(a: str, b: str, store: str | None, as_json: bool) -> None:
+    """Say what became of the samples of A in B, by their ids; each is NAME, NAME@VERSION or a file."""
+    from magistrate.store.difference import difference
+
+    with _samples(a, store) as (_, before, _opened), _samples(b, store) as (_, after, _again):
+        found = difference(before, after)
+    if as_json:
+        print_json({**asdict(found), "changed": {id: list(names) for id, names in found.changed.items()}})
+        return
+    _say(
+        f"{len(found.added):,} added, {len(found.removed):,} removed, {len(found.changed):,} changed, "
+        f"{found.n_same:,} the same"
+    )
+    lines = list(_lines(found))
+    for line in lines[:LINES]:
+        _say(line)
+    if len(lines) > LINES:
+        click.echo(f"… and {len(lines) - LINES:,} more; --json has all")
+
+
+@command.command(epilog="Example: magistrate datasets delete refunds@1 --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--force", is_flag=True, help="Even if there are runs that judged it; they stay.")
+@store_option
+@json_option
+def delete(name: str, yes: bool, force: bool, store: str | None, as_json: bool) -> None:
+    """Delete a version (NAME@VERSION), or a stored set with all its versions (NAME)."""
+    with open_store(store) as opened:
+        if not yes and not _confirmed(opened.datasets_meant(name)):
+            click.echo("nothing was deleted", err=True)
+            return
+        deleted = opened.delete_dataset(name, force=force)
+    if as_json:
+        print_json([as_data(each) for each in deleted])
+    else:
+        _say(f"deleted {', '.join(each.ref for each in deleted)}")
+
+
+# --- what is there ---------------------------------------------------------------------------------
+
+
+def _list(store: str | None, as_json: bool) -> None:
     from magistrate.datasets import describe
 
-    listings = describe()
+    listings, versions = describe(), list[Any]()
+    if store is not None or _has_store(store):
+        with open_store(store) as opened:
+            versions = opened.dataset_versions()
     if as_json:
-        print_json([asdict(each) for each in listings])
+        empty = {"description": "", "task": "", "licence": "", "views": {}, "where": STORED}
+        stored = [
+            {**as_data(each), "name": each.ref, "rows": each.n_samples, "upstream": each.source, **empty}
+            for each in versions
+        ]
+        print_json([*(asdict(each) for each in listings), *stored])
         return
     print_table(
         ["dataset", "rows", "views", "what it is", "licence", "where"],
         [
-            [
-                each.name,
-                "?" if each.rows is None else f"{each.rows:,}",
-                ", ".join(each.views),
-                each.description,
-                each.licence,
-                each.where,
-            ]
-            for each in listings
+            *(
+                [
+                    each.name,
+                    "?" if each.rows is None else f"{each.rows:,}",
+                    ", ".join(each.views),
+                    each.description,
+                    each.licence,
+                    each.where,
+                ]
+                for each in listings
+            ),
+            *([each.ref, f"{each.n_samples:,}", "", f"from {each.source}", "", STORED] for each in versions),
         ],
         wrapped={"what it is": 24, "views": 10, "licence": 18, "where": 20},
         spare=("licence", "where"),
     )
+
+
+@contextmanager
+def _samples(
+    words: str, place: str | None
+) -> Iterator[tuple[DatasetVersion | None, Iterator[Sample], Store | None]]:
+    """The samples that words mean: of a stored version, with its store, or of any other data."""
+    if place is not None or _has_store(place):
+        with open_store(place) as store:
+            version = store.stored_dataset(words)
+            if version is not None:
+                yield version, store.dataset_samples(version.digest), store
+                return
+    dataset = _opened(words, place)
+    yield None, iter(dataset), None
+    _tell(dataset.problems)
+
+
+def _opened(words: str, place: str | None, *, view: str | None = None, **options: Any) -> Dataset:
+    """A stored version or any other data; an error names what is stored, too."""
+    from magistrate.datasets import load
+    from magistrate.datasets.files import looks_like_path
+    from magistrate.errors import SpecError
+
+    if not _has_store(place):
+        return load(words, view=view, **options)
+    from magistrate.store.datasets import open_dataset
+
+    with open_store(place) as store:
+        if store.stored_dataset(words) is not None:
+            if view is not None:
+                raise SpecError(f"{words!r} is a stored set, which has no views; got {view!r}")
+            return open_dataset(store, words, **options)
+        names = list(dict.fromkeys(each.name for each in store.dataset_versions()))
+    try:
+        return load(words, view=view, **options)
+    except SpecError as error:
+        stored = "" if looks_like_path(words) or not names else f"; stored: {_some(names)}"
+        raise SpecError(f"{error}{stored}") from None
+
+
+def _has_store(place: str | None) -> bool:
+    from magistrate.home import default_store
+
+    if place is None:
+        return default_store().exists()
+    from magistrate.store.connect import exists
+
+    return exists(place)
+
+
+# --- how it reads ----------------------------------------------------------------------------------
+
+
+def as_data(version: DatasetVersion) -> dict[str, Any]:
+    """A stored version as plain values."""
+    return {
+        "name": version.name,
+        "version": version.version,
+        "ref": version.ref,
+        "digest": version.digest,
+        "n_samples": version.n_samples,
+        "created_at": version.created_at.isoformat(),
+        "source": version.source,
+    }
+
+
+def _shown_data(
+    words: str, version: DatasetVersion | None, found: Overview, runs: Sequence[RunRecord]
+) -> dict[str, Any]:
+    facts = asdict(found)
+    facts["first"] = [asdict(sample) for sample in found.first]
+    named = {"source": words} if version is None else as_data(version)
+    return {**named, **facts, "runs": [run.id for run in runs]}
+
+
+def _headline(words: str, version: DatasetVersion | None, found: Overview) -> str:
+    return f"{words if version is None else version.ref}: {_counted(found.n_samples)}"
+
+
+def _line(sample: Sample) -> list[str]:
+    from magistrate.display import shorten
+
+    texts = (sample.input, " ".join(sample.sources), sample.output)
+    return [sample.id, *(shorten(text or "", 80) for text in texts), sample.label or ""]
+
+
+def _lines(found: Difference) -> Iterator[str]:
+    yield from (f"+ {id}" for id in found.added)
+    yield from (f"- {id}" for id in found.removed)
+    yield from (f"~ {id}: {', '.join(names)}" for id, names in found.changed.items())
+
+
+def _counted(n: int) -> str:
+    return f"{n:,} sample{'' if n == 1 else 's'}"
+
+
+def _some(words: Sequence[str]) -> str:
+    return ", ".join([*words[:LINES], *(["…"] if len(words) > LINES else [])])
+
+
+def _say(words: str) -> None:
+    from magistrate.report.plain import plain
+
+    click.echo(plain(words))
+
+
+def _tell(problems: Sequence[Problem]) -> None:
+    """The rows that were left out, the first of them one by one."""
+    from magistrate.report.plain import plain
+
+    for problem in problems[:PROBLEMS_TOLD]:
+        click.echo(f"left out {plain(str(problem))}", err=True)
+    if len(problems) > PROBLEMS_TOLD:
+        click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
+
+
+def _confirmed(going: Sequence[DatasetVersion]) -> bool:
+    """What a person says, if there is one to ask."""
+    named = ", ".join(each.ref for each in going)
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"deleting {named} takes --yes where nobody can be asked")
+    return click.confirm(f"delete {named}?", err=True)

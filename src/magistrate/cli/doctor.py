@@ -19,6 +19,8 @@ EXTRAS = {
     "local": ("openvino", "openvino-genai", "tokenizers", "gguf"),
     "hub": ("huggingface-hub",),
     "pandas": ("pandas",),
+    "parquet": ("pyarrow",),
+    "postgres": ("psycopg",),
 }
 
 
@@ -121,13 +123,13 @@ def _model(quick: bool) -> Iterator[Finding]:
 
 def _speed() -> str:
     """Load the model, judge one sample twice and say how long it took."""
-    from magistrate import evaluation, resolve
+    from magistrate import judging, resolve
 
     start = time.perf_counter()
     engine = resolve.engine()
     context = "The museum opens at nine and closes at five, on Fridays at eight. Entry is free for children."
-    evaluation.judge(output="It closes at five.", context=context, model=engine)
+    judging.judge(output="It closes at five.", context=context, model=engine)
     loaded = time.perf_counter()
-    evaluation.judge(output="Children pay nothing.", context=context, model=engine)
+    judging.judge(output="Children pay nothing.", context=context, model=engine)
     next_ms = 1000 * (time.perf_counter() - loaded)
     return f"first verdict after {loaded - start:.1f} s (with loading), the next in {next_ms:.0f} ms"

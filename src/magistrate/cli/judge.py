@@ -49,7 +49,7 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
-    from magistrate import evaluation, resolve
+    from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
@@ -59,12 +59,12 @@ def command(
         raise click.UsageError(
             "give the text on trial: --output TEXT, or --messages with it as the last answer"
         )
-    sample = evaluation.sample_of(output=output, context=context, input=input, messages=_turns(messages))
+    sample = judging.sample_of(output=output, context=context, input=input, messages=_turns(messages))
     asked = resolve.judges(judges)
     engine = resolve.engine(model, device=device, threads=threads)
     with waiting(engine, console(error=True)):
         outcomes = [
-            evaluation.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked
+            judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked
         ]
     if as_json:
         data = [as_data(each, steps=steps) for each in outcomes]

@@ -294,7 +294,7 @@ def try_judge(
     NAME is a YAML file or one of `magistrate judges`, perhaps with options. An abstention says why; exits
     with 3 if no judgement could be made.
     """
-    from magistrate import evaluation, resolve
+    from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.datasets import load
     from magistrate.report.progress import waiting
@@ -306,7 +306,7 @@ def try_judge(
     sample = _first(dataset)
     engine = resolve.engine(model, device=device, threads=threads)
     with waiting(engine, console(error=True)):
-        outcome = evaluation.judge_sample(sample, judge=judge, model=engine)
+        outcome = judging.judge_sample(sample, judge=judge, model=engine)
     if as_json:
         asked = dataclasses.asdict(_asks(judge))
         given = dataclasses.asdict(sample)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from magistrate.types import Outcome
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+ABOVE_0 = click.FloatRange(0, min_open=True)
 
 
 class TextOrFile(click.ParamType[str]):
@@ -67,10 +68,49 @@ def model_options(function: Decorated) -> Decorated:
     return function
 
 
+def price_option(function: Decorated) -> Decorated:
+    """`--price`."""
+    return click.option(
+        "--price", metavar="IN/OUT", help="What tokens cost, in dollars a million (default: what is known)."
+    )(function)
+
+
+def limit_options(function: Decorated) -> Decorated:
+    """How much at once, and how much in all."""
+    for option in (
+        click.option("--max-cost", type=ABOVE_0, help="Begin nothing more once so many dollars are spent."),
+        click.option("--max-seconds", type=ABOVE_0, help="Stop after so many seconds."),
+        click.option(
+            "--max-tokens", type=click.IntRange(1), help="Begin nothing more once so many are spent."
+        ),
+        click.option(
+            "--give-up-after",
+            type=click.IntRange(1),
+            default=20,
+            show_default=True,
+            help="Stop with 3 once the engine failed so often in a row.",
+        ),
+        click.option(
+            "--deadline", type=ABOVE_0, default=300.0, show_default=True, help="Seconds for one verdict."
+        ),
+        click.option(
+            "--concurrency",
+            type=click.IntRange(1),
+            default=16,
+            show_default=True,
+            help="Samples under way at once.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 def store_option(function: Decorated) -> Decorated:
     """`--store`."""
     return click.option(
-        "--store", metavar="FILE", help="Where runs are kept (default: magistrate.db in $MAGISTRATE_HOME)."
+        "--store",
+        metavar="FILE|URL",
+        help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME).",
     )(function)
 
 
@@ -87,13 +127,13 @@ def open_store(place: str | None) -> Store:
     from magistrate.errors import SpecError
     from magistrate.home import default_store
     from magistrate.store import Store
-    from magistrate.store.connect import sqlite_path
+    from magistrate.store.connect import exists
 
-    path = sqlite_path(place or default_store())
-    if not path.exists():
+    chosen = place or default_store()
+    if not exists(chosen):
         advice = "check --store" if place else "make one with: magistrate run quickstart"
-        raise SpecError(f"there is no store of runs at {path}; {advice}")
-    return Store.open(path)
+        raise SpecError(f"there is no store of runs at {chosen}; {advice}")
+    return Store.open(chosen)
 
 
 def as_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from magistrate.cli.options import (
     Assignment,
     console,
-    hush,
     json_option,
+    limit_options,
     model_options,
+    price_option,
     print_json,
     store_option,
 )
 
 if TYPE_CHECKING:
-    from magistrate.datasets import Problem
-    from magistrate.report import Report
-    from magistrate.report.gates import Gate
+    from magistrate.specs import RunSpec
+    from magistrate.store import RunRecord
 
-PROBLEMS_TOLD = 10
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
+IN_DATASET = ("view", "limit", "sample", "balance", "seed")
+IN_ENGINE = ("model", "device", "threads", "price")
+IN_LIMITS = (
+    *("concurrency", "deadline", "give_up_after"),
+    *("max_tokens", "max_seconds", "max_cost", "max_failures"),
+)
 
 
 @click.command(epilog=EXAMPLE)
-@click.argument("data")
+@click.argument("data", required=False)
+@click.option(
+    "--spec", "file", metavar="FILE", help="A run file; what is said here too replaces what it says."
+)
 @click.option(
     "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
 )
@@ -43,12 +50,7 @@ EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map con
 )
 @click.option("--name", help="A name for the run.")
 @click.option("--tag", "tags", multiple=True, help="A tag for the run; repeatable.")
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Samples under way at once."
-)
-@click.option(
-    "--deadline", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for one verdict."
-)
+@limit_options
 @click.option("--gate", "gates", multiple=True, metavar="METRIC>=X", help="Exit with 1 if a figure is worse.")
 @click.option(
     "--max-failures",
@@ -57,106 +59,121 @@ EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map con
     show_default=True,
     help="Exit with 3 if a greater share of the outcomes failed.",
 )
+@click.option(
+    "--cache/--no-cache", default=True, help="Use answers of earlier, equal calls (default), or not."
+)
+@click.option("--dry-run", is_flag=True, help="Say what the run would take, and ask no model.")
+@click.option(
+    "--resume/--new",
+    "going_on",
+    default=None,
+    help="Where a run of the very same was not finished: go on with it, or begin anew, without asking.",
+)
 @model_options
+@price_option
 @store_option
 @json_option
+@click.pass_context
 def command(
-    data: str,
-    judges: tuple[str, ...],
-    limit: int | None,
-    sample: int | None,
-    balance: str | None,
-    seed: int,
-    view: str | None,
-    mapping: tuple[tuple[str, str], ...],
-    name: str | None,
-    tags: tuple[str, ...],
-    concurrency: int,
-    deadline: float,
-    gates: tuple[str, ...],
-    max_failures: float,
-    model: str | None,
-    device: str | None,
-    threads: int | None,
+    context: click.Context,
+    /,
+    data: str | None,
+    file: str | None,
+    dry_run: bool,
+    going_on: bool | None,
     store: str | None,
     as_json: bool,
+    **_: Any,
 ) -> int:
-    """Judge DATA: a named set, a .jsonl or .csv file (also .gz), or - for JSONL on standard input."""
-    from magistrate import evaluation, resolve
-    from magistrate.cli import INTERRUPTED
-    from magistrate.datasets import load
+    """Judge DATA: a named or stored set, a file, or - for JSONL on standard input.
+
+    Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses.
+    """
+    from magistrate import evaluation
+    from magistrate.cli.ending import ended
     from magistrate.home import default_store
-    from magistrate.report.gates import Gate
     from magistrate.report.progress import ProgressBar
 
-    asked = resolve.judges(judges)
-    checks = [Gate.parse(gate, [judge.info.name for judge in asked]) for gate in gates]
-    dataset = load(
-        data, mapping=dict(mapping), view=view, limit=limit, sample=sample, balance=balance, seed=seed
-    )
+    spec = _described(context)
+    place = store or str(default_store())
+    if dry_run:
+        return _estimated(spec, place, as_json)
     bar = ProgressBar(console(error=True), lines=True)
-    place = Path(store) if store else default_store()
-    interrupted = False
-    try:
-        run = evaluation.evaluate(
-            dataset,
-            asked,
-            model=model,
-            device=device,
-            threads=threads,
-            name=name,
-            tags=tags,
-            seed=seed,
-            store=place,
-            concurrency=concurrency,
-            deadline=deadline,
-            watcher=bar,
-        )
-    except KeyboardInterrupt:
-        if bar.run_id is None:
-            raise
-        interrupted = True
-        run = evaluation.Run(bar.run_id, place)
-    report = run.summary()
-    _print(report, dataset.problems, as_json)
-    if interrupted:
-        click.echo(f"interrupted; what was judged is kept in run {run.id}", err=True)
-        return INTERRUPTED
-    return _code(report, checks, max_failures)
+    unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
+    if unfinished is not None and _goes_on(unfinished, going_on):
+        record = unfinished
+
+        def judging() -> Any:
+            return evaluation.resume(record.id, store=place, limits=spec.limits.limits(), watcher=bar)
+    else:
+
+        def judging() -> Any:
+            return evaluation.run(spec, store=place, watcher=bar)
+
+    return ended(judging, bar, place, as_json, lambda _: spec)
 
 
-def _print(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
-    """The report and the rows that were left out; whoever has stopped reading misses it, no more."""
-    from magistrate.report import render
-    from magistrate.report.plain import plain
+def _described(context: click.Context) -> RunSpec:
+    """What the run file and the words of the command say together; the words win."""
+    from magistrate import resolve
+    from magistrate.report.gates import Gate
+    from magistrate.specs import DEFAULT, RunSpec, judges_of, read_spec
 
-    try:
-        if as_json:
-            print_json({**report.to_dict(), "problems": [str(problem) for problem in problems]})
-        else:
-            render(report, console())
-            click.echo(f"\nrun {report.run.id}: see 'magistrate show {report.run.id}'")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        hush()
-    for problem in problems[:PROBLEMS_TOLD]:
-        click.echo(f"left out {plain(str(problem))}", err=True)
-    if len(problems) > PROBLEMS_TOLD:
-        click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
+    said = {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    values: dict[str, Any] = {}
+    if (file := context.params["file"]) is not None:
+        values = read_spec(Path(file)).plain()
+    elif "data" not in said:
+        raise click.UsageError("name what to judge: DATA, or --spec FILE", context)
+    dataset = dict(values.get("dataset", {})) | {name: said[name] for name in IN_DATASET if name in said}
+    if "data" in said:
+        dataset |= {"source": said["data"]}
+        dataset.pop("digest", None)
+    if "mapping" in said:
+        dataset["map"] = dict(said["mapping"])
+    engines = dict(values.get("engines", {}))
+    if words := {name: said[name] for name in IN_ENGINE if name in said}:
+        engines[DEFAULT] = dict(engines.get(DEFAULT, {})) | words
+    limits = dict(values.get("limits", {})) | {name: said[name] for name in IN_LIMITS if name in said}
+    values |= {"dataset": dataset, "engines": engines, "limits": limits}
+    for name in ("judges", "gates", "tags"):
+        if name in said:
+            values[name] = list(said[name])
+    values |= {name: said[name] for name in ("name", "cache") if name in said}
+    spec = RunSpec.model_validate(values)
+    names = [judge.info.name for judge in judges_of(spec)] if "judges" in said or file is None else None
+    for gate in spec.gates:
+        Gate.parse(gate, names or [judge.info.name for judge in resolve.judges(spec.judges)])
+    return spec
 
 
-def _code(report: Report, checks: Sequence[Gate], max_failures: float) -> int:
-    """What a script should see of the figures; why it is not 0 is said on standard error."""
-    from magistrate.cli import DONE, ENGINE_GONE, GATE_FAILED
+def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
+    """Whether the unfinished run of the very same is to be resumed, asking where somebody can be asked."""
+    known = unfinished.n_total or unfinished.n_samples
+    told = (
+        f"run {unfinished.id} judges the very same and was not finished "
+        f"({unfinished.n_outcomes} of {known * len(unfinished.judges)} outcomes)"
+    )
+    if going_on:
+        click.echo(f"{told}; going on with it", err=True)
+        return True
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return click.confirm(f"{told}. Go on with it?", default=True, err=True)
+    click.echo(f"{told}; beginning anew. To go on with it instead: --resume", err=True)
+    return False
 
-    failed = sum(sum(judge.failures.values()) for judge in report.judges)
-    total = sum(judge.n_judged for judge in report.judges)
-    if total and failed / total > max_failures:
-        click.echo(
-            f"{failed} of {total} judgements failed, more than --max-failures {max_failures:g}", err=True
-        )
-        return ENGINE_GONE
-    broken = [reason for check in checks for reason in check.broken(report)]
-    for reason in broken:
-        click.echo(f"gate failed: {reason}", err=True)
-    return GATE_FAILED if broken else DONE
+
+def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:
+    from magistrate import evaluation
+    from magistrate.report.estimate import render
+
+    estimate = evaluation.estimated(spec, store=store)
+    if as_json:
+        print_json(estimate.to_dict())
+    else:
+        render(estimate, console())
+    return 0

@@ -12,7 +12,7 @@ from magistrate.cli.options import json_option, open_store, print_json, store_op
 from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from magistrate.store import RunRecord
+    from magistrate.store import RunRecord, Store
 
 EXAMPLE = "Example: magistrate runs --limit 5; magistrate runs rename last nightly"
 
@@ -35,7 +35,7 @@ def command(
     records: list[RunRecord] = []
     if store is not None or default_store().exists():
         with open_store(store) as opened:
-            records = opened.runs(limit=limit, tag=tag, dataset=dataset)
+            records = [_seen(opened, each) for each in opened.runs(limit=limit, tag=tag, dataset=dataset)]
     if as_json:
         print_json([as_data(record) for record in records])
     elif not records:
@@ -84,11 +84,44 @@ def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
     """Delete RUN with its outcomes."""
     with open_store(store) as opened:
         record = opened.find_run(run)
+        if opened.held(record.id):
+            raise click.UsageError(f"run {record.id} is being judged by another process; end that first")
         if not yes and not _confirmed(record):
             click.echo("nothing was deleted", err=True)
             return
         opened.delete(record.id)
     _tell(record, f"deleted {record.id}", as_json)
+
+
+@command.command(epilog="Example: magistrate runs spec last")
+@click.argument("run")
+@store_option
+@json_option
+def spec(run: str, store: str | None, as_json: bool) -> None:
+    """Print the run file that repeats RUN: its data pinned by digest, paths whole."""
+    from magistrate.resuming import spec_of
+
+    with open_store(store) as opened:
+        found = spec_of(opened.find_run(run))
+    if as_json:
+        print_json(found.plain())
+    else:
+        click.echo(found.yaml(), nl=False)
+
+
+@command.command(epilog="Example: magistrate runs schema")
+def schema() -> None:
+    """Print the JSON Schema of run files, for editors that complete and check them."""
+    from magistrate.specs import SCHEMA
+
+    click.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
+
+
+def _seen(store: Store, record: RunRecord) -> RunRecord:
+    """The record; a run that nobody is at any more does not run, whatever the store was last told."""
+    if record.status == "running" and not store.held(record.id):
+        return replace(record, status="failed", reason="the process that judged it is gone")
+    return record
 
 
 def _confirmed(record: RunRecord) -> bool:
@@ -116,8 +149,11 @@ def as_data(record: RunRecord) -> dict[str, Any]:
         "created_at": record.created_at.isoformat(),
         "finished_at": record.finished_at.isoformat() if record.finished_at else None,
         "status": record.status,
+        "reason": record.reason,
+        "seconds": record.seconds,
         "dataset": record.dataset,
         "dataset_digest": record.dataset_digest,
+        "dataset_version": record.dataset_version,
         "model": record.model,
         "judges": list(record.judges),
         "tags": list(record.tags),

@@ -27,9 +27,9 @@ def command(
     run: str, sample: str | None, steps: bool, flag: tuple[str, ...], store: str | None, as_json: bool
 ) -> None:
     """Show the report of RUN (an id, the beginning of one, a name, or 'last')."""
-    from magistrate.evaluation import report_of
     from magistrate.judges.flagging import reflagged
     from magistrate.report import outcome_panel, render
+    from magistrate.runs import report_of
 
     if steps and sample is None:
         raise click.UsageError("--steps goes with --sample ID")

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.fields import check_mapping, near, plain
-from magistrate.datasets.files import FileSource, Problem, Row, Source, looks_like_path, open_file, read_stdin
+from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, open_file, read_stdin
+from magistrate.datasets.frames import rows_of_frame
 from magistrate.datasets.named import Listing, catalogue, describe, find
 from magistrate.datasets.selection import Selection
+from magistrate.datasets.source import Problem, Row, Source
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import Sample
 
@@ -25,7 +27,8 @@ HOPELESS = 1000
 READING_RULES = "2"
 """Goes into every digest, and up when the same bytes begin to read as other samples."""
 
-SampleSource = str | Path | Iterable[Mapping[str, Any] | Sample]
+SampleSource = str | Path | Iterable[Any]
+"""A name, a path, or an iterable of rows (mappings or samples); a pandas or polars frame is one, too."""
 
 
 @dataclass(eq=False, slots=True)
@@ -175,7 +178,8 @@ def load(
     seed: int = 0,
     need_output: bool = True,
 ) -> Dataset:
-    """The samples of a named set, a file, `-` (JSONL from standard input), or rows in memory.
+    """The samples of a named set, a file, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard
+    input), rows in memory, or a pandas or polars frame.
 
     `mapping` says which column or dotted path gives a field; `view` picks one of a named set's, which
     `NAME:VIEW` does too. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
@@ -194,10 +198,11 @@ def load(
         return source
     if view is not None:
         raise SpecError(f"view {view!r} is for named sets; known sets: {', '.join(catalogue())}")
+    frame = rows_of_frame(source, "rows", fields)
     if isinstance(source, Mapping | bytes) or not isinstance(source, Iterable):
         raise SpecError(f"samples are a name, a path or a list of rows, got {type(source).__name__}")
     name = source.name if isinstance(source, Dataset) else "rows"
-    memory = _in_memory(name, source, fields, limit, need_output)
+    memory = _in_memory(name, source if frame is None else frame, fields, limit, need_output)
     # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
     return Dataset(name, memory, {}, selection, need_output)
 
@@ -213,13 +218,17 @@ def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
         raise SpecError(f"view {view!r} is for named sets, not for {text!r}; known: {', '.join(catalogue())}")
     if text == "-":
         return "stdin", read_stdin()
+    if text.startswith(HUB):
+        from magistrate.datasets.hub import open_set
+
+        return open_set(text)
     if isinstance(source, Path) or looks_like_path(text):
         opened = open_file(source)
         return opened.stem, opened
     known = catalogue()
     raise SpecError(
         f"unknown dataset {plain(repr(text))}{near(text, known)}; known: {', '.join(known)}; "
-        "or a path to a .jsonl, .ndjson, .csv or .json file"
+        f"or a path to a {', '.join(FORMATS)} file, or {HUB}OWNER/NAME"
     )
 
 
@@ -236,10 +245,14 @@ def _in_memory(
     items: list[Row | Problem] = []
     good = itertools.count(1)
     for number, item in enumerate(source, 1):
-        id = f"{name}-{number}"
+        if isinstance(item, Problem):
+            items.append(item)
+            continue
+        id = item.id if isinstance(item, Row) else f"{name}-{number}"
         try:
-            if isinstance(item, Mapping):
-                item = to_sample(item, id=id, mapping=mapping, need_output=need_output)
+            if isinstance(item, Row | Mapping):
+                values = item.values if isinstance(item, Row) else item
+                item = to_sample(values, id=id, mapping=mapping, need_output=need_output)
             elif not isinstance(item, Sample):
                 raise RowError(f"must be a dict or a Sample, got {kind_of(item)}")
             elif (item := item.answered()).output is None and need_output:

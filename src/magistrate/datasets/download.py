@@ -1,9 +1,9 @@
-"""Fetches one file of a public git repository at a pinned commit, once, and keeps it.
+"""Fetches one file of a public git repository or hub data set at a pinned commit, once, and keeps it.
 
 A commit id pins the content as far as the hosting is honest. Where the catalogue has no sha256 of
 its own, the hash of the first download is recorded beside the file, and anything else is refused
 from then on. `MAGISTRATE_GIT_RAW` replaces the address that `/OWNER/REPOSITORY/COMMIT/PATH` is
-appended to, for mirrors.
+appended to, and `HF_ENDPOINT` that of the hub, for mirrors.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
+from typing import Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
@@ -22,8 +23,12 @@ from urllib.request import Request, urlopen
 from magistrate.errors import DatasetError
 from magistrate.version import __version__
 
-RAW = "https://raw.githubusercontent.com"
-VARIABLE = "MAGISTRATE_GIT_RAW"
+Host = Literal["git", "hub"]
+HOSTS: dict[Host, tuple[str, str, str]] = {
+    "git": ("MAGISTRATE_GIT_RAW", "https://raw.githubusercontent.com", "{repository}/{revision}/{path}"),
+    "hub": ("HF_ENDPOINT", "https://huggingface.co", "datasets/{repository}/resolve/{revision}/{path}"),
+}
+"""The variable that names a mirror of each host, its own address, and what is appended to it."""
 CHUNK = 1 << 20
 SECONDS = 60.0
 
@@ -33,7 +38,14 @@ def kept_at(folder: Path, repository: str, revision: str, path: str) -> Path:
     return folder / repository.replace("/", "--") / revision / PurePosixPath(path)
 
 
-def fetch(folder: Path, repository: str, revision: str, path: str, sha256: str | None = None) -> Path:
+def fetch(
+    folder: Path,
+    repository: str,
+    revision: str,
+    path: str,
+    sha256: str | None = None,
+    host: Host = "git",
+) -> Path:
     """The file, downloaded if it is not kept yet; DatasetError where it cannot be had or has changed."""
     target = kept_at(folder, repository, revision, path)
     record = target.with_name(target.name + ".sha256")
@@ -42,7 +54,7 @@ def fetch(folder: Path, repository: str, revision: str, path: str, sha256: str |
         if expected is not None and _sha256(target) != expected:
             raise DatasetError(f"{target} is not what was downloaded; delete it and try again")
         return target
-    url = f"{_base()}/{repository}/{revision}/{quote(path)}"
+    url = _url(host, repository, revision, path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial, found = _download(url, target.parent)
@@ -64,11 +76,12 @@ def fetch(folder: Path, repository: str, revision: str, path: str, sha256: str |
     return target
 
 
-def _base() -> str:
-    base = os.environ.get(VARIABLE, RAW).rstrip("/")
+def _url(host: Host, repository: str, revision: str, path: str) -> str:
+    variable, usual, form = HOSTS[host]
+    base = os.environ.get(variable, usual).rstrip("/")
     if urlsplit(base).scheme not in ("http", "https"):
-        raise DatasetError(f"{VARIABLE} must begin with http:// or https://, got {base!r}")
-    return base
+        raise DatasetError(f"{variable} must begin with http:// or https://, got {base!r}")
+    return f"{base}/{form.format(repository=repository, revision=revision, path=quote(path))}"
 
 
 def _download(url: str, folder: Path) -> tuple[Path, str]:

@@ -8,12 +8,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from magistrate.datasets.fields import near
-from magistrate.datasets.files import Problem, Row, Source, open_file
+from magistrate.datasets.files import open_file
+from magistrate.datasets.source import Problem, Row, Source
 from magistrate.errors import DatasetError, SpecError
 from magistrate.home import datasets_dir
+
+if TYPE_CHECKING:
+    from magistrate.datasets.download import Host
 
 VARIABLE = "MAGISTRATE_DATA_DIR"
 CATALOGUE = Path(__file__).with_name("named.toml")
@@ -23,12 +27,16 @@ NOT_HERE = f"not here: set {VARIABLE} or allow a download"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One selection that a set is known by: `local` in the data folder, or made by an upstream converter."""
+    """One selection that a set is known by: `local` in the data folder, or made by an upstream converter.
+
+    `conversation` names the column of the local file that holds a conversation as one text.
+    """
 
     name: str
     rows: int | None = None
     local: str | None = None
     upstream: str | None = None
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,7 @@ class NamedSet:
     packaged: str | None = None
     repository: str = ""
     revision: str = ""
+    host: Host = "git"
     files: tuple[str, ...] = ()
     sha256: Mapping[str, str] = field(default_factory=dict)
 
@@ -83,6 +92,25 @@ class UpstreamSource:
 
     def count(self) -> int | None:
         return self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """The rows of another source with the conversation in `column` as messages."""
+
+    source: Source
+    column: str
+
+    def rows(self) -> Iterator[Row | Problem]:
+        from magistrate.datasets.upstream import with_messages
+
+        return (with_messages(row, self.column) for row in self.source.rows())
+
+    def digest(self) -> str:
+        return hashlib.sha256(f"conversation/{CONVERTER_VERSION}/{self.source.digest()}".encode()).hexdigest()
+
+    def count(self) -> int | None:
+        return self.source.count()
 
 
 @cache
@@ -134,14 +162,17 @@ def _source(known: NamedSet, view: View) -> Source:
     from magistrate.datasets import download
 
     if local := _local(view):
-        return open_file(local)
+        opened = open_file(local)
+        return Conversations(opened, view.conversation) if view.conversation else opened
     missing = f"{known.name}:{view.name} is not here"
     wanted = f"set {VARIABLE} to a folder with {view.local}" if view.local else None
     if view.upstream is None:
         raise DatasetError(f"{missing} and has no download; {wanted}")
     try:
         paths = tuple(
-            download.fetch(datasets_dir(), known.repository, known.revision, path, known.sha256.get(path))
+            download.fetch(
+                datasets_dir(), known.repository, known.revision, path, known.sha256.get(path), known.host
+            )
             for path in known.files
         )
     except DatasetError as error:

@@ -7,12 +7,15 @@ answer, label, meta}`, with the ids that the local layout has.
 from __future__ import annotations
 
 import csv
+import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from magistrate.datasets.files import Problem, Row, open_file
+from magistrate.datasets.files import open_file
+from magistrate.datasets.source import Problem, Row
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 Rows = Iterator[Row | Problem]
@@ -20,6 +23,8 @@ Converter = Callable[[Sequence[Path]], Rows]
 
 ARTICLE_SEED = 42
 ARTICLE_EACH = 100
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+RAGTRUTH_TASKS = {"QA": "qa", "Summary": "summarization", "Data2txt": "data2txt"}
 BEGIN_LABELS = {"Fully attributable": FAITHFUL, "Not fully attributable": HALLUCINATED}
 BEGIN_DOMAINS = {"cmu": "cmu-dog", "tc": "topicalchat"}
 
@@ -129,9 +134,159 @@ def begin(paths: Sequence[Path]) -> Rows:
                 )
 
 
+def halueval_dialogue(paths: Sequence[Path]) -> Rows:
+    """HaluEval's dialogues, sampled as its questions are; what was said before is in the messages."""
+    rows = _halueval(paths[0], "dialogue", "response", context="knowledge", question="dialogue_history")
+    return (with_messages(row, "question") for row in rows)
+
+
+def halueval_summarization(paths: Sequence[Path]) -> Rows:
+    """HaluEval's summaries, sampled as its questions are."""
+    return _halueval(paths[0], "summarization", "summary", context="document")
+
+
+def _halueval(path: Path, task: str, answer: str, **columns: str) -> Rows:
+    draw = random.Random(ARTICLE_SEED)
+    for pair, row in enumerate(open_file(path).rows()):
+        wrong = draw.random() > 0.5
+        chosen = {**columns, "answer": f"{'hallucinated' if wrong else 'right'}_{answer}"}
+        if isinstance(row, Problem):
+            yield row
+        elif missing := _not_text(row, chosen.values()):
+            yield row.problem(missing)
+        else:
+            yield _row(
+                row,
+                f"halueval_{task}-{pair}-{'hall' if wrong else 'right'}",
+                dataset=f"halueval_{task}",
+                task=task,
+                label=HALLUCINATED if wrong else FAITHFUL,
+                meta={"pair": pair, "sampled": True},
+                **{name: row.values[column] for name, column in chosen.items()},
+            )
+
+
+def with_messages(row: Row | Problem, column: str) -> Row | Problem:
+    """A row whose `column` says `[Human]: … [Assistant]: …`, with these turns as messages instead."""
+    if isinstance(row, Problem):
+        return row
+    values = dict(row.values)
+    before, *said = re.split(r"\[(Human|Assistant)\]:", str(values.pop(column, "")))
+    if before.strip() or not said:
+        return row.problem(f"{column} does not begin with [Human]: or [Assistant]:")
+    turns = zip(said[::2], said[1::2], strict=True)
+    values["messages"] = [{"role": SPEAKERS[who], "content": text.strip()} for who, text in turns]
+    return Row(row.file, row.line, row.id, values)
+
+
+def ragtruth_test(paths: Sequence[Path]) -> Rows:
+    """The test split of RAGTruth."""
+    return _ragtruth(paths, "test")
+
+
+def ragtruth_train(paths: Sequence[Path]) -> Rows:
+    """The training split of RAGTruth."""
+    return _ragtruth(paths, "train")
+
+
+def _ragtruth(paths: Sequence[Path], split: str) -> Rows:
+    """RAGTruth's responses joined with their sources; hallucinated is what has a span, of whatever kind.
+
+    A record of business data becomes the context as JSON text. The prompts, which say the context
+    again, are left out.
+    """
+    responses, described = paths
+    sources: dict[str, Mapping[str, Any]] = {}
+    for row in open_file(described).rows():
+        if isinstance(row, Problem):
+            yield row
+        else:
+            sources[str(row.values.get("source_id"))] = row.values
+    for row in open_file(responses).rows():
+        if isinstance(row, Problem):
+            yield row
+            continue
+        values = row.values
+        source = sources.get(str(values.get("source_id")))
+        if values.get("split") not in ("train", "test"):
+            yield row.problem("split is neither train nor test")
+        elif values["split"] == split:
+            missing = row.problem("its source_id is in no row of the sources")
+            yield missing if source is None else _response(row, source)
+
+
+def _response(row: Row, source: Mapping[str, Any]) -> Row | Problem:
+    values, told, kind = row.values, source.get("source_info"), source.get("task_type")
+    if missing := _not_text(row, ("response",)):
+        return row.problem(missing)
+    if kind not in RAGTRUTH_TASKS:
+        return row.problem(f"the task_type of its source is none of {', '.join(RAGTRUTH_TASKS)}")
+    if not isinstance(values.get("labels"), list):
+        return row.problem("labels is not a list")
+    question = None
+    match kind, told:
+        case "QA", {"question": question, "passages": str(context)}:
+            pass
+        case "Data2txt", {}:
+            context = json.dumps(told, ensure_ascii=False)
+        case "Summary", str(context):
+            pass
+        case _:
+            return row.problem(f"the source_info of its source is not what {kind} has")
+    kept = ("source_id", "model", "temperature", "quality")
+    return _row(
+        row,
+        f"ragtruth-{values.get('id')}",
+        dataset="ragtruth",
+        split=values["split"],
+        task=RAGTRUTH_TASKS[kind],
+        question=question,
+        context=context,
+        answer=values["response"],
+        label=HALLUCINATED if values["labels"] else FAITHFUL,
+        spans=values["labels"],
+        meta={**{name: values.get(name) for name in kept}, "source": source.get("source")},
+    )
+
+
+def halubench(paths: Sequence[Path]) -> Rows:
+    """HaluBench: questions over passages of six sets; PASS is faithful."""
+    for row in open_file(paths[0]).rows():
+        if isinstance(row, Problem):
+            yield row
+        elif missing := _not_text(row, ("passage", "answer")):
+            yield row.problem(missing)
+        elif row.values.get("label") not in ("PASS", "FAIL"):
+            yield row.problem("label is neither PASS nor FAIL")
+        else:
+            values = row.values
+            yield _row(
+                row,
+                f"halubench-{values.get('id')}",
+                dataset="halubench",
+                split="test",
+                task="qa",
+                question=values.get("question"),
+                context=values["passage"],
+                answer=values["answer"],
+                label=FAITHFUL if values["label"] == "PASS" else HALLUCINATED,
+                meta={"domain": values.get("source_ds")},
+            )
+
+
 CONVERTERS: Mapping[str, Converter] = {
-    converter.__name__: converter for converter in (halueval_qa, halueval_qa_article200, summedits, begin)
+    converter.__name__: converter
+    for converter in (
+        *(halueval_qa, halueval_qa_article200, halueval_dialogue, halueval_summarization),
+        *(summedits, begin, ragtruth_test, ragtruth_train, halubench),
+    )
 }
+
+
+def _not_text(row: Row, columns: Iterable[str]) -> str | None:
+    """What is wrong with a row in which one of `columns` has no text."""
+    missing = [column for column in columns if not isinstance(row.values.get(column), str)]
+    return f"{missing[0]} is not a text" if missing else None
 
 
 def _row(row: Row, id: str, **values: Any) -> Row:

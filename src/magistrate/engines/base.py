@@ -24,6 +24,7 @@ Capability = Literal[
     "trace",
     "capture",
     "hidden_states",
+    "repeatable",  # the same call gives the same answer, so that it need not be asked again
 ]
 ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 

@@ -46,8 +46,9 @@ class Recorded:
         return self._engine.info
 
     def beside(self, other: Engine) -> Recorded:
-        """`other`, whose calls are kept among these steps."""
-        return Recorded(other, self._clock, self.steps)
+        """`other`, whose calls are kept among these steps, and cached where this engine's are."""
+        wrap = getattr(self._engine, "beside", None)
+        return Recorded(other if wrap is None else wrap(other), self._clock, self.steps)
 
     @property
     def usage(self) -> Usage:

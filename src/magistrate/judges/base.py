@@ -75,10 +75,12 @@ class Call:
     """One engine call that a judge may make: at most so much is asked and, in tokens, answered.
 
     `extra` are tokens at most that the prompt is longer than shown, where it will hold what is not written
-    yet; `engine` is None for the run's engine.
+    yet; `engine` is None for the run's engine. `times` is how often at most something of this length is
+    asked: 0 where it is asked in place of another call.
     """
 
     prompt: Prompt
     answer: int = 1
     extra: int = 0
     engine: Engine | None = None
+    times: int = 1

@@ -70,10 +70,11 @@ class Candidates:
         """The list, and the longest check that there may be."""
         output = sample.output or ""
         longest = quote_schema("output", self.unit, (output,))["maxLength"]
-        check = Call(self._prompt(sample, output), extra=8)
+        times = self.n * (2 if self.permute else 1)
+        check = Call(self._prompt(sample, output), extra=8, times=times)
         if len(output) > longest:  # of a quote only its length is known; a token stands for one byte at least
             widest = max(len(each.encode("utf-8", "replace")) for each in set(output))
-            check = Call(self._prompt(sample, "…"), extra=longest * widest)
+            check = Call(self._prompt(sample, "…"), extra=longest * widest, times=times)
         return [Call(self._prompt(sample), self._budget), check]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

@@ -206,17 +206,30 @@ class Classify:
         return Bound(self, mapping)
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Every question; with an explanation it, and what is asked in its light."""
+        """Every question, its prior too; with an explanation it, and what is asked in its light."""
         fields = fields_of(sample, self.criterion.reads)
+        times = len(self.criterion.labels) if self.permute else 1
         asked = [self._prompt(fields, words)(self._answers) for words in self._questions]
-        if self.explain == "none":
-            return [Call(prompt) for prompt in asked]
-        (prompt,) = asked
         if self.explain == "before":
-            return [Call(prompt.continued(*_reasoned("")), extra=EXPLANATION_ROOM)]
-        openings = [_opening(each) for each in self.criterion.labels]
+            (prompt,) = asked
+            reason = Call(prompt.continued(Trusted("Reason:")), EXPLANATION_TOKENS)
+            return [reason, Call(prompt.continued(*_reasoned("")), extra=EXPLANATION_ROOM, times=times)]
+        calls = [Call(prompt, times=times) for prompt in asked]
+        if self.prior != "none":
+            empty = {**fields, "context": ("",), "messages": ()}
+            calls += [
+                Call(self._prompt(empty, words)(self._answers), times=times) for words in self._questions
+            ]
+        if self.explain == "none":
+            return calls
+        (prompt,) = asked
+        openings = sorted(map(_opening, self.criterion.labels), key=len, reverse=True)
+        written = [
+            Call(prompt.continued(Trusted(each)), EXPLANATION_TOKENS, times=int(each == openings[0]))
+            for each in openings
+        ]
         again = Call(self._reread("…", Answers(self._reread_labels)), extra=EXPLANATION_ROOM)
-        return [*(Call(prompt.continued(Trusted(each)), EXPLANATION_TOKENS) for each in openings), again]
+        return [*calls, *written, again]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:

@@ -103,14 +103,14 @@ class Rubric:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The free stage, and the extraction with as much reasoning as there may be."""
-        if not self.free_stage:
-            return [Call(self._prompt(sample, "extract"), self._budget, engine=self.extractor)]
+        """The free stage, the extraction with as much reasoning as there may be, and each claim's kind."""
+        thought = [Call(self._prompt(sample, "reason"), self.reasoning_tokens)] if self.free_stage else []
+        prompt = self._prompt(sample, "extract", "…" if self.free_stage else "")
+        room = 2 * self.reasoning_tokens if self.free_stage else 0
         return [
-            Call(self._prompt(sample, "reason"), self.reasoning_tokens),
-            Call(
-                self._prompt(sample, "extract", "…"), self._budget, 2 * self.reasoning_tokens, self.extractor
-            ),
+            *thought,
+            Call(prompt, self._budget, room, self.extractor),
+            Call(prompt, 1, room + self._budget - 1, self.extractor, times=self.most),
         ]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

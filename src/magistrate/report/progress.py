@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from magistrate.datasets import Problem
 from magistrate.engines.base import Engine
 from magistrate.report.figures import duration
 from magistrate.running import Judged
@@ -19,7 +20,7 @@ SECONDS_A_LINE = 10.0
 
 
 class ProgressBar:
-    """Watches a run on standard error, and keeps the run's id.
+    """Watches a run on standard error, and keeps the run's id and how many outcomes it has `seen`.
 
     A bar on a terminal; elsewhere nothing or, with `lines`, a line now and then for a log.
     """
@@ -32,6 +33,8 @@ class ProgressBar:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.run_id: str | None = None
+        self.seen = 0
+        self.problems: Sequence[Problem] = ()
         self._console = console
         self._lines = lines
         self._clock = clock
@@ -39,8 +42,8 @@ class ProgressBar:
         self._bar: Any = None
         self._right = self._labelled = self._failed = 0
 
-    def started(self, run_id: str, total: int | None, engine: Engine) -> None:
-        """The run exists; `total` outcomes are expected, None if nobody knows."""
+    def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
+        """It begins; of `total` outcomes, None if nobody knows how many, `done` are there already."""
         from rich.console import Console
 
         self.run_id = run_id
@@ -48,11 +51,12 @@ class ProgressBar:
         self._lines = self._lines and not console.is_terminal
         if console.is_terminal or self._lines:
             self._bar = _bar(console, self._clock, engine)
-            self._bar.add_task("judging", total=total, quality="")
+            self._bar.add_task("judging", total=total, completed=done, quality="")
             self._bar.start()
 
     def judged(self, judged: Judged) -> None:
         """One more outcome."""
+        self.seen += 1
         if self._bar is None:
             return
         outcome, gold = judged.outcome, judged.sample.label
@@ -68,8 +72,9 @@ class ProgressBar:
             self._told = self._clock()
             self._bar.console.print(_line(task), soft_wrap=True)
 
-    def finished(self) -> None:
-        """Nothing more will come."""
+    def finished(self, problems: Sequence[Problem]) -> None:
+        """Nothing more will come; these rows could not be read."""
+        self.problems = problems
         if self._bar is not None:
             self._bar.stop()
 

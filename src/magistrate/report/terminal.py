@@ -52,6 +52,8 @@ def render(report: Report, console: Console) -> None:
     facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
     if run.seconds is not None:
         facts.append(duration(run.seconds))
+    if run.reason is not None:
+        facts.append(plain(run.reason))
     console.print(Text("  ·  ".join(facts)))
     if len(report.judges) > 1:
         console.print()
@@ -190,6 +192,12 @@ def _fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
         f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} written "
         f"({usage.forced:,} forced), {usage.calls:,} calls",
     )
+    if usage.reused:
+        yield (
+            "reused",
+            f"{usage.reused:,} of {usage.reused + usage.calls:,} calls were answered from the cache of "
+            "earlier ones: tokens and times are not all that the answers once took",
+        )
     if judge.n_explained:
         yield "explanations", f"{judge.flips} of {judge.n_explained} lead to another label"
     for baseline in judge.baselines[2:]:
@@ -317,6 +325,8 @@ def _step(number: int, step: Step, console: Console) -> None:
 
 def _tokens(step: Step) -> str:
     usage = step.usage
+    if usage.reused:
+        return "answered from the cache of earlier calls"
     return f"{usage.prompt} tokens read ({usage.cached} from cache), {usage.generated} written"
 
 

@@ -15,8 +15,8 @@ from magistrate.types import HALLUCINATED, Usage
 class RunFacts:
     """What is known of a run besides its outcomes.
 
-    `n_total` is how many samples each judge was to judge; `seconds` the wall clock of the whole run,
-    None while it is unknown.
+    `n_total` is how many samples each judge was to judge; `seconds` how long the run was at work in
+    all, None while it is unknown; `reason` why it stopped before its time, if it did and that is known.
     """
 
     id: str
@@ -25,6 +25,7 @@ class RunFacts:
     status: str
     n_total: int
     seconds: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class JudgeReport:
                 "cached": self.usage.cached,
                 "generated": self.usage.generated,
                 "forced": self.usage.forced,
+                "reused": self.usage.reused,
             },
             "failures": dict(self.failures),
             "abstentions": dict(self.abstentions),
@@ -126,6 +128,7 @@ class Report:
                 "status": run.status,
                 "n_total": run.n_total,
                 "seconds": run.seconds,
+                "reason": run.reason,
             },
             "dataset": run.dataset,
             "judges": {judge.judge: judge.to_dict() for judge in self.judges},

@@ -1,7 +1,7 @@
 """The schema as numbered steps, only ever appended to: a released step is never edited.
 
-Version `k` of the schema is what the first `k` steps make. Their SQL is frozen text; `tables` follows
-the newest version.
+Version `k` of the schema is what the first `k` steps make. Their SQL is frozen text, in which a database's
+own words stand for `{key}` and `{id}`; `tables` follows the newest version.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, inspect, text
 
 from magistrate.errors import StoreError
+from magistrate.store import dialects
 from magistrate.version import __version__
 
-_KEY = {"sqlite": "INTEGER NOT NULL PRIMARY KEY"}
+_VERSIONS = "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
 
 _FIRST = (
     """CREATE TABLE runs (
@@ -74,7 +75,7 @@ _FIRST = (
         FOREIGN KEY (run_id, position) REFERENCES run_samples (run_id, position) ON DELETE CASCADE
     )""",
     """CREATE TABLE steps (
-        outcome_id INTEGER NOT NULL PRIMARY KEY,
+        outcome_id {id} NOT NULL PRIMARY KEY,
         body TEXT NOT NULL,
         FOREIGN KEY (outcome_id) REFERENCES outcomes (id) ON DELETE CASCADE
     )""",
@@ -87,7 +88,9 @@ _COUNTS = ("CREATE INDEX outcomes_counts ON outcomes (run_id, judge, kind)",)
 # and data sets that are stored once, by the hash of what they hold, under names with versions.
 _SURVIVAL = (
     "ALTER TABLE runs ADD COLUMN reason TEXT",
+    "ALTER TABLE runs ADD COLUMN seconds DOUBLE PRECISION",
     "ALTER TABLE runs ADD COLUMN dataset_version TEXT",
+    "CREATE INDEX runs_digest ON runs (dataset_digest)",
     "ALTER TABLE outcomes ADD COLUMN reused BIGINT NOT NULL DEFAULT 0",
     "ALTER TABLE outcomes ADD COLUMN attempt BIGINT NOT NULL DEFAULT 1",
     """CREATE TABLE dataset_contents (
@@ -120,6 +123,12 @@ _SURVIVAL = (
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _COUNTS, _SURVIVAL)
 LATEST = len(MIGRATIONS)
 
+_ELSEWHERE = {
+    "sqlite": "choose another path with --store",
+    "postgresql": "use another database, or a schema of its own: CREATE SCHEMA magistrate, "
+    "then add ?options=-csearch_path%3Dmagistrate to the URL",
+}
+
 
 def version(connection: Connection) -> int:
     """The schema version of a store; 0 for an empty database.
@@ -132,7 +141,7 @@ def version(connection: Connection) -> int:
     if not {"schema_version", "runs", "run_samples"} <= names:
         raise StoreError(
             f"it is a database of another program (tables: {', '.join(sorted(names)[:5])}); "
-            "choose another path with --store"
+            f"{_ELSEWHERE[connection.dialect.name]}"
         )
     found = int(connection.scalar(text("SELECT max(version) FROM schema_version")) or 0)
     if found > LATEST:
@@ -147,14 +156,10 @@ def upgrade(connection: Connection, *, upto: int = LATEST) -> None:
     """Apply what is missing up to version `upto`, within the caller's transaction."""
     done = version(connection)
     if done == 0:
-        connection.execute(
-            text(
-                "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
-            )
-        )
+        connection.exec_driver_sql(dialects.definition(connection, _VERSIONS))
     for number in range(done + 1, upto + 1):
         for statement in MIGRATIONS[number - 1]:
-            connection.exec_driver_sql(statement.format(key=_KEY[connection.dialect.name]))
+            connection.exec_driver_sql(dialects.definition(connection, statement))
         connection.execute(
             text("INSERT INTO schema_version (version, applied_at) VALUES (:version, :applied_at)"),
             {"version": number, "applied_at": datetime.now(UTC).isoformat(timespec="seconds")},

@@ -10,17 +10,35 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, exists, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
+from magistrate.display import shorten
+from magistrate.errors import InputError
 from magistrate.store.codec import sample_from, sample_key, steps_body
+from magistrate.store.dialects import insert_missing, stop_writers
 from magistrate.store.records import RunRecord
 from magistrate.store.rows import outcome_from, outcome_row, run_from
-from magistrate.store.tables import outcomes, run_samples, run_tags, runs, samples, steps
-from magistrate.types import Outcome, Sample
+from magistrate.store.tables import dataset_samples, outcomes, run_samples, run_tags, runs, samples, steps
+from magistrate.types import Outcome, Sample, Usage
 
 ROWS_AT_ONCE = 500
 _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
+# Positions have no gaps, and the last one is found without counting.
+_SIZE = func.coalesce(
+    select(func.max(run_samples.c.position) + 1).where(run_samples.c.run_id == runs.c.id).scalar_subquery(), 0
+).label("n_samples")
+_IN_A_DATASET = exists().where(dataset_samples.c.sample_key == samples.c.key)
 
 # --- runs ---------------------------------------------------------------------------------------
 
@@ -69,6 +87,7 @@ def runs_where(
     limit: int | None = None,
     tag: str | None = None,
     dataset: str | None = None,
+    unfinished_digest: str | None = None,
 ) -> list[RunRecord]:
     """Which runs meet every condition given, newest first, and how far is each?"""
     chosen = select(runs).order_by(runs.c.number.desc()).limit(limit)
@@ -79,6 +98,8 @@ def runs_where(
     if tag is not None:
         tagged = select(run_tags.c.run_id).where(run_tags.c.tag == tag)
         chosen = chosen.where(runs.c.id.in_(tagged))
+    if unfinished_digest is not None:
+        chosen = chosen.where(runs.c.dataset_digest == unfinished_digest, runs.c.status != "done")
     ids = select(chosen.subquery().c.id)
     tags: dict[str, list[str]] = {}
     for run, word in connection.execute(select(run_tags).where(run_tags.c.run_id.in_(ids))):
@@ -88,23 +109,31 @@ def runs_where(
     counting = select(*groups, func.count()).where(outcomes.c.run_id.in_(ids)).group_by(*groups)
     for run, judge, kind, number in connection.execute(counting):
         counts.setdefault(run, {}).setdefault(judge, {})[kind] = number
-    sizing = select(run_samples.c.run_id, func.count()).where(run_samples.c.run_id.in_(ids))
-    sizing = sizing.group_by(run_samples.c.run_id)
-    sizes: dict[str, int] = {row[0]: row[1] for row in connection.execute(sizing)}
     return [
-        run_from(row, tags.get(row.id, []), counts.get(row.id, {}), sizes.get(row.id, 0))
-        for row in connection.execute(chosen)
+        run_from(row, tags.get(row.id, []), counts.get(row.id, {}), row.n_samples)
+        for row in connection.execute(chosen.add_columns(_SIZE))
     ]
 
 
 def finish_run(
-    connection: Connection, run_id: str, status: str, finished_at: datetime, n_total: int | None
+    connection: Connection,
+    run_id: str,
+    status: str,
+    finished_at: datetime | None,
+    n_total: int | None,
+    reason: str | None,
 ) -> None:
-    """The run is over; `n_total` is kept as it was where None."""
-    changes: dict[str, Any] = {"status": status, "finished_at": finished_at}
+    """The run is over, or not any more; `n_total` is kept as it was where None."""
+    changes: dict[str, Any] = {"status": status, "finished_at": finished_at, "reason": reason}
     if n_total is not None:
         changes["n_total"] = n_total
     connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
+
+
+def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
+    """The run has been at work for so many more seconds."""
+    longer = func.coalesce(runs.c.seconds, 0.0) + seconds
+    connection.execute(update(runs).where(runs.c.id == run_id).values(seconds=longer))
 
 
 def rename_run(connection: Connection, run_id: str, name: str | None) -> None:
@@ -115,17 +144,25 @@ def rename_run(connection: Connection, run_id: str, name: str | None) -> None:
 def change_tags(connection: Connection, run_id: str, add: Iterable[str], remove: Iterable[str]) -> None:
     """The run bears the tags in `add` and none of those in `remove`."""
     for tag in dict.fromkeys(add):
-        connection.execute(sqlite_insert(run_tags).on_conflict_do_nothing(), [{"run_id": run_id, "tag": tag}])
+        connection.execute(insert_missing(connection, run_tags), [{"run_id": run_id, "tag": tag}])
     for tag in remove:
         connection.execute(delete(run_tags).where(run_tags.c.run_id == run_id, run_tags.c.tag == tag))
 
 
 def delete_run(connection: Connection, run_id: str) -> None:
-    """The run is gone with its outcomes, and the samples that no other run uses."""
+    """The run is gone with its outcomes, and the samples that nothing else uses."""
+    lock_run(connection, run_id)
+    # A sample that is found unused here must not be used by another program before it is gone.
+    stop_writers(connection, samples)
     mine = select(run_samples.c.sample_key).where(run_samples.c.run_id == run_id)
     others = exists().where(run_samples.c.sample_key == samples.c.key, run_samples.c.run_id != run_id)
-    connection.execute(delete(samples).where(samples.c.key.in_(mine), ~others))
+    connection.execute(delete(samples).where(samples.c.key.in_(mine), ~others, ~_IN_A_DATASET))
     connection.execute(delete(runs).where(runs.c.id == run_id))
+
+
+def lock_run(connection: Connection, run_id: str) -> None:
+    """Have the run's row alone until the transaction ends; those that refer to it may go on."""
+    connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True))
 
 
 # --- samples ------------------------------------------------------------------------------------
@@ -133,13 +170,11 @@ def delete_run(connection: Connection, run_id: str) -> None:
 
 def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[str, str]]) -> None:
     """More samples for a run, as ids with bodies, after those it has; an id it has is an integrity error."""
+    lock_run(connection, run_id)
     last = connection.scalar(select(func.max(run_samples.c.position)).where(run_samples.c.run_id == run_id))
     first = 0 if last is None else last + 1
     keyed = [(sample_id, sample_key(body), body) for sample_id, body in chunk]
-    connection.execute(
-        sqlite_insert(samples).on_conflict_do_nothing(),
-        [{"key": key, "body": body} for _, key, body in keyed],
-    )
+    keep_samples(connection, {key: body for _, key, body in keyed})
     connection.execute(
         insert(run_samples),
         [
@@ -147,6 +182,29 @@ def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[st
             for position, (sample_id, key, _) in enumerate(keyed, first)
         ],
     )
+
+
+def keep_samples(connection: Connection, bodies: Mapping[str, str]) -> None:
+    """The contents of samples by their keys; those that are there already are left alone."""
+    # In one order everywhere, so that two programs with the same samples never wait for each other.
+    rows = [{"key": key, "body": bodies[key]} for key in sorted(bodies)]
+    connection.execute(insert_missing(connection, samples), rows)
+
+
+def replace_sample(connection: Connection, run_id: str, sample_id: str, body: str) -> bool:
+    """The run's sample of this id has another content; False where the run has no such sample."""
+    lock_run(connection, run_id)
+    stop_writers(connection, samples)
+    mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+    before = connection.scalar(select(run_samples.c.sample_key).where(*mine))
+    if before is None:
+        return False
+    key = sample_key(body)
+    keep_samples(connection, {key: body})
+    connection.execute(update(run_samples).where(*mine).values(sample_key=key))
+    used = exists().where(run_samples.c.sample_key == samples.c.key)
+    connection.execute(delete(samples).where(samples.c.key == before, ~used, ~_IN_A_DATASET))
+    return True
 
 
 def has_sample(connection: Connection, run_id: str, sample_id: str) -> bool:
@@ -186,17 +244,92 @@ _POSITION = (
     .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
     .scalar_subquery()
 )
-_INSERT_OUTCOME = insert(outcomes).values(run_id=bindparam("in_run"), position=_POSITION)
-_INSERT_STEPS = insert(steps)
+_INSERT_OUTCOMES = insert(outcomes).values(run_id=bindparam("in_run"), position=_POSITION)
+_OUTCOME = (
+    select(outcomes.c.id)
+    .where(
+        outcomes.c.run_id == bindparam("in_run"),
+        outcomes.c.position == _POSITION,
+        outcomes.c.judge == bindparam("by_judge"),
+    )
+    .scalar_subquery()
+)
+_INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
 
 
-def insert_outcome(connection: Connection, run_id: str, outcome: Outcome) -> None:
-    """One more outcome; an integrity error where the run lacks the sample or has the outcome."""
-    row = outcome_row(outcome) | {"in_run": run_id, "of_sample": outcome.sample_id}
-    done = connection.execute(_INSERT_OUTCOME, row)
-    if outcome.steps:
-        [key] = done.inserted_primary_key or [None]
-        connection.execute(_INSERT_STEPS, {"outcome_id": key, "body": steps_body(outcome.steps)})
+def prepared(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a row for `insert_outcomes`; `InputError` where a value of it cannot be stored."""
+    try:
+        body = steps_body(outcome.steps) if outcome.steps else None
+        return outcome_row(outcome) | {"of_sample": outcome.sample_id, "steps": body, "attempt": 1}
+    except InputError as error:
+        raise InputError(
+            f"the outcome of judge {outcome.judge!r} for sample {shorten(repr(outcome.sample_id))}: {error}"
+        ) from error
+
+
+def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """More outcomes; an integrity error where the run lacks a sample or has an outcome already."""
+    connection.execute(
+        _INSERT_OUTCOMES,
+        [{key: row[key] for key in row if key != "steps"} | {"in_run": run_id} for row in rows],
+    )
+    bodies = [
+        {
+            "in_run": run_id,
+            "of_sample": row["of_sample"],
+            "by_judge": row["judge"],
+            "body": row["steps"],
+        }
+        for row in rows
+        if row["steps"] is not None
+    ]
+    if bodies:
+        connection.execute(_INSERT_STEPS, bodies)
+
+
+def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Where a row's sample and judge have a failure, it goes, and the row counts as one attempt more."""
+    for row in rows:
+        earlier = select(outcomes.c.id, outcomes.c.attempt).join(run_samples).with_for_update(of=outcomes)
+        earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
+        if found := connection.execute(earlier).one_or_none():
+            connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
+            row["attempt"] = found.attempt + 1
+
+
+def usage_of(connection: Connection, run_id: str) -> Usage:
+    """What have all outcomes of the run spent together?"""
+    spent = (
+        outcomes.c.calls,
+        outcomes.c.prompt_tokens,
+        outcomes.c.cached_tokens,
+        outcomes.c.generated_tokens,
+        outcomes.c.forced_tokens,
+        outcomes.c.reused,
+    )
+    sums = select(*(func.coalesce(func.sum(column), 0) for column in spent))
+    return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
+
+
+def has_outcome(connection: Connection, run_id: str, sample_id: str, judge: str) -> bool:
+    """Has this judge an outcome for this sample of the run?"""
+    asked = select(outcomes.c.id).join(run_samples).where(*_pair(run_id, sample_id, judge))
+    return connection.scalar(asked) is not None
+
+
+def _pair(run_id: str, sample_id: str, judge: str) -> tuple[ColumnElement[bool], ...]:
+    return (outcomes.c.run_id == run_id, run_samples.c.sample_id == sample_id, outcomes.c.judge == judge)
+
+
+def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str, int]]:
+    """Which samples have an outcome by which judges, of which kind, at which attempt?"""
+    asked = select(run_samples.c.sample_id, outcomes.c.judge, outcomes.c.kind, outcomes.c.attempt)
+    asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.run_id == run_id)
+    return {
+        (sample_id, judge): (kind, attempt)
+        for sample_id, judge, kind, attempt in _streamed(connection, asked)
+    }
 
 
 def outcomes_of(
@@ -217,4 +350,5 @@ def outcomes_of(
 
 
 def _streamed(connection: Connection, asked: Select[Any]) -> Iterator[Any]:
-    return iter(connection.execute(asked.execution_options(yield_per=ROWS_AT_ONCE)))
+    with connection.execute(asked.execution_options(yield_per=ROWS_AT_ONCE)) as rows:
+        yield from rows

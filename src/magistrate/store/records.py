@@ -18,9 +18,11 @@ class RunRecord:
     """One run: what judged what, how far it came, and how many outcomes of each kind it has.
 
     `number` counts the runs of a store in the order they were created. Times are in UTC;
-    `finished_at` is None while `status` is `running`, which a killed run stays. `n_total` is how many
-    samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are the keys
-    of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges together.
+    `finished_at` is None while `status` is `running`, which a killed run stays; `reason` is why it
+    stopped, where that is known. `seconds` is how long it was at work in all, None where nobody knows.
+    `dataset_version` names the stored data set that was read, if one was. `n_total` is how many samples
+    were planned, None where nobody knew; `n_samples` how many are stored. `judges` are the keys of
+    `recipes`, then any other judge with an outcome, sorted. The counts are over all judges together.
     """
 
     id: str
@@ -29,8 +31,11 @@ class RunRecord:
     created_at: datetime
     finished_at: datetime | None
     status: Status
+    reason: str | None = None
+    seconds: float | None = None
     dataset: str
     dataset_digest: str
+    dataset_version: str | None = None
     model: str
     engine_fingerprint: str
     n_total: int | None

@@ -95,8 +95,11 @@ def run_from(
         created_at=row.created_at,
         finished_at=row.finished_at,
         status=row.status,
+        reason=row.reason,
+        seconds=_seconds(row),
         dataset=row.dataset,
         dataset_digest=row.dataset_digest,
+        dataset_version=row.dataset_version,
         model=row.model,
         engine_fingerprint=row.engine_fingerprint,
         n_total=row.n_total,
@@ -110,6 +113,14 @@ def run_from(
         n_failures=count("failure"),
         n_abstentions=count("abstention"),
     )
+
+
+def _seconds(row: Any) -> float | None:
+    """How long a run was at work; runs of older stores only say when they began and ended."""
+    if row.seconds is not None or row.finished_at is None:
+        return row.seconds  # type: ignore[no-any-return]
+    passed: float = (row.finished_at - row.created_at).total_seconds()
+    return passed if passed >= 0 else None  # somebody set the clock back meanwhile
 
 
 def _verdict_body(verdict: Verdict) -> str:

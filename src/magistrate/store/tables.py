@@ -60,6 +60,9 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else datetime.fromisoformat(value)
 
 
+# A number that the database gives; SQLite gives one for this type only.
+Number = Integer().with_variant(BigInteger(), "postgresql")
+
 metadata = MetaData()
 
 schema_version = Table(
@@ -72,7 +75,7 @@ schema_version = Table(
 runs = Table(
     "runs",
     metadata,
-    Column("number", Integer, primary_key=True),
+    Column("number", Number, primary_key=True),
     Column("id", Words, nullable=False, unique=True),
     Column("name", Words),
     Column("created_at", Instant, nullable=False),
@@ -87,9 +90,11 @@ runs = Table(
     Column("recipes", Text, nullable=False),
     Column("settings", Text, nullable=False),
     Column("reason", Words),
-    Column("dataset_version", Text),
+    Column("seconds", Double),
+    Column("dataset_version", Words),
     Index("runs_name", "name"),
     Index("runs_dataset", "dataset"),
+    Index("runs_digest", "dataset_digest"),
 )
 
 run_tags = Table(
@@ -128,7 +133,7 @@ run_samples = Table(
 outcomes = Table(
     "outcomes",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("run_id", Words, nullable=False),
     Column("position", BigInteger, nullable=False),
     Column("judge", Words, nullable=False),
@@ -157,7 +162,7 @@ outcomes = Table(
 steps = Table(
     "steps",
     metadata,
-    Column("outcome_id", Integer, ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True),
+    Column("outcome_id", Number, ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True),
     Column("body", Text, nullable=False),
 )
 

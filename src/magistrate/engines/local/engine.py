@@ -56,6 +56,7 @@ CAN: frozenset[Capability] = frozenset(
         "exact_probability",
         "trace",
         "capture",
+        "repeatable",
     }
 )
 CACHE_BYTES = 512 * 1024 * 1024

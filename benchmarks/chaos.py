@@ -1,0 +1,386 @@
+"""What becomes of a run when something breaks: every fault over the same samples, and the table of it.
+
+    python benchmarks/chaos.py [--samples 500] [--only WORD] [--write]
+
+Each row starts the command line in a process of its own, on an engine whose answers are known, breaks
+something, and does what its messages say (`resume`, `retry`) until the run is done. Then every outcome is
+held against what it must be. `--write` puts the table into docs/reliability.md. The exit status is 1 where
+an outcome was lost, judged twice or wrongly faithful.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "reliability.md"
+COLUMNS = ("fault", "lost", "judged twice", "wrongly faithful", "seconds", "exit", "what the user saw")
+SEED = 20261122
+DEADLINE = 0.4
+SILENT = {0: "the report", -9: "nothing; `magistrate runs` says: failed"}
+GOES = 60  # so often at most a run is picked up again
+
+
+# --- the process that judges ------------------------------------------------------------------------
+
+
+def child(words: Sequence[str]) -> None:
+    """The command line, with a scripted engine in place of the model and the fault of a JSON document."""
+    import magistrate.store
+    from magistrate import cli, resolve
+    from magistrate.engines.scripted import ScriptedEngine
+
+    fault: dict[str, Any] = json.loads(words[0])
+    draw = random.Random(fault.get("seed", SEED))
+    asked = os.open(fault["asked"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def script(prompt: Any) -> Any:
+        (output,) = (part.text for part in prompt.data() if part.name == "output")
+        os.write(asked, f"{output.split()[1]}\n".encode())
+        if int(output.split()[1]) >= fault.get("gone_after", 10**9):
+            raise ConnectionRefusedError("connection refused")
+        if draw.random() < fault.get("share", 0.0):
+            kind = draw.choice(fault["kinds"])
+            if kind == "hang":
+                await asyncio.sleep(3600)
+            if kind == "invalid":
+                return "no probabilities at all"
+            raise {"exception": RuntimeError("CUDA error"), "memory": MemoryError("out of memory")}[kind]
+        return truth(output)
+
+    engine = ScriptedEngine(script, delay=fault.get("delay", 0.002))
+    resolve.engine = lambda *_, **__: engine  # type: ignore[assignment]
+    if limit := fault.get("file_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    if busy := fault.get("busy_seconds"):
+        magistrate.store.Store.open.__func__.__kwdefaults__["busy_seconds"] = busy  # type: ignore[attr-defined]
+    if jumps := fault.get("jumps"):
+        moments = iter(jumps)
+
+        class Jumping(datetime):
+            @classmethod
+            def now(cls, zone: Any = None) -> datetime:
+                return datetime.now(zone) + timedelta(hours=next(moments, jumps[-1]))
+
+        magistrate.store.datetime = Jumping  # type: ignore[attr-defined]
+    sys.argv = ["magistrate", *words[1:]]
+    cli.main()
+
+
+def truth(output: str) -> Mapping[str, float]:
+    """The engine's answer for an output: which of the two words it begins with."""
+    word, number = output.split()
+    sure = 0.6 + int(number) % 300 / 1000
+    return {word: sure, ({"faithful", "hallucinated"} - {word}).pop(): 1 - sure}
+
+
+# --- one fault --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is broken during the first go, and who else is at the store meanwhile."""
+
+    name: str
+    broken: Mapping[str, Any] = field(default_factory=dict)
+    signals: Sequence[signal.Signals] = ()
+    beside: Callable[[Scene], Any] | None = None
+
+
+FAULTS = (
+    Fault("nothing, for comparison"),
+    Fault("engine exception, 30 % of the calls", {"share": 0.3, "kinds": ["exception"]}),
+    Fault("hang, 30 % of the calls", {"share": 0.3, "kinds": ["hang"]}),
+    Fault("out of memory, 30 % of the calls", {"share": 0.3, "kinds": ["memory"]}),
+    Fault("invalid output, 30 % of the calls", {"share": 0.3, "kinds": ["invalid"]}),
+    Fault(
+        "all of these, 30 % of the calls",
+        {"share": 0.3, "kinds": ["exception", "hang", "memory", "invalid"]},
+    ),
+    Fault("engine gone for good half-way", {"gone": 0.5}),
+    Fault("disk full half-way", {"full": 0.5}),
+    Fault("database locked, 2 s", beside=lambda scene: scene.lock(2)),
+    Fault(
+        "database locked for longer than it waits",
+        {"busy_seconds": 0.5},
+        beside=lambda scene: scene.lock(3),
+    ),
+    Fault("clock jumps, a day on and a year back", {"jumps": [0, 24, -8760, 3, -8760]}),
+    Fault("Ctrl-C", signals=[signal.SIGINT]),
+    Fault("SIGTERM", signals=[signal.SIGTERM]),
+    Fault("SIGHUP", signals=[signal.SIGHUP]),
+    Fault("kill -9, at ten random moments", signals=[signal.SIGKILL] * 10),
+    Fault("reader during write", beside=lambda scene: scene.read()),
+    Fault("a second process that resumes it meanwhile", beside=lambda scene: scene.intrude()),
+)
+
+
+@dataclass
+class Scene:
+    """One fault's folder: the samples, the store, and what happened."""
+
+    folder: Path
+    samples: int
+    fault: Fault
+    expected: dict[str, tuple[str, float]] = field(default_factory=dict)
+    twice: int = 0
+    wrong: int = 0
+    noted: list[str] = field(default_factory=list)
+    draw: random.Random = field(default_factory=lambda: random.Random(SEED))
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        words = [("faithful", "hallucinated")[number % 2] for number in range(self.samples)]
+        rows = [
+            {"id": f"s{number}", "output": f"{word} {number}", "context": "c", "label": word}
+            for number, word in enumerate(words)
+        ]
+        self.data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for row in rows:
+            score = truth(row["output"])["hallucinated"]
+            self.expected[row["id"]] = (row["label"], score)
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "answers.jsonl"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "runs.db"
+
+    @property
+    def broken(self) -> dict[str, Any]:
+        """The fault as the child takes it; halves are of what the samples take."""
+        given = dict(self.fault.broken)
+        if "gone" in given:
+            given["gone_after"] = int(given.pop("gone") * self.samples)
+        if "full" in given:
+            given["file_bytes"] = 60_000 + int(given.pop("full") * self.samples * 1_400)
+        return given
+
+    def started(self, fault: Mapping[str, Any], *words: str) -> subprocess.Popen[str]:
+        """The command line at work, with what it asks written down anew."""
+        asked = self.folder / "asked"
+        asked.write_text("")
+        document = json.dumps({**fault, "asked": str(asked)})
+        command = [sys.executable, __file__, "child", document, *words, "--store", str(self.store)]
+        environment = {**os.environ, "MAGISTRATE_HOME": str(self.folder / "home"), "COLUMNS": "200"}
+        pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **pipes)
+
+    def outcomes(self) -> dict[str, tuple[str, str | None, float | None]]:
+        """What is committed: kind, label and score by sample."""
+        if not self.store.exists():
+            return {}
+        with closing(sqlite3.connect(self.store)) as peek:
+            asked = "SELECT s.sample_id, o.kind, o.label, o.score FROM outcomes o JOIN run_samples s "
+            asked += "ON s.run_id = o.run_id AND s.position = o.position"
+            try:
+                return {row[0]: row[1:] for row in peek.execute(asked)}
+            except sqlite3.OperationalError:
+                return {}
+
+    def runs(self) -> list[tuple[str, str]]:
+        """Every run's id and status."""
+        if not self.store.exists():
+            return []
+        with closing(sqlite3.connect(self.store)) as peek:
+            try:
+                return peek.execute("SELECT id, status FROM runs").fetchall()
+            except sqlite3.OperationalError:
+                return []
+
+    def go(
+        self, fault: Mapping[str, Any], *words: str, ended_by: signal.Signals | None = None
+    ) -> tuple[int, str]:
+        """One go of the command line; what it asks must not have a verdict already."""
+        known = {sample for sample, (kind, *_) in self.outcomes().items() if kind != "failure"}
+        with self.started(fault, *words) as process:
+            if ended_by is not None:
+                self.wait_for_work(process)
+                time.sleep(self.draw.uniform(0, 0.3))
+                process.send_signal(ended_by)
+            if self.fault.beside is not None and words[0] == "run":
+                self.wait_for_work(process)
+                self.fault.beside(self)
+            _, err = process.communicate(timeout=120)
+        asked = [f"s{line}" for line in (self.folder / "asked").read_text().split()]
+        self.twice += len(known.intersection(asked))
+        self.wrong += sum(
+            label == "faithful" and self.expected[sample][0] != "faithful"
+            for sample, (_, label, _) in self.outcomes().items()
+        )
+        return process.returncode, err
+
+    def wait_for_work(self, process: subprocess.Popen[str]) -> None:
+        """Until something was judged in this go."""
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            if (self.folder / "asked").stat().st_size > 20:
+                return
+            time.sleep(0.005)
+
+    # --- who else is at the store -----------------------------------------------------------------
+
+    def lock(self, seconds: float) -> None:
+        """Another program holds the database's write lock."""
+        with closing(sqlite3.connect(self.store, timeout=30, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            time.sleep(seconds)
+            other.execute("ROLLBACK")
+
+    def read(self) -> None:
+        """Another program makes reports all the time."""
+        from magistrate.runs import Run
+        from magistrate.store import Store
+
+        [(run_id, _)] = self.runs()
+        reports = 0
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            report = Run(run_id, self.store).summary()
+            reports += 1
+            assert all(judge.n_ok <= judge.n_judged <= self.samples for judge in report.judges)
+            with Store.open(self.store) as store:
+                if store.find_run(run_id).status != "running":
+                    break
+        self.noted.append(f"{reports} reports were made meanwhile, each whole")
+
+    def intrude(self) -> None:
+        """Another program wants to judge the same run."""
+        [(run_id, _)] = self.runs()
+        asked = (self.folder / "asked").read_text()
+        environment = {**os.environ, "MAGISTRATE_HOME": str(self.folder / "home")}
+        document = json.dumps({"asked": str(self.folder / "intruder")})
+        command = [sys.executable, __file__, "child", document, "resume", run_id, "--store", str(self.store)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert asked is not None
+        self.noted.append(f"the second: {_last(done.stderr)} (exit {done.returncode})")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    fault: str
+    lost: int
+    twice: int
+    wrong: int
+    seconds: float
+    code: int
+    seen: str
+
+    @property
+    def cells(self) -> list[str]:
+        numbers = [str(self.lost), str(self.twice), str(self.wrong), f"{self.seconds:.1f}", str(self.code)]
+        return [self.fault, *numbers, self.seen]
+
+
+def suffered(fault: Fault, samples: int, folder: Path) -> Row:
+    """Break it, do what the messages say, and hold what came out against what should have."""
+    scene = Scene(folder, samples, fault)
+    begun = time.monotonic()
+    # Where something is done to a process at work, it must be slow enough to be caught there.
+    slow = {"delay": 0.03} if fault.signals or fault.beside else {}
+    options = ["--deadline", str(DEADLINE), "--max-failures", "0.05", "--no-cache"]
+    signals = list(fault.signals)
+    code, err = scene.go(
+        scene.broken | slow, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None
+    )
+    first_code, seen = code, [*scene.noted, _last(err)]
+    for _ in range(GOES):
+        runs = scene.runs()
+        if not runs:
+            scene.go(slow, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None)
+        elif runs[0][1] != "done":
+            scene.go(slow, "resume", runs[0][0], ended_by=signals.pop(0) if signals else None)
+        elif any(kind == "failure" for kind, *_ in scene.outcomes().values()):
+            scene.go({}, "retry", runs[0][0])
+        else:
+            break
+    after = scene.outcomes()
+    right = sum(after.get(sample, ())[1:] == known for sample, known in scene.expected.items())
+    with closing(sqlite3.connect(scene.store)) as peek:
+        [(rows,)] = peek.execute("SELECT count(*) FROM outcomes")
+    return Row(
+        fault=fault.name,
+        lost=samples - right,
+        twice=scene.twice + max(0, rows - samples),
+        wrong=scene.wrong,
+        seconds=time.monotonic() - begun,
+        code=first_code,
+        seen="; ".join(each for each in seen if each) or SILENT.get(first_code, ""),
+    )
+
+
+def _last(err: str) -> str:
+    """The last thing that was said, without what differs from one time to the next."""
+    lines = [line for line in err.splitlines() if line.strip() and not line.startswith("judged ")]
+    told = " / ".join(lines[-2:])
+    told = re.sub(r"\d{8}-\d{6}-\w{4}", "RUN", told)
+    told = re.sub(r"(store )?/\S+/runs\.db", "store runs.db", told)
+    return re.sub(r"pid \d+ on \S+?\)", "pid N on HOST)", told).replace("|", "\\|")
+
+
+# --- the table --------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    yield f"| {' | '.join(COLUMNS)} |"
+    yield f"| --- | {'--: | ' * 5}--- |"
+    for row in rows:
+        yield f"| {' | '.join(row.cells)} |"
+
+
+def written(rows: Sequence[Row], samples: int) -> str:
+    """The page with a new table between its markers."""
+    page = PAGE.read_text(encoding="utf-8")
+    day = datetime.now(UTC).date().isoformat()
+    told = f"{samples} samples a row, two cores, {day}; seconds hold every process that was started."
+    block = "\n".join(["<!-- begin: chaos -->", told, "", *table(rows), "<!-- end: chaos -->"])
+    return re.sub(r"<!-- begin: chaos -->.*?<!-- end: chaos -->", lambda _: block, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--only", default="", metavar="WORD", help="faults whose name holds this word")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    asked = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, fault in enumerate(each for each in FAULTS if asked.only in each.name):
+            row = suffered(fault, asked.samples, Path(scratch) / str(number))
+            rows.append(row)
+            print(f"{' · '.join(row.cells)}", flush=True)
+    print("\n".join(["", *table(rows)]))
+    if asked.write:
+        PAGE.write_text(written(rows, asked.samples), encoding="utf-8")
+    return int(any(row.lost or row.twice or row.wrong for row in rows))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["child"]:
+        child(sys.argv[2:])
+    else:
+        sys.exit(main())

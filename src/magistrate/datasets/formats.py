@@ -1,0 +1,178 @@
+"""The rows of JSONL, CSV and JSON, read from a stream of bytes.
+
+A line that cannot be read becomes a `Problem` with its file, line and reason, and the next ones go on.
+`shown` is the file's name in messages, `stem` begins the ids of rows without one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Protocol, cast
+
+from magistrate.datasets.fields import plain
+from magistrate.datasets.source import Problem, Row
+from magistrate.errors import DatasetError
+
+LARGEST_FIELD = min(sys.maxsize, 2**31 - 1)
+BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
+
+
+class CsvReader(Protocol):
+    """What `csv.reader` returns, which has no public name."""
+
+    line_num: int
+
+    def __next__(self) -> list[str]: ...
+
+
+@contextmanager
+def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
+    """The lines of a stream, line ends kept."""
+    # Bytes that are no UTF-8 come through as lone surrogates, so that one bad cell spoils one row.
+    csv.field_size_limit(LARGEST_FIELD)
+    lines = io.TextIOWrapper(cast(BinaryIO, stream), encoding="utf-8", errors="surrogateescape", newline="")
+    try:
+        yield lines
+    finally:
+        lines.detach()
+
+
+def parse(line: bytes) -> Mapping[str, Any]:
+    """The object on one line of JSON; ValueError with a short reason."""
+    import jiter
+
+    from magistrate.datasets.rows import kind_of
+
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        bad = line[error.start]
+        raise ValueError(f"not UTF-8: byte 0x{bad:02x} at byte {error.start + 1} of the line") from None
+    try:
+        value = jiter.from_json(line, allow_inf_nan=False, catch_duplicate_keys=True)
+        if BIG_EXPONENT.search(line):
+            json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        reason = plain(str(error).replace(" at line 1 column ", " at column "), 120)
+        raise ValueError(f"not JSON: {reason[:1].lower()}{reason[1:]}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object with columns, got {kind_of(value)}")
+    return value
+
+
+def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
+    """One object a line."""
+    for number, raw in enumerate(stream, 1):
+        line = raw.rstrip(b"\r\n")
+        if not line.strip():
+            continue
+        try:
+            yield Row(shown, number, f"{stem}-{number}", parse(line))
+        except ValueError as error:
+            yield Problem(shown, number, str(error))
+
+
+def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
+    """A header and cells."""
+    with text(stream) as lines:
+        yield from _records(csv.reader(lines, strict=True), shown, stem)
+
+
+def _records(reader: CsvReader, shown: str, stem: str) -> Iterator[Row | Problem]:
+    header: list[str] | None = None
+    while True:
+        start = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Problem(shown, start, _csv_reason(error))
+            continue
+        if not cells:
+            continue
+        if header is None:
+            header = _header(shown, cells)
+        elif len(cells) != len(header):
+            yield Problem(shown, start, f"{len(cells)} cells under {len(header)} columns")
+        elif bad := _undecoded(dict(zip(header, cells, strict=True))):
+            yield Problem(shown, start, bad)
+        else:
+            values = dict(zip(header, cells, strict=True))
+            yield Row(shown, start, f"{stem}-{start}", values, cells=True)
+
+
+def _header(shown: str, cells: list[str]) -> list[str]:
+    names = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, 1)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DatasetError(f"{shown}:1: two columns are named {', '.join(map(repr, twice))}; rename one")
+    if bad := _undecoded(dict(zip(names, names, strict=True))):
+        raise DatasetError(f"{shown}:1: {bad}")
+    return names
+
+
+def _csv_reason(error: csv.Error) -> str:
+    if "unexpected end" in str(error):
+        return "a quote opened here is never closed, so the rest of the file is one cell"
+    return f"not CSV: {error}"
+
+
+def _undecoded(row: Mapping[str, str]) -> str | None:
+    for column, cell in row.items():
+        try:
+            cell.encode()
+        except UnicodeEncodeError as error:
+            bad = ord(cell[error.start]) - 0xDC00
+            place = len(cell[: error.start].encode()) + 1
+            return f"not UTF-8: byte 0x{bad:02x} at byte {place} of {column!r}"
+    return None
+
+
+def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
+    """A JSON list of objects; a file of one object a line is read as JSONL whatever its name."""
+    import jiter
+
+    from magistrate.datasets.rows import kind_of
+
+    start = stream.tell()
+    first = next((line for line in stream if line.strip()), b"")
+    stream.seek(start)
+    if first.lstrip().startswith(b"{"):
+        try:
+            parse(first.strip())
+        except ValueError:
+            raise DatasetError(
+                f"{shown} holds one JSON object; samples are a list of objects, or one object a line"
+            ) from None
+        yield from jsonl(stream, shown, stem)
+        return
+    try:
+        items = jiter.from_json(stream.read(), allow_inf_nan=False) if first else []
+    except ValueError as error:
+        raise DatasetError(f"{shown} is not JSON: {error}") from None
+    if not isinstance(items, list):
+        raise DatasetError(f"{shown} holds {kind_of(items)}; samples are a list of objects")
+    for number, item in enumerate(items, 1):
+        if isinstance(item, dict):
+            yield Row(f"{shown} item {number}", None, f"{stem}-{number}", item)
+        else:
+            reason = f"must be an object with columns, got {kind_of(item)}"
+            yield Problem(f"{shown} item {number}", None, reason)
+
+
+def count_jsonl(stream: io.BufferedIOBase) -> int:
+    """How many lines hold something."""
+    return sum(1 for line in stream if line.strip())
+
+
+def count_csv(stream: io.BufferedIOBase) -> int:
+    """How many rows stand under the header."""
+    with text(stream) as lines:
+        return max(0, sum(1 for cells in csv.reader(lines) if cells) - 1)

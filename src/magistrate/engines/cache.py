@@ -1,0 +1,267 @@
+"""Answers of engine calls, kept by content in one file that all runs share.
+
+A call is asked again only where something that the answer depends on has changed: the engine's fingerprint,
+the prompt with its boundaries between template and data, the constraint, the sampling, the options, or this
+package's version. The cache is a convenience: whatever happens to its file, judging goes on without it, and
+an answer that cannot be read back exactly counts as not being there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from magistrate.engines.base import (
+    GREEDY,
+    Capability,
+    Capture,
+    Choice,
+    Engine,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+    require,
+)
+from magistrate.engines.calls import CacheStats as CacheStats
+from magistrate.engines.calls import CallCache as CallCache
+from magistrate.home import default_cache
+from magistrate.types import Data, Prompt, Usage
+from magistrate.version import __version__
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+Answer = TypeVar("Answer", Generation, Choice, Likelihood)
+
+FORMAT = 1  # of keys and values; another number is another key
+NEEDS: frozenset[Capability] = frozenset({"repeatable"})
+REUSED = Usage(reused=1)
+SAMPLING = tuple(field.name for field in fields(Sampling))
+
+_opening = threading.Lock()
+_open: dict[Path, CallCache] = {}
+
+
+def call_cache(path: str | os.PathLike[str] | None = None) -> CallCache:
+    """The one cache that this process has in a file (default: `cache.db` in Magistrate's folder).
+
+    It is closed when the process ends; one that could not be used is tried again.
+    """
+    place = (Path(path) if path is not None else default_cache()).absolute()
+    with _opening:
+        known = _open.get(place)
+        if known is None or not known.usable:
+            _open[place] = known = CallCache.open(place)
+        return known
+
+
+@atexit.register
+def _close_caches() -> None:
+    for each in _open.values():
+        each.close()
+
+
+class Cached:
+    """An engine that asks `engine` only what `cache` does not know.
+
+    What comes from the cache has the usage `Usage(reused=1)`: nothing was spent. Calls that capture the
+    model's state or trace it, and those with arguments of an engine's own, are not kept; errors never are.
+    Raises `CapabilityError` for an engine that does not promise the same answer to the same call
+    (`repeatable`), unless told to `force` it.
+    """
+
+    def __init__(self, engine: Engine, cache: CallCache, *, force: bool = False) -> None:
+        if not force:
+            require(engine.info, NEEDS, "a cache of calls")
+        self._engine = engine
+        self.cache = cache
+
+    @property
+    def info(self) -> EngineInfo:
+        """The wrapped engine's."""
+        return self._engine.info
+
+    @property
+    def loading(self) -> bool:
+        """Whether the wrapped engine is loading its weights right now."""
+        return bool(getattr(self._engine, "loading", False))
+
+    def beside(self, other: Engine) -> Engine:
+        """`other` with the same cache, where it promises the same answer to the same call too."""
+        return Cached(other, self.cache) if other.info.can >= NEEDS else other
+
+    async def count(self, prompt: Prompt) -> int:
+        """As the wrapped engine; nothing is kept."""
+        return await self._engine.count(prompt)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        constraint: Constraint | None = None,
+        *,
+        sampling: Sampling = GREEDY,
+        **own: Any,
+    ) -> Generation:
+        """As the wrapped engine; the value is made anew by the constraint that is given now."""
+        if sampling.trace or own:
+            return await self._engine.generate(prompt, constraint, sampling=sampling, **own)
+        under = None if constraint is None else (constraint.digest, constraint.kind, constraint.grammar)
+        return await self._answer(
+            call_key(self.info, "generate", prompt, [under, [getattr(sampling, name) for name in SAMPLING]]),
+            lambda body: _generation(body, constraint),
+            lambda: self._engine.generate(prompt, constraint, sampling=sampling),
+            _generation_body,
+        )
+
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None, **own: Any
+    ) -> Choice:
+        """As the wrapped engine."""
+        if capture is not None or own:
+            return await self._engine.choose(prompt, options, **_wish(capture), **own)
+        offered = [[option.label, list(option.surfaces)] for option in options]
+        return await self._answer(
+            call_key(self.info, "choose", prompt, offered),
+            lambda body: _choice(body, options),
+            lambda: self._engine.choose(prompt, options),
+            _choice_body,
+        )
+
+    async def likelihood(
+        self, prompt: Prompt, text: str, *, capture: Capture | None = None, **own: Any
+    ) -> Likelihood:
+        """As the wrapped engine."""
+        if capture is not None or own:
+            return await self._engine.likelihood(prompt, text, **_wish(capture), **own)
+        return await self._answer(
+            call_key(self.info, "likelihood", prompt, text),
+            lambda body: _likelihood(body, text),
+            lambda: self._engine.likelihood(prompt, text),
+            _likelihood_body,
+        )
+
+    async def _answer(
+        self,
+        key: bytes,
+        read: Callable[[Any], Answer],
+        ask: Callable[[], Awaitable[Answer]],
+        body: Callable[[Answer], Any],
+    ) -> Answer:
+        if (found := self.cache.get(key)) is not None:
+            try:
+                answer = read(json.loads(found.decode("utf-8", "surrogatepass")))
+            except Exception as error:  # whatever cannot be read back is asked anew
+                self.cache.unread(key, error)
+            else:
+                return answer
+        answer = await ask()
+        self._keep(key, answer, body)
+        return answer
+
+    def _keep(self, key: bytes, answer: Answer, body: Callable[[Answer], Any]) -> None:
+        """Keep an answer, if it is one that can be read back; nothing that goes wrong here is the call's."""
+        try:
+            plain = body(answer)
+            text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+        except Exception as error:
+            self.cache.refused(error)
+            return
+        if plain is not None:
+            self.cache.put(key, text.encode("utf-8", "surrogatepass"), self.info.model)
+
+
+def call_key(info: EngineInfo, verb: str, prompt: Prompt, rest: Any) -> bytes:
+    """What a call is, as 32 bytes: a sha256 of one JSON document that says it without ambiguity.
+
+    Every part of the prompt stands by itself and says whether it is template or data, so that moving a
+    boundary, or text from one to the other, is another call.
+    """
+    asked = [
+        [
+            message.role,
+            [
+                ["data", part.name, part.text] if isinstance(part, Data) else [part.text]
+                for part in message.parts
+            ],
+        ]
+        for message in prompt.messages
+    ]
+    whole = [FORMAT, __version__, info.name, info.model, info.fingerprint, verb, asked, rest]
+    # Not in ASCII: two lone surrogates and the character that they would make together are different texts.
+    text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+# --- answers as plain values, and back -----------------------------------------------------------
+# Floats go through `repr`, which gives the same bits back. None is an answer that is not kept.
+
+
+def _generation_body(answer: Generation) -> Any:
+    if answer.trace:
+        return None
+    tokens = [int(token) for token in answer.tokens]
+    return {"text": answer.text, "finish": answer.finish, "steered": bool(answer.steered), "tokens": tokens}
+
+
+def _generation(body: Any, constraint: Constraint | None) -> Generation:
+    text, finish = body["text"], body["finish"]
+    if not isinstance(text, str) or finish not in ("stop", "length"):
+        raise ValueError("no generation")
+    value = text if constraint is None else constraint.parse(text)
+    return Generation(text, value, finish, bool(body["steered"]), tuple(body["tokens"]), REUSED)
+
+
+def _choice_body(answer: Choice) -> Any:
+    if answer.captured is not None:
+        return None
+    given = answer.probabilities
+    shares = None if given is None else [[label, float(share)] for label, share in given.items()]
+    mass = None if answer.mass is None else float(answer.mass)
+    return {"best": answer.best, "shares": shares, "mass": mass, "method": answer.method}
+
+
+def _choice(body: Any, options: Sequence[Option]) -> Choice:
+    best, given, mass, method = body["best"], body["shares"], body["mass"], body["method"]
+    labels = [option.label for option in options]
+    if best not in labels or method not in ("exact", "top_k", "sampled", "label_only"):
+        raise ValueError("no choice among these options")
+    shares = None if given is None else {str(label): float(share) for label, share in given}
+    if shares is not None and not shares.keys() <= set(labels):
+        raise ValueError("probabilities of other labels")
+    return Choice(best, shares, None if mass is None else float(mass), method, REUSED)
+
+
+def _likelihood_body(answer: Likelihood) -> Any:
+    import numpy as np
+
+    if answer.captured is not None:
+        return None
+    return {
+        "tokens": [int(token) for token in answer.tokens],
+        "logprobs": np.asarray(answer.logprobs, np.float64).tolist(),
+        "offsets": [[int(start), int(end)] for start, end in answer.offsets],
+    }
+
+
+def _likelihood(body: Any, text: str) -> Likelihood:
+    import numpy as np
+
+    tokens, offsets = tuple(body["tokens"]), tuple((start, end) for start, end in body["offsets"])
+    logprobs = np.array(body["logprobs"], np.float64)
+    if logprobs.shape != (len(tokens),):
+        raise ValueError("a log-probability for every token is needed")
+    return Likelihood(text, tokens, logprobs, offsets, REUSED)
+
+
+def _wish(capture: Capture | None) -> dict[str, Capture]:
+    """Named only where it is wanted, so that an engine that cannot capture need not know the word."""
+    return {} if capture is None else {"capture": capture}

@@ -1,0 +1,350 @@
+"""The file of answers that `Cached` reads and writes: SQLite, shared by threads, programs and runs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from magistrate import logs
+from magistrate.engines.call_tables import (
+    PASSING,
+    connect,
+    delete,
+    facts_of,
+    give_back,
+    oldest,
+    transaction,
+    used_bytes,
+)
+from magistrate.errors import SpecError, StoreError
+from magistrate.home import default_cache
+
+MOST_BYTES: Final = 2 << 30
+OVERHEAD: Final = 200  # bytes that an entry takes beside its value and its model's name
+COARSE: Final = 3600  # seconds by which the time of last use may be wrong: hits need not write
+TOUCHES: Final = 512  # hits whose times of use are written together
+PAUSE: Final = 1.0  # seconds without writing after another program kept the file locked
+_GET = "SELECT value, seal, used FROM calls WHERE key = ?"
+_PUT = "INSERT OR REPLACE INTO calls (key, model, made, used, size, seal, value) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_TOUCH = "UPDATE calls SET used = ? WHERE key = ? AND used < ?"
+_UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_PERM")  # reading may go on
+DAMAGE = (sqlite3.Error, TypeError, ValueError, OverflowError)  # also rows that hold what nobody wrote
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+_ADVICE = "; remove it, the usual one with: magistrate cache prune --all"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many entries there are, and about how many bytes they take."""
+
+    entries: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStats:
+    """What is in the file, and what this `CallCache` has seen of it.
+
+    `oldest` and `newest` are the times (UTC) of the entries' last use, right to an hour; `file_bytes` is the
+    room on disk. `hits`, `misses`, `kept`, `not_kept` and `unreadable` count calls since it was opened,
+    `troubles` how often the file failed; `trouble` says why it is not used any more, None where it is.
+    """
+
+    path: Path
+    entries: int = 0
+    bytes: int = 0
+    file_bytes: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    models: Mapping[str, Kept]
+    hits: int
+    misses: int
+    kept: int
+    not_kept: int
+    unreadable: int
+    troubles: int
+    trouble: str | None
+
+
+class CallCache:
+    """Bytes by key in an SQLite file. Reading and writing never fail: what does not work is not there.
+
+    The first trouble is a warning in the log (`cache.trouble`), all are counted in `stats()`.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Nothing is opened; use `CallCache.open`."""
+        self.path = path
+        self.trouble: str | None = None
+        self.damaged = False
+        self._clock = clock
+        self._log = logs.get("cache")
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._writing = True
+        self._paused_at = float("-inf")
+        self._touched: dict[bytes, int] = {}
+        self._hits = self._misses = self._kept = self._not_kept = self._unreadable = self._troubles = 0
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> CallCache:
+        """The cache in a file (default: `cache.db` in Magistrate's folder), made where there is none.
+
+        Where it holds more than `most_bytes`, what was not used for longest is removed. `clock` gives
+        seconds since 1970. Never fails: a file that cannot be used is a cache that knows nothing and keeps
+        nothing, and `trouble` says why.
+        """
+        cache = cls(Path(path) if path is not None else default_cache(), clock)
+        try:
+            cache._connection = connect(cache.path)
+            if used_bytes(cache._connection) > most_bytes:
+                done = cache._remove(max_bytes=most_bytes * 9 // 10)
+                cache._log.info("cache.pruned", path=cache.path, entries=done.entries, bytes=done.bytes)
+        except (*DAMAGE, OSError, StoreError) as error:
+            cache._fail(error, final=True)
+        else:
+            cache._log.debug("cache.opened", path=cache.path)
+        return cache
+
+    def __enter__(self) -> CallCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the file is open; not after trouble that does not pass, nor once it was closed."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Write the times of use and let go of the file; afterwards nothing is found or kept."""
+        with self._lock:
+            self._write_touches()
+            self._disconnect()
+
+    @staticmethod
+    def discard(path: Path) -> int:
+        """Remove the file, whatever is in it; answers how many bytes it had. Raises `StoreError`."""
+        freed = 0
+        for each in files(path):
+            try:
+                size = each.stat().st_size
+                each.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StoreError(f"cache {each}: it cannot be removed ({error.strerror})") from error
+            freed += size
+        return freed
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, None where there is none that can be trusted."""
+        with self._lock:
+            row = None
+            if self._connection is not None:
+                try:
+                    row = self._connection.execute(_GET, (key,)).fetchone()
+                except DAMAGE as error:
+                    self._fail(error)
+            if row is None:
+                self._misses += 1
+                return None
+            value, seal, used = row
+            if not isinstance(value, bytes) or seal != _seal(key, value):
+                self._misses += 1
+                self._unreadable += 1
+                self._log.warning("cache.unreadable", path=self.path, reason="a value is not what was kept")
+                return None
+            self._hits += 1
+            now = int(self._clock())
+            if not isinstance(used, int) or now - used >= COARSE:
+                self._touched[key] = now
+                if len(self._touched) >= TOUCHES:
+                    self._write_touches()
+            return value
+
+    def put(self, key: bytes, value: bytes, model: str) -> None:
+        """Keep `value` for every later `get`, also of other programs; nothing where that does not work."""
+        with self._lock:
+            now = self._clock()
+            if self._connection is None or not self._writing or 0 <= now - self._paused_at < PAUSE:
+                self._not_kept += 1
+                return
+            size = len(value) + 2 * len(model) + OVERHEAD
+            row = (key, model, int(now), int(now), size, _seal(key, value), value)
+            try:
+                self._connection.execute(_PUT, row)
+                self._kept += 1
+            except DAMAGE as error:
+                self._not_kept += 1
+                self._fail(error, writing=True)
+
+    def unread(self, key: bytes, error: Exception) -> None:
+        """Take back a hit whose value could not be read; it was a miss."""
+        with self._lock:
+            self._hits -= 1
+            self._misses += 1
+            self._unreadable += 1
+            self._touched.pop(key, None)
+        self._log.info("cache.unreadable", path=self.path, reason=f"{type(error).__name__}: {error}")
+
+    def refused(self, error: Exception) -> None:
+        """Count an answer that has no plain values and so cannot be kept."""
+        with self._lock:
+            self._not_kept += 1
+        self._log.info("cache.refused", reason=f"{type(error).__name__}: {error}")
+
+    def stats(self) -> CacheStats:
+        """Counts of the file and of this process; reads the whole index."""
+        with self._lock:
+            self._write_touches()
+            facts: dict[str, Any] = {}
+            if self._connection is not None:
+                try:
+                    facts = facts_of(self._connection)
+                except DAMAGE as error:
+                    self._fail(error)
+            models = {name: Kept(*counts) for name, counts in facts.pop("models", {}).items()}
+            return CacheStats(
+                path=self.path,
+                models=models,
+                file_bytes=sum(each.stat().st_size for each in files(self.path) if each.exists()),
+                hits=self._hits,
+                misses=self._misses,
+                kept=self._kept,
+                not_kept=self._not_kept,
+                unreadable=self._unreadable,
+                troubles=self._troubles,
+                trouble=self.trouble,
+                **facts,
+            )
+
+    def prune(
+        self,
+        *,
+        older_than: timedelta | None = None,
+        max_bytes: int | None = None,
+        model: str | None = None,
+        everything: bool = False,
+    ) -> Kept:
+        """Remove entries and give their room back to the disk; answers what was removed.
+
+        With `older_than` those not used for so long; with `max_bytes` those not used for longest, until the
+        rest is no larger; with `model` only its entries, all of them if nothing else is given. Raises
+        `SpecError` if nothing is given at all, `StoreError` where the file does not let it.
+        """
+        if not everything and older_than is None and max_bytes is None and model is None:
+            raise SpecError("say what to remove: older_than, max_bytes, model or everything")
+        if (max_bytes or 0) < 0 or (older_than or timedelta()) < timedelta():
+            raise SpecError(f"older_than and max_bytes must not be negative, got {older_than}, {max_bytes}")
+        with self._lock:
+            if self._connection is None:
+                raise StoreError(f"cache {self.path}: {self.trouble or 'it was closed; open it again'}")
+            self._write_touches()
+            try:
+                done = self._remove(None if everything else older_than, max_bytes, model, everything)
+            except DAMAGE as error:
+                self._fail(error)
+                why = self.trouble or "another program keeps it locked; wait for it, then try again"
+                raise StoreError(f"cache {self.path}: {why}") from error
+        self._log.info("cache.pruned", path=self.path, entries=done.entries, bytes=done.bytes)
+        return done
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _remove(
+        self,
+        older_than: timedelta | None = None,
+        max_bytes: int | None = None,
+        model: str | None = None,
+        everything: bool = False,
+    ) -> Kept:
+        assert self._connection is not None
+        connection, entries, freed = self._connection, 0, 0
+        last = (1 << 62) if older_than is None else int(self._clock() - older_than.total_seconds())
+        whole = everything or (max_bytes is None and older_than is None)
+        if whole or older_than is not None:
+            for several in oldest(connection, model, last):
+                entries, freed = entries + len(several), freed + sum(several.values())
+                delete(connection, list(several))
+        if max_bytes is not None and not whole:
+            asked = "SELECT total(size) FROM calls WHERE ? IS NULL OR model = ?"
+            excess = int(connection.execute(asked, (model, model)).fetchone()[0]) - max_bytes
+            for several in oldest(connection, model, 1 << 62) if excess > 0 else ():
+                chosen = []
+                for each, size in several.items():
+                    if excess <= 0:
+                        break
+                    chosen.append(each)
+                    entries, freed, excess = entries + 1, freed + size, excess - size
+                delete(connection, chosen)
+                if excess <= 0:
+                    break
+        give_back(connection)
+        return Kept(entries, freed)
+
+    def _write_touches(self) -> None:
+        """Late and together, and lost if that does not work: they only say what goes first."""
+        touched, self._touched = self._touched, {}
+        if self._connection is None or not self._writing or not touched:
+            return
+        try:
+            with transaction(self._connection):
+                self._connection.executemany(_TOUCH, [(used, key, used) for key, used in touched.items()])
+        except sqlite3.Error as error:
+            self._fail(error, writing=True)
+
+    def _fail(self, error: Exception, *, writing: bool = False, final: bool = False) -> None:
+        """Note a trouble: wait a moment, write no more, or let go of the file."""
+        self._troubles += 1
+        name = getattr(error, "sqlite_errorname", None) or ""
+        reason = f"{error}{f' ({name})' if name else ''}"
+        unexpected = not isinstance(error, sqlite3.Error | OSError | StoreError)
+        if name.startswith(_DAMAGED) or (unexpected and not writing):
+            self.damaged, reason = True, f"the file is damaged: {reason}{_ADVICE}"
+        if name.startswith(PASSING) and not final:
+            effect = "what could not be kept now is asked again later"
+            self._paused_at = self._clock() if writing else self._paused_at
+        elif writing and name.startswith(_UNWRITABLE):
+            effect, self._writing = "nothing more is kept; what is there is still found", False
+        elif writing and unexpected:
+            effect = "this answer is not kept"
+        else:
+            effect = "nothing is found and nothing kept"
+            self.trouble = reason
+            self._disconnect()
+        tell = self._log.warning if self._troubles == 1 else self._log.debug
+        tell("cache.trouble", path=self.path, reason=reason, effect=effect)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error as error:
+                self._log.debug("cache.trouble", path=self.path, reason=str(error), effect="it was closing")
+
+
+def files(path: Path) -> tuple[Path, Path, Path]:
+    """The cache's file, and the two that SQLite keeps beside it while it is used."""
+    return path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")
+
+
+def _seal(key: bytes, value: bytes) -> bytes:
+    """Tells a value from one that the disk or another hand has changed; SQLite checks no contents."""
+    return blake2b(b"%d:%b%b" % (len(key), key, value), digest_size=8).digest()

@@ -1,0 +1,103 @@
+"""What tokens cost, where somebody asks money for them: a dated list, or the price that is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+from typing import Any
+
+from magistrate.errors import SpecError
+from magistrate.types import Usage
+
+MILLION = 1_000_000
+# `-2024-08-06`, `-20250929`, `@20250929` or `-latest`, behind the name of a model that the list has.
+DATED = re.compile(r"(?P<model>.+?)[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest)")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens read (`input`), written (`output`) and read from the provider's cache.
+
+    `cached` is None where that is not cheaper. `as_of` says when it was looked up, such as `2026-03`; None
+    for a price that somebody named. Raises `SpecError` for what is no amount.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    as_of: str | None = None
+
+    def __post_init__(self) -> None:
+        for amount in (self.input, self.output, self.cached):
+            if amount is not None and not (isfinite(amount) and amount >= 0):
+                raise SpecError(f"a price must be finite and not negative, got {amount}")
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """`IN/OUT` or `IN/OUT/CACHED` in US dollars per million tokens.
+
+        >>> Price.parse("0.15/0.60")
+        Price(input=0.15, output=0.6, cached=None, as_of=None)
+        """
+        try:
+            amounts = [float(word) for word in text.split("/")]
+        except ValueError:
+            amounts = []
+        if len(amounts) not in (2, 3):
+            raise SpecError(
+                f"a price is written IN/OUT or IN/OUT/CACHED, in US dollars per million tokens, such as "
+                f"0.15/0.60; got {text!r}"
+            )
+        return cls(amounts[0], amounts[1], amounts[2] if len(amounts) == 3 else None)
+
+    def cost(self, usage: Usage) -> float:
+        """US dollars for what was used. Reused calls cost nothing, as they used nothing."""
+        cached = min(usage.cached, usage.prompt)
+        cheaper = self.input if self.cached is None else self.cached
+        dollars = (usage.prompt - cached) * self.input + cached * cheaper + usage.generated * self.output
+        return dollars / MILLION
+
+    def __str__(self) -> str:
+        words = [f"${self.input:g} in", f"${self.output:g} out"]
+        words += [] if self.cached is None else [f"${self.cached:g} cached"]
+        return f"{', '.join(words)} a million tokens{f' (as of {self.as_of})' if self.as_of else ''}"
+
+
+def price_of(model: str) -> Price | None:
+    """The list price of a model, None for one that is not listed; what runs on this machine has none.
+
+    The name may have its provider before it (`openai:gpt-4o-mini`) and a date behind (`gpt-4o-2024-08-06`).
+    """
+    provider, colon, name = model.strip().partition(":")
+    listed = _listed()
+    if not colon:
+        shelves, name = list(listed.values()), provider
+    elif provider in listed:
+        shelves = [listed[provider]]
+    else:
+        return None
+    dated = DATED.fullmatch(name)
+    for each in (name, dated["model"]) if dated else (name,):
+        for shelf in shelves:
+            if each in shelf:
+                return shelf[each]
+    return None
+
+
+@cache
+def _listed() -> Mapping[str, Mapping[str, Price]]:
+    import tomllib
+    from importlib.resources import files
+
+    text = files("magistrate.engines").joinpath("prices.toml").read_text(encoding="utf-8")
+    found: dict[str, Any] = tomllib.loads(text)
+    return {
+        provider: {
+            name: Price(each["input"], each["output"], each.get("cached"), part["as_of"])
+            for name, each in part["models"].items()
+        }
+        for provider, part in found.items()
+    }

@@ -1,0 +1,80 @@
+"""One output on trial, with no store: a sample in, an outcome out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from magistrate import background, resolve
+from magistrate.datasets.rows import RowError, to_sample
+from magistrate.engines.base import Engine
+from magistrate.errors import DatasetError
+from magistrate.judges.base import Judge
+from magistrate.limits import DEADLINE, Limits
+from magistrate.running import check_stream, judge_one
+from magistrate.types import Outcome, Sample
+
+
+async def ajudge(
+    *,
+    output: str | None = None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    judge: str | Judge = resolve.DEFAULT_JUDGE,
+    model: str | Path | Engine | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    deadline: float = DEADLINE,
+    id: str = "sample",
+) -> Outcome:
+    """Judge one output: `judge(output=…, context=[…], input=…)`.
+
+    With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
+    without `output` it is the assistant's last message. The answer is a `Verdict`, a `Failure` or an
+    `Abstention`. `judge` is a name or an object, `model` a catalogue name, a path or an engine; `deadline` is
+    in seconds. `magistrate.judge` is the same without `await`, also inside a running event loop.
+    """
+    sample = sample_of(output=output, context=context, input=input, messages=messages, id=id)
+    return await ajudge_sample(
+        sample, judge=judge, model=model, device=device, threads=threads, deadline=deadline
+    )
+
+
+judge = background.synchronous(ajudge)
+
+
+async def ajudge_sample(
+    sample: Sample,
+    *,
+    judge: str | Judge = resolve.DEFAULT_JUDGE,
+    model: str | Path | Engine | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    deadline: float = DEADLINE,
+) -> Outcome:
+    """Judge one sample; the options are those of `ajudge`."""
+    asked = resolve.judge(judge)
+    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    check_stream([asked], engine.info)
+    return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)
+
+
+judge_sample = background.synchronous(ajudge_sample)
+
+
+def sample_of(
+    *,
+    output: str | None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    id: str = "sample",
+) -> Sample:
+    """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
+    row = {"output": output, "context": context, "input": input, "messages": list(messages)}
+    try:
+        return to_sample(row, id=id)
+    except RowError as error:
+        raise DatasetError(f"this cannot be judged: {error}") from None

@@ -1,0 +1,167 @@
+"""From the description of a run to who judges what, with which engine, within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate import resolve
+from magistrate.datasets import Dataset, load
+from magistrate.datasets.files import HUB
+from magistrate.engines.base import Engine
+from magistrate.engines.cache import Cached, call_cache
+from magistrate.engines.prices import Price, price_of
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge
+from magistrate.limits import Limits
+from magistrate.running import Task
+from magistrate.specs import (
+    DEFAULT,
+    DataPart,
+    EnginePart,
+    LimitsPart,
+    RunSpec,
+    anchored,
+    engine_of,
+    judges_of,
+)
+from magistrate.store import Store
+from magistrate.store.datasets import open_dataset
+from magistrate.trial import Trial, Watcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What is handed over as an object, in place of what a description says; None is what it says."""
+
+    dataset: Dataset | None = None
+    judges: Sequence[Judge] | None = None
+    model: Engine | None = None
+    task: Task | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Which parts came as objects: no description can bring them back."""
+        return [name for name in ("dataset", "judges", "model", "task") if getattr(self, name) is not None]
+
+
+NOTHING = Given()
+
+
+def described(
+    dataset: Any,
+    judges: str | Judge | Sequence[str | Judge],
+    *,
+    model: str | Path | Engine | None,
+    device: str | None,
+    threads: int | None,
+    task: Task | None,
+    mapping: Mapping[str, str] | None,
+    view: str | None,
+    selection: Mapping[str, Any],
+    limits: Limits,
+    price: str | None,
+    **others: Any,
+) -> tuple[RunSpec, Given]:
+    """What Python was asked for as a description, and what of it only objects can say."""
+    part, rows = DataPart(source="rows", seed=selection["seed"]), None
+    if isinstance(dataset, str | Path):
+        part = DataPart(source=str(dataset), view=view, map=dict(mapping or {}), **selection)
+    else:
+        rows = load(dataset, mapping=mapping, view=view, need_output=task is None, **selection)
+    several = list(judges) if isinstance(judges, Sequence) and not isinstance(judges, str) else [judges]
+    asked = resolve.judges(judges)
+    if not asked:
+        raise SpecError("there is no judge; name one at least")
+    words = [_words(given, judge) for given, judge in zip(several, asked, strict=True)]
+    engine = None if model is None or isinstance(model, str | Path) else model
+    named = EnginePart(
+        model=None if engine is not None or model is None else str(model),
+        device=device,
+        threads=threads,
+        price=price,
+    )
+    spec = RunSpec(
+        dataset=part,
+        judges=[word or resolve.spelled(judge) for word, judge in zip(words, asked, strict=True)],
+        engines={} if named == EnginePart() else {DEFAULT: named},
+        limits=LimitsPart(**asdict(limits)),
+        **others,
+    )
+    return spec, Given(dataset=rows, judges=None if all(words) and asked else asked, model=engine, task=task)
+
+
+def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) -> tuple[Dataset, str | None]:
+    """The samples that a description names and, where they are a stored set, its name and version: `N@2`.
+
+    `store` is where stored sets are looked for, None where there is none.
+    Raises `SpecError` where what is read is not what the description pins.
+    """
+    options: dict[str, Any] = {"mapping": part.map, "limit": part.limit, "sample": part.sample}
+    options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
+    version = None if store is None else store.stored_dataset(part.source)
+    if store is None or version is None:
+        found = load(part.source, view=part.view, **options)
+    elif part.view is not None:
+        raise SpecError(f"{part.source!r} is a stored set, which has no views; got {part.view!r}")
+    else:
+        found = open_dataset(store, version.ref, **options)
+    if part.digest is not None and part.digest != found.digest:
+        raise SpecError(
+            f"{found.name} is not what was judged then: its sha256 is {found.digest[:12]}…, not "
+            f"{part.digest[:12]}…; take the digest out of the description to judge what is there now"
+        )
+    return found, None if version is None else version.ref
+
+
+def trial_of(
+    spec: RunSpec, given: Given, limits: Limits, price: str | None, watcher: Watcher | None
+) -> Trial:
+    """Who judges with what. Raises `SpecError` and `CapabilityError` where that cannot be."""
+    judges = judges_of(spec) if given.judges is None else given.judges
+    engine = given.model or engine_of(spec.engine)
+    paid = price_for(engine, price or spec.engine.price)
+    trial = Trial(
+        judges=judges,
+        engine=remembering(engine) if spec.cache else engine,
+        task=given.task,
+        limits=limits,
+        cost=None if paid is None else paid.cost,
+        seed=spec.dataset.seed,
+        watcher=watcher,
+    )
+    trial.check()
+    return trial
+
+
+def remembering(engine: Engine) -> Engine:
+    """The engine with the cache of calls before it, where it promises the same answer to the same call."""
+    return Cached(engine, call_cache()) if "repeatable" in engine.info.can else engine
+
+
+def price_for(engine: Engine, price: str | None) -> Price | None:
+    """The price that was named, or that is known; None where nobody knows."""
+    return price_of(engine.info.model) if price is None else Price.parse(price)
+
+
+def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
+    """The description with whole paths and the digest of what is read, so that it means this for good."""
+    # The name of what came from a hub holds the commit, as that of a stored set holds its version.
+    named = dataset.name if spec.dataset.source.startswith(HUB) else version
+    spec = anchored(spec, Path.cwd())
+    changes = {"source": named or spec.dataset.source, "digest": dataset.digest}
+    return spec.model_copy(update={"dataset": spec.dataset.model_copy(update=changes)})
+
+
+def _words(given: str | Judge, judge: Judge) -> str | None:
+    """How a judge is written so that the very same one is made of it; None where that cannot be."""
+    if isinstance(given, str):
+        return given
+    words = resolve.spelled(judge)
+    try:
+        made = resolve.judge(words)
+    except SpecError:
+        return None
+    return words if made == judge else None

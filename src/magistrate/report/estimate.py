@@ -1,0 +1,199 @@
+"""What a run will take, before anything is asked: values, their plain form, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from magistrate.report.figures import duration, tally
+from magistrate.report.plain import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeEstimate:
+    """What one judge will take.
+
+    Of `samples`, `abstains` (by reason) will not be asked about, `failing` cannot be planned, `no_output`
+    have no output yet, and `asked` are left. `calls`, `prompt_tokens` and `answer_tokens` are at most, None
+    where the judge does not say what it asks; `elsewhere` of the calls go to an engine of the judge's own.
+    `seconds` is None without an earlier run (`rate_of`), and `cost`, in US dollars and of the run's engine
+    alone, without a price. `counted` says of how many samples the tokens were counted where that is not all;
+    then all figures but `samples` and what lacks a field are scaled up from these, and no longer bounds.
+    """
+
+    judge: str
+    samples: int
+    asked: int
+    abstains: Mapping[str, int] = field(default_factory=dict)
+    failing: int = 0
+    no_output: int = 0
+    calls: int | None = None
+    prompt_tokens: int | None = None
+    answer_tokens: int | None = None
+    elsewhere: int = 0
+    seconds: float | None = None
+    cost: float | None = None
+    counted: int | None = None
+    rate_of: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "samples": self.samples,
+            "asked": self.asked,
+            "abstains": dict(self.abstains),
+            "failing": self.failing,
+            "no_output": self.no_output,
+            "calls": self.calls,
+            "calls_elsewhere": self.elsewhere,
+            "prompt_tokens": self.prompt_tokens,
+            "answer_tokens": self.answer_tokens,
+            "seconds": self.seconds,
+            "seconds_from_run": self.rate_of,
+            "cost": self.cost,
+            "estimated_from": self.counted,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a run will take, judge by judge; `price` says in words what tokens cost, None where unknown."""
+
+    dataset: str
+    model: str
+    samples: int
+    judges: tuple[JudgeEstimate, ...]
+    price: str | None = None
+
+    @property
+    def estimated_from(self) -> int | None:
+        """How many samples the tokens were counted of; None where it was all of them."""
+        return min((each.counted for each in self.judges if each.counted is not None), default=None)
+
+    @property
+    def calls(self) -> int | None:
+        """Calls of all judges, None where one of them is unknown; so too the figures below."""
+        return _sum([each.calls for each in self.judges])
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Tokens asked, as they are asked: what prompts have in common counts every time."""
+        return _sum([each.prompt_tokens for each in self.judges])
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """Tokens written, at most."""
+        return _sum([each.answer_tokens for each in self.judges])
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds, at the speed of earlier runs."""
+        return _sum([each.seconds for each in self.judges])
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars, at most."""
+        return _sum([each.cost for each in self.judges])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; None is unknown."""
+        return {
+            "dataset": self.dataset,
+            "model": self.model,
+            "samples": self.samples,
+            "calls": self.calls,
+            "prompt_tokens": self.prompt_tokens,
+            "answer_tokens": self.answer_tokens,
+            "seconds": self.seconds,
+            "cost": self.cost,
+            "price": self.price,
+            "estimated_from": self.estimated_from,
+            "judges": {each.judge: each.to_dict() for each in self.judges},
+        }
+
+
+def render(estimate: Estimate, console: Console) -> None:
+    """Print a row a judge, and what the figures mean."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    head = f"{plain(estimate.dataset)}  ·  {estimate.samples:,} samples  ·  {plain(estimate.model)}"
+    console.print(Text(head, style="bold"))
+    console.print()
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column("judge", overflow="fold")
+    priced = estimate.price is not None
+    for name in ("asked", "calls", "tokens read", "written", "time", *(["cost"] if priced else [])):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in estimate.judges:
+        table.add_row(Text(plain(each.judge)), *_cells(each, f"{each.asked:,}", priced))
+    if len(estimate.judges) > 1:
+        table.add_section()
+        table.add_row("together", *_cells(estimate, "", priced))
+    console.print(table)
+    for note in notes(estimate):
+        console.print(Text(plain(note)))
+
+
+def notes(estimate: Estimate) -> Iterator[str]:
+    """What a reader of the figures has to know, a line each."""
+    for each in estimate.judges:
+        if each.abstains:
+            yield f"{each.judge} will not be asked about: {tally(each.abstains)}."
+        if each.failing:
+            yield f"{each.judge} cannot say what it would ask about {each.failing:,} samples."
+        if each.no_output:
+            yield f"{each.no_output:,} samples have no output yet; judging them is not in these figures."
+        if each.calls is None:
+            yield f"{each.judge} does not say what it asks; its calls, tokens and cost are unknown, not none."
+        elif each.elsewhere:
+            yield f"{each.elsewhere:,} calls of {each.judge} go to its own engine; their cost is not in."
+    if estimate.estimated_from is not None:
+        yield (
+            f"Scaled up from {estimate.estimated_from:,} samples, evenly spaced: expect these figures, "
+            "do not rely on them as bounds."
+        )
+    else:
+        yield "Calls and tokens are the most that there can be; nothing was asked."
+    yield "Tokens read are those of the prompts as asked; beginnings that they share are computed once."
+    if any(each.seconds is not None for each in estimate.judges):
+        runs = dict.fromkeys(each.rate_of for each in estimate.judges if each.rate_of)
+        yield f"Time: at the speed of {', '.join(runs) or 'earlier runs'}."
+    if any(each.seconds is None for each in estimate.judges):
+        yield "Time is unknown where no finished run has had the same judge and model."
+    if estimate.price is not None:
+        yield f"Price: {estimate.price}."
+
+
+def _cells(each: JudgeEstimate | Estimate, asked: str, priced: bool) -> list[str]:
+    counts: list[int | None] = [each.calls, each.prompt_tokens, each.answer_tokens]
+    cells = [asked, *(_known(count, "{:,}".format) for count in counts), _known(each.seconds, duration)]
+    return [*cells, _known(each.cost, dollars)] if priced else cells
+
+
+def dollars(amount: float) -> str:
+    """US dollars, with as many decimals as say something.
+
+    >>> dollars(12.3456), dollars(0.0123), dollars(0)
+    ('$12.35', '$0.0123', '$0.00')
+    """
+    return f"${amount:,.2f}" if amount == 0 or amount >= 1 else f"${amount:.4f}"
+
+
+def _known(value: Any, shown: Callable[[Any], str]) -> str:
+    return "unknown" if value is None else shown(value)
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sum(values: list[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

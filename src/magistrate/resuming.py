@@ -1,0 +1,192 @@
+"""From what a store says of a run back to the run itself, and what has changed under it since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from magistrate.datasets import Dataset, Problem
+from magistrate.errors import SpecError
+from magistrate.limits import Limits
+from magistrate.preparing import Given, open_data, trial_of
+from magistrate.specs import RunSpec, stored_spec
+from magistrate.store import RunRecord, Store
+from magistrate.trial import Samples, Trial, Watcher
+from magistrate.types import Recipe, Sample
+
+DIFFERENCES_TOLD = 3
+SPEC = "spec"  # the setting that holds the description of a run
+OBJECTS = "objects"  # what of the run came as objects, which no description can bring back
+STORED = "samples_stored"  # whether all samples were stored before the first was judged
+
+
+def objects_of(record: RunRecord) -> Sequence[str]:
+    """What of a run came as Python objects, and so cannot be had from its description."""
+    return tuple(record.settings.get(OBJECTS, ()))
+
+
+def spec_of(record: RunRecord) -> RunSpec:
+    """The description of a run, to run it again. Raises `SpecError` where there is no whole one."""
+    if missing := objects_of(record):
+        raise SpecError(
+            f"run {record.id} was made in Python, and its {' and '.join(missing)} cannot be written down"
+        )
+    return description(record)
+
+
+def description(record: RunRecord) -> RunSpec:
+    """What is written down of a run; what it was given as objects has stand-ins there."""
+    if SPEC not in record.settings:
+        raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
+    return stored_spec(record.settings[SPEC])
+
+
+def restored(
+    record: RunRecord, given: Given, limits: Limits | None, price: str | None, watcher: Watcher | None
+) -> Trial:
+    """Who judged a run, with what and within which limits; `limits` and `price` replace those it had.
+
+    Raises `SpecError` where that is not known and not given, and where anything that its figures depend on
+    is not as it was, with the difference.
+    """
+    spec = description(record)
+    for name in ("judges", "model", "task"):
+        if name in objects_of(record) and getattr(given, name) is None:
+            raise SpecError(
+                f"the {name} of run {record.id} came from Python and cannot be written down; "
+                f"hand it over again: magistrate.resume({record.id!r}, {name}=…), or retry likewise"
+            )
+    trial = trial_of(spec, given, limits or spec.limits.limits(), price, watcher)
+    if found := list(recipe_differences(record.recipes, trial.recipes)):
+        raise changed(record, found)
+    return trial
+
+
+def to_resume(store: Store, record: RunRecord, trial: Trial, given: Given) -> Samples:
+    """What of a run is still to be judged. Raises `SpecError` where its samples are not as they were."""
+    done = store.judged(record.id)
+    kept = {sample.id: sample for sample in store.samples(record.id)}
+    if record.settings.get(STORED):
+        dataset: Iterable[Sample] = kept.values()
+        size: int | None = len(kept)
+        problems: Callable[[], Sequence[Problem]] = tuple
+    else:
+        if given.dataset is None and "dataset" in objects_of(record):
+            raise SpecError(
+                f"the samples of run {record.id} came from Python; hand them over again: "
+                f"magistrate.resume({record.id!r}, dataset=…)"
+            )
+        # What reads otherwise now is compared below, sample by sample, so that its digest is not held yet.
+        part = description(record).dataset.model_copy(update={"digest": None})
+        opened = given.dataset or open_data(store, part, need_output=trial.task is None)[0]
+        if opened.digest != record.dataset_digest:
+            raise changed(record, list(data_differences(kept, opened, record, trial.task is not None)))
+        dataset, size, problems = opened, opened.size, lambda: opened.problems
+
+    def coming() -> Iterator[Sample]:
+        for sample in dataset:
+            yield kept.get(sample.id, sample)  # as a task left it, where it was there
+
+    return Samples(
+        coming=coming(),
+        total=None if size is None else size * len(trial.judges),
+        before=len(done),
+        stored=kept.keys(),
+        done=done,
+        problems=problems,
+    )
+
+
+def to_retry(store: Store, record: RunRecord) -> Samples:
+    """The failures of a run, and nothing else of it."""
+    failed = store.failed(record.id)
+    ids = {sample_id for sample_id, _ in failed}
+    samples = [sample for sample in store.samples(record.id) if sample.id in ids]
+    return Samples(
+        coming=samples,
+        total=len(failed),
+        stored=[sample.id for sample in samples],
+        done=store.judged(record.id) - failed,
+        again=True,
+    )
+
+
+def twin(store: Store, dataset: Dataset, trial: Trial) -> RunRecord | None:
+    """The newest unfinished run that nobody is at and that would judge the very same."""
+    if trial.task is not None:
+        return None
+    for record in store.unfinished(dataset.digest):
+        same = SPEC in record.settings and not list(recipe_differences(record.recipes, trial.recipes))
+        if same and not objects_of(record) and not store.held(record.id):
+            return record
+    return None
+
+
+# --- what has changed ---------------------------------------------------------------------------
+
+
+def changed(record: RunRecord, differences: Sequence[str]) -> SpecError:
+    """What to say where going on would put two different things into one run."""
+    return SpecError(
+        f"run {record.id} cannot go on, because what it is made of has changed: {'; '.join(differences)}. "
+        "Begin a new run: what has not changed comes out of the cache"
+    )
+
+
+def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) -> Iterator[str]:
+    """In words, what pins the figures of judges and is not what it was."""
+    if gone := [name for name in then if name not in now]:
+        yield f"judge {', '.join(gone)} is missing"
+    if new := [name for name in now if name not in then]:
+        yield f"judge {', '.join(new)} is new"
+    seen = set()
+    for name in then.keys() & now.keys():
+        for field in fields(Recipe):
+            was, is_now = getattr(then[name], field.name), getattr(now[name], field.name)
+            if was == is_now or field.name == "n":
+                continue
+            # The model and the package are the same for all judges: once is enough.
+            what = (
+                field.name if field.name in ("model", "fingerprint", "package") else f"{name}'s {field.name}"
+            )
+            if what not in seen:
+                seen.add(what)
+                yield f"{what} was {_short(was)}, is {_short(is_now)}"
+
+
+def data_differences(
+    kept: Mapping[str, Sample], now: Dataset, record: RunRecord, with_task: bool
+) -> Iterator[str]:
+    """In words, how the samples that a run has differ from those that are there now."""
+    yield f"the data set {now.name} was {_short(record.dataset_digest)}, is {_short(now.digest)}"
+    there = {sample.id: sample for sample in now}
+    gone = [sample_id for sample_id in kept if sample_id not in there]
+    if gone:
+        yield f"{len(gone)} of its {len(kept)} samples are gone ({_listed(gone)})"
+    made = ("output", "context", "label", "spans") if with_task else ()
+    differing = {
+        sample_id: names
+        for sample_id, sample in kept.items()
+        if sample_id in there and (names := _fields_changed(sample, there[sample_id], made))
+    }
+    if differing:
+        told = [f"{sample_id!r} in {', '.join(names)}" for sample_id, names in differing.items()]
+        yield f"{len(differing)} of its {len(kept)} samples differ ({_listed(told, quoted=False)})"
+    if not gone and not differing:
+        yield f"its {len(kept)} samples are the same, what comes after them or how they are chosen is not"
+
+
+def _fields_changed(then: Sample, now: Sample, made: Sequence[str]) -> list[str]:
+    names = [field.name for field in fields(Sample) if field.name not in made]
+    return [name for name in names if getattr(then, name) != getattr(now, name)]
+
+
+def _listed(words: Sequence[str], *, quoted: bool = True) -> str:
+    shown = [repr(word) if quoted else word for word in words[:DIFFERENCES_TOLD]]
+    return ", ".join(shown) + (", …" if len(words) > DIFFERENCES_TOLD else "")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{text[:12]}…" if len(text) == 64 and text.isalnum() else repr(value)

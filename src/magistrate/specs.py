@@ -1,0 +1,276 @@
+"""A run in a file: which samples, which judges, on what, within which limits.
+
+The same shape is stored with every run, resolved, so that the run can be resumed and replayed. Paths in a
+run file are relative to the folder that it lies in; a resolved one holds whole paths.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from magistrate import resolve
+from magistrate.datasets.fields import check_mapping
+from magistrate.datasets.files import looks_like_path
+from magistrate.datasets.named import catalogue
+from magistrate.datasets.selection import Selection
+from magistrate.documents import Document, Key, read_document
+from magistrate.engines.prices import Price
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge
+from magistrate.limits import CONCURRENCY, DEADLINE, GIVE_UP_AFTER, Limits
+from magistrate.report.gates import Gate
+
+MAX_FAILURES = 0.1
+STDIN = "-"
+DEFAULT = "default"  # the engine that a run's judges ask where they are not told another one
+SCHEMA = Path(__file__).with_name("run.schema.json")
+
+
+def _under(key: str, value: Any) -> Any:
+    """A bare text is short for a part of which only one key is set."""
+    return {key: value} if isinstance(value, str) else value
+
+
+def _one(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _judge(value: Any) -> Any:
+    """`{rubric: {most: 2}}` is another way to write `rubric:most=2`."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        [(name, options)] = value.items()
+        if isinstance(options, Mapping) and all(isinstance(each, Plain) for each in options.values()):
+            return f"{name}:" + ",".join(f"{key}={resolve.spell(each)}" for key, each in options.items())
+    return value
+
+
+Plain = str | int | float | bool
+Words = Annotated[list[str], BeforeValidator(_one, json_schema_input_type=str | list[str])]
+JudgeWords = Annotated[str, BeforeValidator(_judge, json_schema_input_type=str | dict[str, dict[str, Plain]])]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class DataPart(_Part):
+    """What is judged: a named or stored set, or a file; which of it, and which column is which field."""
+
+    source: str = Field(min_length=1, description="A named set, a stored one (NAME or NAME@2) or a file.")
+    view: str | None = Field(default=None, description="A view of a named set.")
+    map: dict[str, str] = Field(default={}, description="Which column is which field, such as context: docs.")
+    limit: int | None = Field(default=None, ge=1, description="The first so many samples only.")
+    sample: int | None = Field(default=None, ge=1, description="So many samples at random.")
+    balance: str | None = Field(
+        default=None, description="As many of each value of this field, such as label."
+    )
+    seed: int = Field(default=0, description="For sample and balance.")
+    digest: str | None = Field(
+        default=None, description="The sha256 that what is read must have, from an earlier run."
+    )
+
+    def selection(self) -> Selection:
+        """Which samples are taken."""
+        return Selection(self.limit, self.sample, self.balance, self.seed)
+
+
+class EnginePart(_Part):
+    """A model, and where it runs."""
+
+    model: str | None = Field(default=None, description="Catalogue name, GGUF file or OpenVINO folder.")
+    device: str | None = Field(default=None, description="OpenVINO device, such as CPU.")
+    threads: int | None = Field(default=None, ge=1, description="Cores to use.")
+    price: str | None = Field(default=None, description="Dollars a million tokens, IN/OUT or IN/OUT/CACHED.")
+
+
+class LimitsPart(_Part):
+    """How much at once, and how much in all."""
+
+    concurrency: int = Field(default=CONCURRENCY, ge=1, description="Samples under way at once.")
+    deadline: float = Field(default=DEADLINE, gt=0, description="Seconds for one verdict.")
+    give_up_after: int = Field(
+        default=GIVE_UP_AFTER, ge=1, description="Engine failures in a row that end the run."
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Begin nothing more once so many are spent."
+    )
+    max_seconds: float | None = Field(default=None, gt=0, description="Stop after so many seconds.")
+    max_cost: float | None = Field(
+        default=None, gt=0, description="Begin nothing more once so many dollars are spent."
+    )
+    max_failures: float = Field(
+        default=MAX_FAILURES, ge=0, le=1, description="Share of failures that is an error."
+    )
+
+    def limits(self) -> Limits:
+        """As the stream takes them."""
+        return Limits(**self.model_dump(exclude={"max_failures"}))
+
+
+class RunSpec(_Part):
+    """All that makes a run."""
+
+    dataset: Annotated[
+        DataPart, BeforeValidator(partial(_under, "source"), json_schema_input_type=str | DataPart)
+    ] = Field(description="What is judged.")
+    judges: Annotated[
+        list[JudgeWords],
+        BeforeValidator(_one, json_schema_input_type=str | list[str | dict[str, dict[str, Plain]]]),
+    ] = Field(default=[resolve.DEFAULT_JUDGE], min_length=1, description="Who judges, such as rubric:most=2.")
+    engines: dict[
+        str,
+        Annotated[
+            EnginePart, BeforeValidator(partial(_under, "model"), json_schema_input_type=str | EnginePart)
+        ],
+    ] = Field(default={}, description=f"Models by name; {DEFAULT!r} is asked where a judge names none.")
+    limits: LimitsPart = Field(default=LimitsPart(), description="How much at once, and how much in all.")
+    gates: Words = Field(default=[], description="Figures to reach, such as f1>=0.7.")
+    name: str | None = Field(default=None, description="A name for the run.")
+    tags: Words = Field(default=[], description="Tags for the run.")
+    cache: bool = Field(default=True, description="Whether answers of earlier, equal calls are used.")
+
+    @property
+    def engine(self) -> EnginePart:
+        """The one that judges ask where they name none."""
+        return self.engines.get(DEFAULT, EnginePart())
+
+    def plain(self) -> dict[str, Any]:
+        """What is not as it would be anyway, as plain values; `RunSpec.model_validate` reads it back."""
+        return {"judges": self.judges, **self.model_dump(exclude_defaults=True)}
+
+    def yaml(self) -> str:
+        """The file that says the same."""
+        from ruamel.yaml import YAML
+
+        yaml: Any = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.sort_base_mapping_type_on_output = False
+        yaml.allow_unicode = True
+        text = io.StringIO()
+        yaml.dump(self.plain(), text)
+        return text.getvalue()
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The run that a file describes, with whole paths.
+
+    Raises `SpecError` with the file, the line, the key and the nearest known word for what cannot be used.
+    """
+    document = read_document(path)
+    spec = document.read_as(RunSpec)
+    folder = path.absolute().parent
+    _check(document, spec, folder)
+    return anchored(spec, folder)
+
+
+def stored_spec(values: Mapping[str, Any]) -> RunSpec:
+    """The run that stored values describe. Raises `SpecError` where they cannot be read here."""
+    try:
+        return RunSpec.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise SpecError(f"the stored description of this run cannot be read: {key}: {first['msg']}") from None
+
+
+def anchored(spec: RunSpec, folder: Path) -> RunSpec:
+    """The same run, whose paths no longer depend on where it is started."""
+    source = spec.dataset.source
+    if _is_path(folder, source):
+        source = _within(folder, source)
+    engines = {
+        name: part.model_copy(update={"model": _model(folder, part.model)})
+        for name, part in spec.engines.items()
+    }
+    return spec.model_copy(
+        update={
+            "dataset": spec.dataset.model_copy(update={"source": source}),
+            "judges": [_judge_path(folder, judge) for judge in spec.judges],
+            "engines": engines,
+        }
+    )
+
+
+def judges_of(spec: RunSpec, folder: Path | None = None) -> list[Judge]:
+    """The judges that are asked, with the engines that they name."""
+    return [judge_of(spec, words, folder) for words in spec.judges]
+
+
+def judge_of(spec: RunSpec, words: str, folder: Path | None = None) -> Judge:
+    """One of them; `folder` is where the path of a judge's file begins."""
+    others = {name: part for name, part in spec.engines.items() if name != DEFAULT}
+    return resolve.judge(
+        words if folder is None else _judge_path(folder, words),
+        {name: partial(engine_of, part) for name, part in others.items()},
+    )
+
+
+def engine_of(part: EnginePart) -> Any:
+    """The engine that a part describes."""
+    return resolve.engine(part.model, device=part.device, threads=part.threads)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a run file, for editors."""
+    found = RunSpec.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A Magistrate run"}
+
+
+# --- what only the whole file can tell ----------------------------------------------------------
+
+
+def _check(document: Document, spec: RunSpec, folder: Path) -> None:
+    """Refuse what has the right shape and means nothing, at its line."""
+    asked = []
+    for number, words in enumerate(spec.judges):
+        asked.append(_at(document, ("judges", number), judge_of, spec, words, folder))
+    names = [judge.info.name for judge in asked]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise document.error(("judges", number), f"{name!r} is asked twice")
+    for number, gate in enumerate(spec.gates):
+        _at(document, ("gates", number), Gate.parse, gate, names)
+    _at(document, ("dataset", "map"), check_mapping, spec.dataset.map)
+    _at(document, ("dataset",), spec.dataset.selection)
+    for name, part in spec.engines.items():
+        if part.price is not None:
+            _at(document, ("engines", name, "price"), Price.parse, part.price)
+
+
+def _at(document: Document, key: Key, check: Any, *values: Any) -> Any:
+    try:
+        return check(*values)
+    except SpecError as error:
+        raise document.error((*key, *error.key), str(error)) from None
+
+
+def _is_path(folder: Path, source: str) -> bool:
+    if source == STDIN or "://" in source or source.partition(":")[0] in catalogue():
+        return False
+    return looks_like_path(source) or (folder / source).is_file()
+
+
+def _within(folder: Path, path: str) -> str:
+    """A path as seen from a folder; what begins with ~ or / is whole already."""
+    return str(folder / Path(path).expanduser())
+
+
+def _judge_path(folder: Path, words: str) -> str:
+    found = resolve.FILE.fullmatch(words)
+    if words.partition(":")[0].partition("@")[0] in resolve.judge_entries() or found is None:
+        return words
+    return f"{_within(folder, found['path'])}{words[found.end('path') :]}"
+
+
+def _model(folder: Path, model: str | None) -> str | None:
+    """A model's path, whole; a catalogue name is none."""
+    if model is None:
+        return None
+    path = Path(_within(folder, model.removesuffix(":f16")))
+    return _within(folder, model) if path.exists() else model

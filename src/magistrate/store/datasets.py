@@ -1,0 +1,347 @@
+"""Data sets that are stored: contents once by their hash, under names with versions.
+
+The digest of a content is the sha256 over its samples' ids and content keys, in order. A version is
+written last, when its content is whole: what an interrupted addition leaves has no name, is completed
+when the same content is added again, and goes when any data set is deleted.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Connection, and_, delete, exists, func, insert, select
+
+import magistrate.store.queries as queries
+from magistrate.datasets import Dataset, Selection
+from magistrate.datasets.fields import check_mapping, plain
+from magistrate.datasets.files import HUB, named_like_file
+from magistrate.datasets.named import catalogue
+from magistrate.datasets.source import Problem, Row
+from magistrate.errors import DatasetError, SpecError, StoreError
+from magistrate.store.codec import sample_from, sample_key
+from magistrate.store.dialects import insert_missing, stop_writers
+from magistrate.store.difference import Difference, difference
+from magistrate.store.lookup import near, record_of, shown
+from magistrate.store.records import RunRecord
+from magistrate.store.spool import Spool
+from magistrate.store.tables import (
+    dataset_contents,
+    dataset_samples,
+    dataset_versions,
+    run_samples,
+    runs,
+    samples,
+)
+from magistrate.store.transactions import Transactions
+from magistrate.types import Sample
+
+LONGEST_NAME = 100
+_FORBIDDEN = "/\\@:"
+_FILLED_ANEW = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetVersion:
+    """One version of a stored data set; versions count from 1, times are in UTC.
+
+    `source` is what the samples came from, in words. `new` where the call that answers this made it.
+    """
+
+    name: str
+    version: int
+    digest: str
+    n_samples: int
+    created_at: datetime
+    source: str
+    new: bool = field(default=False, compare=False)
+
+    @property
+    def ref(self) -> str:
+        """`NAME@VERSION`, which means this version for ever."""
+        return f"{self.name}@{self.version}"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def checked_name(name: str) -> str:
+    """A name that a data set may have, in Unicode's composed form; `SpecError` for another."""
+    name = unicodedata.normalize("NFC", name)
+    if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+        why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
+    elif any(sign in name for sign in _FORBIDDEN) or name.startswith("-"):
+        why = f"names hold none of {' '.join(_FORBIDDEN)} and do not begin with -"
+    elif name.casefold() in catalogue():
+        why = "it is the name of a public set"
+    elif named_like_file(name):
+        why = "it looks like a file"
+    else:
+        return name
+    raise SpecError(f"a data set cannot be named {shown(name)}: {why}")
+
+
+def parse_ref(ref: str) -> tuple[str, int | None]:
+    """The name and the version of `NAME` or `NAME@2`; `SpecError` where that is no number."""
+    name, at, number = ref.partition("@")
+    if at and not (number.isascii() and number.isdigit() and len(number) < 10):
+        raise SpecError(f"a version is a number from 1 on, such as {shown(name)}@2; got {shown(ref)}")
+    return unicodedata.normalize("NFC", name), int(number) if at else None
+
+
+# --- questions and changes, each within the caller's transaction ------------------------------------
+
+
+def versions_where(connection: Connection, *, name: str | None = None) -> list[DatasetVersion]:
+    """Which versions are there, of this name or of all, by name and number?"""
+    asked = select(dataset_versions, dataset_contents.c.n_samples).join(dataset_contents)
+    if name is not None:
+        asked = asked.where(dataset_versions.c.name == name)
+    asked = asked.order_by(dataset_versions.c.name, dataset_versions.c.version)
+    return [
+        DatasetVersion(row.name, row.version, row.digest, row.n_samples, row.created_at, row.source)
+        for row in connection.execute(asked)
+    ]
+
+
+def require_version(connection: Connection, ref: str) -> DatasetVersion:
+    """The version that `NAME@2` means, the newest for `NAME`; `SpecError` lists near ones."""
+    return _require(connection, ref)[-1]
+
+
+def _require(connection: Connection, ref: str) -> list[DatasetVersion]:
+    """All versions that are meant: one for `NAME@2`, every one for `NAME`."""
+    name, number = parse_ref(ref)
+    found = versions_where(connection, name=name)
+    if not found:
+        known = list(dict.fromkeys(each.name for each in versions_where(connection)))
+        raise SpecError(f"unknown data set {shown(name)}; {near(name, known)}; see 'magistrate datasets'")
+    chosen = [each for each in found if number in (None, each.version)]
+    if not chosen:
+        known = [str(each.version) for each in found]
+        raise SpecError(f"data set {shown(name)} has no version {number}; it has {', '.join(known)}")
+    return chosen
+
+
+def samples_in(connection: Connection, digest: str) -> Iterator[Sample]:
+    """What does this content hold, in order? `SpecError` where no version has it."""
+    if not connection.scalar(select(exists().where(dataset_versions.c.digest == digest))):
+        raise SpecError(f"no data set has the content {shown(digest)}; see 'magistrate datasets'")
+    asked = select(dataset_samples.c.sample_id, samples.c.body).join_from(dataset_samples, samples)
+    asked = asked.where(dataset_samples.c.digest == digest).order_by(dataset_samples.c.position)
+    with connection.execute(asked.execution_options(yield_per=queries.ROWS_AT_ONCE)) as rows:
+        for sample_id, body in rows:
+            yield sample_from(sample_id, body)
+
+
+def run_ids_over(connection: Connection, refs: Sequence[str]) -> list[str]:
+    """Which runs judged one of these versions? Newest first."""
+    asked = select(runs.c.id).where(runs.c.dataset_version.in_(refs)).order_by(runs.c.number.desc())
+    return list(connection.scalars(asked))
+
+
+def keep_content(
+    connection: Connection, digest: str, n_samples: int, first: int, chunk: Sequence[tuple[str, str]]
+) -> None:
+    """A part of a content, as ids with bodies from position `first` on; what is there already stays."""
+    keyed = [(sample_id, sample_key(body), body) for sample_id, body in chunk]
+    queries.keep_samples(connection, {key: body for _, key, body in keyed})
+    content = {"digest": digest, "n_samples": n_samples}
+    connection.execute(insert_missing(connection, dataset_contents), [content])
+    connection.execute(
+        insert_missing(connection, dataset_samples),
+        [
+            {"digest": digest, "position": position, "sample_id": sample_id, "sample_key": key}
+            for position, (sample_id, key, _) in enumerate(keyed, first)
+        ],
+    )
+
+
+def name_content(
+    connection: Connection, name: str, digest: str, n_samples: int, source: str, now: datetime
+) -> DatasetVersion | None:
+    """The version of this name that has this content, made if there is none; None if it is not whole."""
+    # Two programs that add to one name, or one that deletes meanwhile, come one after the other.
+    stop_writers(connection, dataset_versions)
+    earlier = versions_where(connection, name=name)
+    for each in reversed(earlier):
+        if each.digest == digest:
+            return each
+    kept = connection.scalar(
+        select(func.count()).select_from(dataset_samples).where(dataset_samples.c.digest == digest)
+    )
+    if kept != n_samples:
+        return None
+    number = max([each.version for each in earlier] + _numbers_in_runs(connection, name), default=0) + 1
+    row = {"name": name, "version": number, "digest": digest, "created_at": now, "source": source}
+    connection.execute(insert(dataset_versions), [row])
+    return DatasetVersion(name, number, digest, n_samples, now, source, new=True)
+
+
+def _numbers_in_runs(connection: Connection, name: str) -> list[int]:
+    """The versions of a name that runs speak of: a deleted one's number is not given again."""
+    asked = select(runs.c.dataset_version).where(
+        runs.c.dataset_version.startswith(f"{name}@", autoescape=True)
+    )
+    numbers = [(ref or "").removeprefix(f"{name}@") for ref in connection.scalars(asked.distinct())]
+    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
+
+
+def delete_versions(connection: Connection, versions: Sequence[DatasetVersion]) -> None:
+    """These versions are gone, with the contents that have no name now and the samples that nothing uses."""
+    stop_writers(connection, dataset_versions)
+    # A sample that is found unused here must not be used by another program before it is gone.
+    stop_writers(connection, samples)
+    for each in versions:
+        this = and_(dataset_versions.c.name == each.name, dataset_versions.c.version == each.version)
+        connection.execute(delete(dataset_versions).where(this))
+    named = select(dataset_versions.c.digest)
+    going = select(dataset_samples.c.sample_key).where(dataset_samples.c.digest.not_in(named))
+    in_run = exists().where(run_samples.c.sample_key == samples.c.key)
+    in_named = exists().where(
+        dataset_samples.c.sample_key == samples.c.key, dataset_samples.c.digest.in_(named)
+    )
+    connection.execute(delete(samples).where(samples.c.key.in_(going), ~in_run, ~in_named))
+    connection.execute(delete(dataset_contents).where(dataset_contents.c.digest.not_in(named)))
+
+
+# --- what a store can do with data sets -------------------------------------------------------------
+
+
+class DatasetShelf(Transactions):
+    """The stored data sets of a store."""
+
+    def add_dataset(self, name: str, samples: Iterable[Sample], *, source: str) -> DatasetVersion:
+        """Store samples under a name: as its next version, or the one that has this content already.
+
+        Nothing is written before all samples were read. `SpecError` for a name that cannot be, `InputError`
+        where there are no samples, an id is there twice or a value cannot be stored.
+        """
+        name = checked_name(name)
+        with Spool() as spool:
+            for sample in samples:
+                spool.add(sample)
+            if not spool.n:
+                raise DatasetError(f"there are no samples to store as {shown(name)}")
+            digest, now = spool.digest, self._now()
+            for _ in range(_FILLED_ANEW):
+                with self._writing() as connection:
+                    found = name_content(connection, name, digest, spool.n, source, now)
+                if found is not None:
+                    return found
+                for first, chunk in spool.chunks(queries.ROWS_AT_ONCE):
+                    with self._writing() as connection:
+                        keep_content(connection, digest, spool.n, first, chunk)
+        raise StoreError("data sets are deleted all the time while this one is added; try again")
+
+    def dataset_versions(self, name: str | None = None) -> list[DatasetVersion]:
+        """Every version of a data set, or of all; none where the name is not known."""
+        with self._reading() as connection:
+            return versions_where(connection, name=None if name is None else parse_ref(name)[0])
+
+    def find_dataset(self, ref: str) -> DatasetVersion:
+        """The version that `NAME@2` means; `NAME` means the newest. `SpecError` lists near names."""
+        with self._reading() as connection:
+            return require_version(connection, ref)
+
+    def datasets_meant(self, ref: str) -> list[DatasetVersion]:
+        """The version that `NAME@2` means, or every one of `NAME`, the oldest first."""
+        with self._reading() as connection:
+            return _require(connection, ref)
+
+    def stored_dataset(self, words: str) -> DatasetVersion | None:
+        """The version that the words of a command mean, if they mean a stored one.
+
+        None for `-`, a public set, an address, what looks like a file, and a name that is not stored.
+        `SpecError` where only the version is not there.
+        """
+        name = words.partition("@")[0]
+        if name == "-" or words.startswith(HUB) or words.partition(":")[0] in catalogue():
+            return None
+        if named_like_file(words) or not self.dataset_versions(name):
+            return None
+        return self.find_dataset(words)
+
+    def dataset_samples(self, digest: str) -> Iterator[Sample]:
+        """The samples of a content in their order, as a stream over one moment's state."""
+        return self._stream(lambda connection: samples_in(connection, digest))
+
+    def dataset_runs(self, ref: str) -> list[RunRecord]:
+        """The runs that judged a version, newest first; of every version of `NAME`."""
+        with self._reading() as connection:
+            refs = [each.ref for each in _require(connection, ref)]
+            return [record_of(connection, run_id) for run_id in run_ids_over(connection, refs)]
+
+    def diff_datasets(self, a: str, b: str) -> Difference:
+        """What became of the samples of `a` in `b`, by their ids."""
+        before, after = self.find_dataset(a), self.find_dataset(b)
+        return difference(self.dataset_samples(before.digest), self.dataset_samples(after.digest))
+
+    def delete_dataset(self, ref: str, *, force: bool = False) -> list[DatasetVersion]:
+        """Delete a version, or all of a name; the answer is what they were.
+
+        `SpecError` while there are runs that judged one, unless forced; the runs stay as they are.
+        """
+        with self._writing() as connection:
+            found = _require(connection, ref)
+            judged = run_ids_over(connection, [each.ref for each in found])
+            if judged and not force:
+                more = f" and {len(judged) - 1} more" if len(judged) > 1 else ""
+                raise SpecError(
+                    f"{shown(ref)} was judged by run {judged[0]}{more}; delete these runs first, or force it"
+                )
+            delete_versions(connection, found)
+            return found
+
+
+# --- reading one as any other data set --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSource:
+    """The samples of a version as rows. `place` opens the store, and may hold a password."""
+
+    place: str = field(repr=False)
+    version: DatasetVersion
+
+    @property
+    def ref(self) -> str:
+        """`NAME@VERSION`."""
+        return self.version.ref
+
+    def rows(self) -> Iterator[Row | Problem]:
+        from magistrate.datasets.rows import to_row
+        from magistrate.store import Store
+
+        with Store.open(self.place) as store:
+            for sample in store.dataset_samples(self.version.digest):
+                yield Row(f"{self.ref} sample {plain(sample.id)}", None, sample.id, to_row(sample))
+
+    def digest(self) -> str:
+        return self.version.digest
+
+    def count(self) -> int | None:
+        return self.version.n_samples
+
+
+def open_dataset(
+    store: DatasetShelf,
+    ref: str,
+    *,
+    mapping: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    sample: int | None = None,
+    balance: str | None = None,
+    seed: int = 0,
+    need_output: bool = True,
+) -> Dataset:
+    """A stored version as a data set named `NAME@VERSION`; the options are those of `datasets.load`.
+
+    It can be gone through when `store` is closed, too: every pass opens the place anew. `mapping` is over
+    the canonical names, such as `expected=metadata.gold`.
+    """
+    fields, selection = check_mapping(mapping), Selection(limit, sample, balance, seed)
+    source = StoredSource(store.place, store.find_dataset(ref))
+    return Dataset(source.ref, source, fields, selection, need_output)

@@ -1,0 +1,159 @@
+"""A PostgreSQL database as a store: its connections, its locks, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.pool import QueuePool
+
+from magistrate.errors import MissingExtra, StoreError
+
+_KEPT = "what was committed is kept"
+_LOST = f"the connection to the server was lost; when the server is back run again, {_KEPT}"
+_REFUSED = "the server refused the user or the password; check the URL, or PGUSER, PGPASSWORD and ~/.pgpass"
+_ABSENT = "the server has no such database; make it with: createdb NAME"
+_UNREACHED = "the server cannot be reached; check that it runs, and the host and the port"
+# By SQLSTATE, or by its class, which are its first two letters.
+_ADVICE = {
+    "08": _LOST,
+    "28": _REFUSED,
+    "3D": _ABSENT,
+    "3F000": "the schema of its search path is not there; make it with: CREATE SCHEMA NAME",
+    "22P05": "its encoding cannot hold the text; use a database made with ENCODING 'UTF8'",
+    "25006": "it is read-only, perhaps a replica; name the server that writes",
+    "40": f"another program changed the same rows at the same time; run again, {_KEPT}",
+    "42501": "this user may not do that there; use a database or a schema of its own, or have it granted: "
+    "GRANT USAGE, CREATE ON SCHEMA public TO that user",
+    "53100": f"the server's disk is full; free some space there and run again, {_KEPT}",
+    "53200": f"the server ran out of memory; run again later, {_KEPT}",
+    "53300": f"the server has no connection left; end some or raise max_connections, {_KEPT}",
+    "54000": "an id, a name, a judge or a tag is longer than an index takes, about 2,700 bytes; shorten it",
+    "55P03": f"another program keeps it locked; wait for that program or end it, then run again, {_KEPT}",
+    "57014": f"the server's statement_timeout was too short for this; raise it and run again, {_KEPT}",
+    "57P": _LOST,
+}
+# A refused connection has no SQLSTATE, only words: the server's after FATAL, or the driver's own.
+_WORDS = {
+    r"authentication failed|no password supplied|role .* does not exist": _REFUSED,
+    r"pg_hba\.conf": "the server does not let this user in from here; have it allowed in its pg_hba.conf",
+    r"database .* does not exist": _ABSENT,
+    r"too many|remaining connection slots": _ADVICE["53300"],
+    r"starting up": "the server is starting; run again in a moment",
+    r"shutting down": "the server is shutting down; run again when it is back",
+    r"(^|: )invalid ": "the URL cannot be used; check what follows the question mark",
+}
+
+
+def engine_on(url: URL, busy_seconds: float) -> Engine:
+    """An engine on the database at `url`; `MissingExtra` where the driver is not installed."""
+    here = f"magistrate, pid {os.getpid()} on {socket.gethostname()}"
+    given: dict[str, Any] = {
+        "connect_timeout": 10,
+        "fallback_application_name": here[:63],
+        "client_encoding": "utf8",
+        # A lock's connection is silent for hours, and firewalls drop the silent.
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    }
+    given = {name: value for name, value in given.items() if name not in url.query}
+    try:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            poolclass=QueuePool,
+            pool_size=2,
+            max_overflow=-1,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",
+            connect_args=given,
+        )
+    except ImportError as error:
+        raise MissingExtra("psycopg", "postgres") from error
+    event.listen(engine, "connect", lambda connection, record: _configure(connection, busy_seconds))
+    return engine
+
+
+def _configure(connection: Any, busy_seconds: float) -> None:
+    try:
+        connection.autocommit = True
+        # A host that vanishes must not keep its locks for the two hours that systems wait by default.
+        connection.execute(
+            f"SET lock_timeout = {round(busy_seconds * 1000)}; SET tcp_keepalives_idle = 60; "
+            "SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6"
+        )
+        connection.autocommit = False
+    except BaseException:
+        connection.close()
+        raise
+
+
+def check_encoding(connection: Connection) -> None:
+    """Raise `StoreError` where the database cannot hold every text."""
+    encoding = connection.scalar(text("SHOW server_encoding"))
+    if encoding != "UTF8":
+        raise StoreError(f"its encoding is {encoding}; make a database with: createdb --encoding=UTF8 NAME")
+
+
+# --- locks --------------------------------------------------------------------------------------
+
+
+def lock_schema(connection: Connection) -> None:
+    """Have the schema alone until the transaction ends, so that one program upgrades it."""
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _key(connection, "upgrade")})
+
+
+def try_lock(connection: Connection, name: str) -> bool:
+    """Take the lock `name` for the session of this connection, unless another session has it."""
+    key = _key(connection, name)
+    return connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}) is True
+
+
+def unlock(connection: Connection, name: str) -> None:
+    """Give the lock `name` back."""
+    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _key(connection, name)})
+
+
+def holder(connection: Connection, name: str) -> str | None:
+    """What the program calls itself that has the lock `name`; None where nobody has it."""
+    key = _key(connection, name) % 2**64
+    asked = text(
+        "SELECT coalesce(a.application_name, '') "
+        "FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid "
+        "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+        "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+        "AND l.classid = CAST(:high AS oid) AND l.objid = CAST(:low AS oid)"
+    )
+    words: str | None = connection.scalar(asked, {"high": str(key >> 32), "low": str(key % 2**32)})
+    return None if words is None else words.removeprefix("magistrate, ")
+
+
+def _key(connection: Connection, name: str) -> int:
+    # Advisory locks belong to a database, and a database may hold a store in each of its schemas.
+    schema = connection.scalar(text("SELECT current_schema()"))
+    digest = sha256(f"magistrate\0{schema}\0{name}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def advice(error: Any, lost: bool) -> str:
+    """What psycopg's error means for a store, and what to do; `lost` where the connection broke."""
+    words = " ".join(str(error).split())
+    state = error.sqlstate or ""
+    for length in (5, 3, 2):
+        if found := _ADVICE.get(state[:length]):
+            return f"{found} ({words})"
+    if lost:
+        return f"{_LOST} ({words})"
+    if state:
+        return f"{words} ({state})"
+    for pattern, found in _WORDS.items():
+        if re.search(pattern, words.partition("FATAL:")[2] or words):
+            return f"{found} ({words})"
+    return f"{_UNREACHED} ({words})"

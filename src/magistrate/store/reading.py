@@ -1,0 +1,142 @@
+"""What a store is asked: which runs there are, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+import magistrate.store.queries as queries
+from magistrate.errors import SpecError
+from magistrate.store.lookup import WORDS_COMPARED, near, record_of, require_run, resolve, shown
+from magistrate.store.records import RunRecord
+from magistrate.store.transactions import Transactions
+from magistrate.types import Outcome, Sample, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A store as it is at one moment, whatever is written meanwhile; ends with the `with` that gave it."""
+
+    _connection: Connection
+
+    def record(self, run_id: str) -> RunRecord:
+        """The run of exactly this id; `SpecError` where there is none."""
+        require_run(self._connection, run_id)
+        return record_of(self._connection, run_id)
+
+    def samples(self, run_id: str) -> Iterator[Sample]:
+        """A run's samples in the order they were added."""
+        require_run(self._connection, run_id)
+        return queries.samples_of(self._connection, run_id)
+
+    def outcomes(
+        self,
+        run_id: str,
+        *,
+        judge: str | None = None,
+        sample_id: str | None = None,
+        with_steps: bool = False,
+    ) -> Iterator[Outcome]:
+        """A run's outcomes by sample, then by judge; without `with_steps` their `steps` are empty."""
+        require_run(self._connection, run_id)
+        return queries.outcomes_of(
+            self._connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
+        )
+
+
+class Reading(Transactions):
+    """The questions; every answer is of one moment's state."""
+
+    # --- runs as a whole ------------------------------------------------------------------------
+
+    def find_run(self, ref: str) -> RunRecord:
+        """The run of an id, of a name, of the beginning of an id, or the `last` one created.
+
+        `SpecError` lists near ones where none is found, and all where several are.
+        """
+        with self._reading() as connection:
+            return record_of(connection, resolve(connection, ref))
+
+    def runs(
+        self, limit: int | None = None, tag: str | None = None, dataset: str | None = None
+    ) -> list[RunRecord]:
+        """Runs, newest first: at most `limit`, with this tag, over the dataset of this name."""
+        with self._reading() as connection:
+            return queries.runs_where(connection, limit=limit, tag=tag, dataset=dataset)
+
+    def unfinished(self, dataset_digest: str) -> list[RunRecord]:
+        """Runs over the data of this digest that are not `done`, newest first."""
+        with self._reading() as connection:
+            return queries.runs_where(connection, unfinished_digest=dataset_digest)
+
+    # --- what is in a run -----------------------------------------------------------------------
+
+    def samples(self, run_id: str) -> Iterator[Sample]:
+        """A run's samples in the order they were added, as a stream over one moment's state."""
+        self._check_run(run_id)
+        return self._stream(lambda connection: queries.samples_of(connection, run_id))
+
+    def sample(self, run_id: str, sample_id: str) -> Sample:
+        """One sample of a run; `SpecError` lists near ids where it has none of this id."""
+        with self._reading() as connection:
+            require_run(connection, run_id)
+            found = queries.sample_of(connection, run_id, sample_id)
+            if found is None:
+                known = queries.sample_ids(connection, run_id, WORDS_COMPARED)
+                raise SpecError(f"run {run_id} has no sample {shown(sample_id)}; {near(sample_id, known)}")
+            return found
+
+    def outcomes(
+        self,
+        run_id: str,
+        *,
+        judge: str | None = None,
+        sample_id: str | None = None,
+        with_steps: bool = False,
+    ) -> Iterator[Outcome]:
+        """A run's outcomes in the order of its samples, then of judge names, as a stream.
+
+        All are of one moment's state, whatever is written meanwhile. Without `with_steps` their `steps`
+        are empty.
+        """
+        self._check_run(run_id)
+        return self._stream(
+            lambda connection: queries.outcomes_of(
+                connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
+            )
+        )
+
+    def judged(self, run_id: str) -> set[tuple[str, str]]:
+        """The pairs of sample id and judge that have an outcome, of whatever kind."""
+        return set(self._pairs(run_id))
+
+    def failed(self, run_id: str) -> set[tuple[str, str]]:
+        """The pairs of sample id and judge whose outcome is a failure."""
+        return {pair for pair, (kind, _) in self._pairs(run_id).items() if kind == "failure"}
+
+    def spent(self, run_id: str) -> Usage:
+        """What all outcomes of a run have spent together."""
+        with self._reading() as connection:
+            return queries.usage_of(connection, run_id)
+
+    def attempts(self, run_id: str) -> dict[tuple[str, str], int]:
+        """How often each pair of sample id and judge was tried, where it was more than once."""
+        return {pair: attempt for pair, (_, attempt) in self._pairs(run_id).items() if attempt > 1}
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """The store at one moment, for answers that must agree with each other."""
+        with self._reading() as connection:
+            yield Snapshot(connection)
+
+    def _pairs(self, run_id: str) -> dict[tuple[str, str], tuple[str, int]]:
+        with self._reading() as connection:
+            require_run(connection, run_id)
+            return queries.pairs_of(connection, run_id)
+
+    def _check_run(self, run_id: str) -> None:
+        with self._reading() as connection:
+            require_run(connection, run_id)

@@ -1,0 +1,85 @@
+"""An SQLite file as a store: its connections, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool
+
+from magistrate.errors import StoreError
+
+_ADVICE = {
+    "SQLITE_NOTADB": "it is not a Magistrate store nor any SQLite database; choose another path with --store",
+    "SQLITE_CORRUPT": "the file is damaged; restore a copy, or save the rest with: sqlite3 FILE .recover",
+    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and that you may write there",
+    "SQLITE_READONLY": "its file or folder is read-only; allow writing or choose another path with --store",
+    "SQLITE_PERM": "you may not write there; allow writing or choose another path with --store",
+    "SQLITE_FULL": "the disk is full; free some space and run again, what was committed is kept",
+    "SQLITE_IOERR": "the disk cannot be written or read: full, over a quota, or failing; "
+    "free some space and run again, what was committed is kept",
+    "SQLITE_BUSY": "another program keeps it locked; wait for that program or end it, then run again, "
+    "what was committed is kept",
+    "SQLITE_LOCKED": "a reader of this program keeps it locked; finish reading first",
+}
+
+
+def engine_on(path: Path, busy_seconds: float) -> Engine:
+    """An engine on the file at `path`, whose folders are made."""
+    if path.is_dir():
+        raise StoreError("it is a folder; name a file in it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(
+            f"its folder cannot be made ({error.strerror}); choose another path with --store"
+        ) from error
+    # No pool: a stream that is never read to its end must not leave a connection open behind it.
+    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+    event.listen(engine, "connect", lambda connection, record: _configure(connection, busy_seconds))
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def advice(error: sqlite3.Error) -> str:
+    """What the error means for a store, and what to do."""
+    name = getattr(error, "sqlite_errorname", "")
+    for code, words in _ADVICE.items():
+        if name == code or name.startswith(f"{code}_"):
+            return f"{words} ({error})"
+    return f"{error}{f' ({name})' if name else ''}"
+
+
+def _configure(connection: Any, busy_seconds: float) -> None:
+    # SQLAlchemy's begin event opens every transaction; the driver must not open its own.
+    connection.isolation_level = None
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
+        _switch_to_wal(connection, busy_seconds)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        # The pool does not know the connection yet and would leave it open.
+        connection.close()
+        raise
+
+
+def _switch_to_wal(connection: Any, busy_seconds: float) -> None:
+    # SQLite does not wait when two programs switch a new file at once: one of them is refused.
+    deadline = time.monotonic() + busy_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,223 @@
+"""One run under way: every outcome goes into the store as it comes, whatever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from magistrate import logs, resolve
+from magistrate.datasets import Problem
+from magistrate.engines.base import Engine
+from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
+from magistrate.judges.base import Judge
+from magistrate.limits import UNLIMITED, Budget, Cost, Limits
+from magistrate.running import Judged, Task, check_stream, stream
+from magistrate.store import FinishedStatus, Store
+from magistrate.types import Failure, Outcome, Recipe, Sample
+from magistrate.version import __version__
+
+Pair = tuple[str, str]  # a sample's id and a judge's name
+SECONDS_A_NOTE = 5.0
+
+_log = logs.get("runs")
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a run as it goes."""
+
+    def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
+        """It begins; of `total` outcomes, None if nobody knows how many, `done` are there already."""
+        ...
+
+    def judged(self, judged: Judged) -> None: ...
+    def finished(self, problems: Sequence[Problem]) -> None:
+        """Nothing more will come; these rows could not be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Who judges, with what, within which limits; `cost` says in dollars what usage costs."""
+
+    judges: Sequence[Judge]
+    engine: Engine
+    task: Task | None = None
+    limits: Limits = UNLIMITED
+    cost: Cost | None = None
+    seed: int = 0
+    watcher: Watcher | None = None
+
+    def check(self) -> None:
+        """Refuse what could never be judged. Raises `SpecError` and `CapabilityError`."""
+        check_stream(self.judges, self.engine.info)
+        if self.limits.max_cost is not None and self.cost is None:
+            raise SpecError(
+                f"max_cost needs a price, and none is known for {self.engine.info.model!r}; "
+                "say it in dollars a million tokens: --price IN/OUT"
+            )
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """What pins each judge's figures, under the name that its outcomes bear."""
+        return {judge.info.name: recipe(judge, self.engine, self.seed) for judge in self.judges}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """What a trial goes through, and what of it is there already.
+
+    `total` outcomes are expected in all, None if nobody knows how many, and `before` of them are there.
+    `stored` are the ids of samples that the run has; pairs that are `done` are not judged. With `again` an
+    outcome may replace a failure, and the run stays as finished, or not, as it was. `problems` answers the
+    rows that could not be read so far.
+    """
+
+    coming: Iterable[Sample]
+    total: int | None
+    before: int = 0
+    stored: Collection[str] = ()
+    done: Container[Pair] = frozenset()
+    again: bool = False
+    problems: Callable[[], Sequence[Problem]] = tuple
+
+
+def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
+    """What pins the figures of this judge on this engine; its options are part of the judge's name."""
+    info = judge.info
+    return Recipe(
+        judge=f"{resolve.spelled(judge)}@{info.version}",
+        model=engine.info.model,
+        fingerprint=engine.info.fingerprint,
+        prompt=info.prompt,
+        constraint=info.constraint,
+        seed=seed,
+        n=n,
+        package=__version__,
+    )
+
+
+async def conduct(
+    store: Store,
+    run_id: str,
+    trial: Trial,
+    samples: Samples,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Judge what is not done and store every outcome as it comes; the run's status then says what ended it.
+
+    `done` when nothing is left, `interrupted` when a limit was reached or this was cancelled, `failed` when
+    an error ended it. Raises that error, and CancelledError, once the run is in order.
+    """
+    desk = _Desk(store, run_id, trial, samples, _budget(store, run_id, trial), clock)
+    judges = [judge.info.name for judge in trial.judges]
+    _log.info("run.started", run=run_id, judges=judges, total=samples.total, before=samples.before)
+    try:
+        if trial.watcher is not None:
+            trial.watcher.started(run_id, samples.total, trial.engine, samples.before)
+        reason = await desk.judge_all()
+    except BaseException as error:
+        stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        told = f"{type(error).__name__}: {error}" if isinstance(error, MagistrateError) else None
+        with suppress(StoreError):  # where the store itself is what failed, the error says so
+            if isinstance(error, InputError) and not store.find_run(run_id).n_samples:
+                store.delete(run_id)  # a source of which nothing can be read makes no run
+            else:
+                desk.finish("interrupted" if stopped else "failed", told)
+        raise
+    finally:
+        if trial.watcher is not None:
+            trial.watcher.finished(samples.problems())
+    desk.finish("done" if reason is None else "interrupted", reason)
+
+
+def _budget(store: Store, run_id: str, trial: Trial) -> Budget:
+    """What is left of a run's budget; what was spent before it was resumed counts."""
+    return Budget(trial.limits, trial.cost, store.spent(run_id), store.find_run(run_id).n_outcomes)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Takes samples and outcomes of one run and puts them into the store."""
+
+    store: Store
+    run_id: str
+    trial: Trial
+    samples: Samples
+    budget: Budget
+    clock: Callable[[], float]
+    kept: set[str] = field(default_factory=set)
+    noted: float = 0.0
+
+    async def judge_all(self) -> str | None:
+        """Go through the samples; answers which limit ended it, in words, None where nothing is left."""
+        trial = self.trial
+        self.kept, self.noted = set(self.samples.stored), self.clock()
+        outcomes = stream(
+            self._pulled(),
+            trial.judges,
+            trial.engine,
+            task=trial.task,
+            done=self.samples.done,
+            limits=trial.limits,
+            gate=self.budget,
+        )
+        try:
+            async with asyncio.timeout(trial.limits.max_seconds) as limit, aclosing(outcomes):  # type: ignore[type-var]
+                async for judged in outcomes:
+                    self._take(judged)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return f"{trial.limits.max_seconds:,g} seconds have passed (max_seconds)"
+        return self.budget.reached if self.budget.refused else None
+
+    def finish(self, status: FinishedStatus, reason: str | None) -> None:
+        """Say in the store and in the log what ended the run."""
+        _log.info("run.ended", run=self.run_id, status=status, reason=reason)
+        self._note()
+        if not self.samples.again:
+            n = len(self.kept) if status == "done" else None
+            self.store.finish_run(self.run_id, status, n_total=n, reason=reason)
+
+    def _pulled(self) -> Iterator[Sample]:
+        for sample in self.samples.coming:
+            if self.trial.task is None:
+                self._keep(sample)  # in the order of the source; with a task, when its output is known
+            yield sample
+
+    def _keep(self, sample: Sample) -> None:
+        if sample.id not in self.kept:
+            self.store.add_samples(self.run_id, [sample])
+            self.kept.add(sample.id)
+
+    def _take(self, judged: Judged) -> None:
+        self._keep(judged.sample)
+        if self.samples.again and self.trial.task is not None:
+            self.store.replace_sample(self.run_id, judged.sample)
+        self._add(judged.outcome)
+        self.budget.spend(judged.outcome.usage)
+        if self.clock() - self.noted >= SECONDS_A_NOTE:
+            self._note()
+        if self.trial.watcher is not None:
+            self.trial.watcher.judged(judged)
+
+    def _add(self, outcome: Outcome) -> None:
+        """Store an outcome; one whose values cannot be stored is a failure of its judge, not of the run."""
+        again = self.samples.again
+        try:
+            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
+        except InputError as error:
+            message = f"the outcome cannot be stored: {error}"
+            failure = Failure(outcome.sample_id, outcome.judge, "invalid_output", message)
+            self.store.add_outcome(self.run_id, failure, replace_failure=again)
+
+    def _note(self) -> None:
+        """Write down how long the run has been at work; now and then, so that little is lost with it."""
+        passed = self.clock() - self.noted
+        self.noted += passed
+        self.store.add_seconds(self.run_id, passed)
