@@ -35,7 +35,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 COLUMNS = ("fault", "lost", "judged twice", "wrongly faithful", "seconds", "exit", "what the user saw")
 SEED = 20261122
 DEADLINE = 0.4
-SILENT = {0: "the report", -9: "nothing; `magistrate runs` says: failed"}
+SILENT = {0: "the report", -9: "nothing; `magistrate runs` then says: killed"}
 GOES = 60  # so often at most a run is picked up again
 
 

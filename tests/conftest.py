@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from desk import Desk
+from magistrate.cli import main
 from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
 from postgres import Server, a_server
+from terminal import Call, Done
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and the programs that tests interrupt would inherit that.
@@ -52,3 +56,29 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(tmp_path / "new" / "folder" / "runs.db")
     server: Server = request.getfixturevalue("postgres")
     return server.new_database()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of one's own for everything that Magistrate writes, and the place where the user is."""
+    monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MAGISTRATE_DATA_DIR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def call(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """The command line in this process."""
+
+    def called(*words: object, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["magistrate", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        printed = capsys.readouterr()
+        return Done(ended.value.code, printed.out, printed.err)
+
+    return called

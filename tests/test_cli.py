@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +19,13 @@ import click
 import pytest
 
 import magistrate
-from magistrate.cli import COMMANDS, command, main
+from magistrate.cli import COMMANDS, command
 from magistrate.errors import EngineError
 from magistrate.store import Store
 from magistrate.types import Prompt
+from terminal import Call, Done
 
 HOSTILE = "../../etc/passwd \x1b[2J[bold]"
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-
-Call = Callable[..., Done]
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of one's own for everything that Magistrate writes, and the place where the user is."""
-    monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MAGISTRATE_DATA_DIR", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def call(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process."""
-
-    def called(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["magistrate", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        printed = capsys.readouterr()
-        return Done(ended.value.code, printed.out, printed.err)
-
-    return called
 
 
 def shell(*words: object, stdin: str = "", **environment: str) -> Done:

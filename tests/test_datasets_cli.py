@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from magistrate.cli import main
 from magistrate.datasets import load
 from magistrate.datasets.overview import FieldFacts, overview
 from magistrate.store import Store
 from magistrate.types import Recipe, Sample, Turn
+from terminal import Call
 
 ROWS = [
     {
@@ -33,47 +29,11 @@ ROWS = [
 ]
 
 
-@dataclass(frozen=True)
-class Done:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-
-Call = Callable[..., Done]
-
-
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of one's own for everything that is kept, and the place where the user is."""
-    monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MAGISTRATE_DATA_DIR", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
+def call(call: Call) -> Call:
+    """`magistrate datasets`, where a file of samples lies."""
     write("answers.jsonl", ROWS)
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def call(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process."""
-
-    def called(*words: object, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["magistrate", "datasets", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        printed = capsys.readouterr()
-        return Done(ended.value.code, printed.out, printed.err)
-
-    return called
+    return lambda *words, **given: call("datasets", *words, **given)
 
 
 def write(name: str, rows: list[dict[str, Any]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -14,53 +13,22 @@ import pytest
 
 import magistrate
 from magistrate import resolve
-from magistrate.cli import main
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError
 from magistrate.judges import judge_from_file
 from magistrate.types import Verdict
+from terminal import Call, Done
 
 INSTALLED = sorted(entry.name for entry in entry_points(group=resolve.JUDGES))
 RATED = '{"reasons":["it says where"],"rating":4}'
 
 
-@dataclass(frozen=True)
-class Done:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def width(self) -> int:
-        return max(map(len, self.out.splitlines()))
-
-
-Call = Callable[..., Done]
-
-
 @pytest.fixture
-def call(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process, in a folder of its own, with 80 columns and no model."""
-    monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "80")
+def call(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`magistrate judges`, in a folder of its own, with 80 columns and no model."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-
-    def called(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["magistrate", "judges", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        printed = capsys.readouterr()
-        return Done(ended.value.code, printed.out, printed.err)
-
-    return called
+    return lambda *words: call("judges", *words)
 
 
 Script = Callable[[list[Any]], ScriptedEngine]

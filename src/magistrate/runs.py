@@ -79,7 +79,7 @@ def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) ->
     With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
     """
     with store.snapshot() as moment:
-        return _report(moment, moment.record(run_id), flag)
+        return _report(moment, store.seen(moment.record(run_id)), flag)
 
 
 def _report(moment: Snapshot, record: RunRecord, flag: Collection[str] | None) -> Report:

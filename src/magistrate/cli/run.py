@@ -161,10 +161,15 @@ def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
     if going_on:
         click.echo(f"{told}; going on with it", err=True)
         return True
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if somebody_is_there():
         return click.confirm(f"{told}. Go on with it?", default=True, err=True)
     click.echo(f"{told}; beginning anew. To go on with it instead: --resume", err=True)
     return False
+
+
+def somebody_is_there() -> bool:
+    """Whether there is a person who can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:

@@ -12,7 +12,7 @@ from magistrate.cli.options import json_option, open_store, print_json, store_op
 from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from magistrate.store import RunRecord, Store
+    from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate runs --limit 5; magistrate runs rename last nightly"
 
@@ -35,7 +35,7 @@ def command(
     records: list[RunRecord] = []
     if store is not None or default_store().exists():
         with open_store(store) as opened:
-            records = [_seen(opened, each) for each in opened.runs(limit=limit, tag=tag, dataset=dataset)]
+            records = [opened.seen(each) for each in opened.runs(limit=limit, tag=tag, dataset=dataset)]
     if as_json:
         print_json([as_data(record) for record in records])
     elif not records:
@@ -115,13 +115,6 @@ def schema() -> None:
     from magistrate.specs import SCHEMA
 
     click.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
-
-
-def _seen(store: Store, record: RunRecord) -> RunRecord:
-    """The record; a run that nobody is at any more does not run, whatever the store was last told."""
-    if record.status == "running" and not store.held(record.id):
-        return replace(record, status="failed", reason="the process that judged it is gone")
-    return record
 
 
 def _confirmed(record: RunRecord) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from magistrate.store import locks
@@ -61,3 +62,9 @@ class Store(Reading, Writing, DatasetShelf):
         """Is a process judging this run right now?"""
         with explained(self.shown):
             return locks.held(self._place, self._engine, run_id)
+
+    def seen(self, record: RunRecord) -> RunRecord:
+        """The record as things are: a run that says it is `running` and that nobody is at was `killed`."""
+        if record.status != "running" or self.held(record.id):
+            return record
+        return replace(record, status="killed")

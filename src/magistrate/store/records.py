@@ -10,7 +10,7 @@ from typing import Any, Literal
 from magistrate.types import Recipe
 
 FinishedStatus = Literal["done", "interrupted", "failed"]
-Status = Literal["running", "done", "interrupted", "failed"]
+Status = Literal["running", "done", "interrupted", "failed", "killed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +18,12 @@ class RunRecord:
     """One run: what judged what, how far it came, and how many outcomes of each kind it has.
 
     `number` counts the runs of a store in the order they were created. Times are in UTC;
-    `finished_at` is None while `status` is `running`, which a killed run stays; `reason` is why it
-    stopped, where that is known. `seconds` is how long it was at work in all, None where nobody knows.
-    `dataset_version` names the stored data set that was read, if one was. `n_total` is how many samples
-    were planned, None where nobody knew; `n_samples` how many are stored. `judges` are the keys of
-    `recipes`, then any other judge with an outcome, sorted. The counts are over all judges together.
+    `finished_at` is None while `status` is `running`, which a killed run stays until it is `seen`;
+    `reason` is why it stopped, where that is known. `seconds` is how long it was at work in all, None
+    where nobody knows. `dataset_version` names the stored data set that was read, if one was. `n_total` is
+    how many samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are
+    the keys of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges
+    together.
     """
 
     id: str

@@ -1,0 +1,334 @@
+"""Runs that are cut short, at the command line: what is said, what is kept, and that it can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+import magistrate
+from magistrate import ScriptedEngine, resolve
+from magistrate.errors import EngineError
+from magistrate.store import Store
+from magistrate.types import Prompt
+from terminal import Call, Done
+
+
+def by_word(prompt: Prompt) -> Any:
+    (output,) = (part.text for part in prompt.data() if part.name == "output")
+    if "break" in output:
+        return EngineError("connection refused")
+    return {"faithful": 0.9, "hallucinated": 0.1} if "true" in output else {"hallucinated": 1.0}
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    """The model of every command."""
+    scripted = ScriptedEngine(by_word)
+    monkeypatch.setattr(resolve, "engine", lambda *_, **__: scripted)
+    return scripted
+
+
+def written(n: int = 30, word: Callable[[int], str] = lambda n: ("true", "false")[n % 2]) -> Path:
+    path = Path("answers.jsonl")
+    rows = [{"id": f"s{k}", "output": f"{word(k)} {k}", "context": "c"} for k in range(n)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def newest(store: Path) -> Any:
+    with Store.open(store) as opened:
+        return opened.find_run("last")
+
+
+# --- a run with a budget ----------------------------------------------------------------------------
+
+
+def test_a_budget_ends_a_run_cleanly_and_resume_goes_on(
+    call: Call, engine: ScriptedEngine, home: Path
+) -> None:
+    each = len(engine_prompt(engine).split())
+    done = call("run", written(), "--max-tokens", 10 * each)
+    assert done.code == 0
+    run_id = newest(home / "magistrate.db").id
+    assert "(max_tokens); what was judged is kept" in done.err
+    assert f"go on with: magistrate resume {run_id}" in done.err
+    assert "10/30" in done.out and "are spent (max_tokens)" in " ".join(done.out.split())
+    again = call("resume", "last")
+    assert again.code == 0 and "10/30" in again.out
+    more = call("resume", "last", "--max-tokens", 100 * each)
+    assert (more.code, more.err) == (0, "")
+    assert "30/30" in more.out
+    assert len(engine.prompts) == 30 + 1
+    over = call("resume", "last")
+    assert over.code == 0
+    assert over.err == f"run {run_id} is done; nothing was judged\n"
+
+
+def engine_prompt(engine: ScriptedEngine) -> str:
+    """A prompt of which all have the same number of words."""
+    magistrate.judge(output="true 0", context="c", model=engine)
+    return " ".join(message.text for message in engine.prompts[-1].messages)
+
+
+# --- an unfinished twin -----------------------------------------------------------------------------
+
+
+def cut_short(call: Call) -> str:
+    done = call("run", written(), "--max-seconds", 0.4, "--concurrency", 1, "--json")
+    assert done.code == 0
+    return str(done.data["run"]["id"])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+    scripted = ScriptedEngine(by_word, delay=0.05)
+    monkeypatch.setattr(resolve, "engine", lambda *_, **__: scripted)
+    return scripted
+
+
+def test_an_unfinished_twin_is_told_of_where_nobody_can_be_asked(call: Call, slow: ScriptedEngine) -> None:
+    first = cut_short(call)
+    done = call("run", "answers.jsonl")
+    assert f"run {first} judges the very same and was not finished" in done.err
+    assert "beginning anew. To go on with it instead: --resume" in done.err
+    assert f"run {first}:" not in done.out
+    assert "30/30" in done.out
+
+
+def test_an_unfinished_twin_is_resumed_if_asked_for(call: Call, slow: ScriptedEngine) -> None:
+    first = cut_short(call)
+    done = call("run", "answers.jsonl", "--resume")
+    assert "going on with it" in done.err
+    assert f"run {first}:" in done.out and "30/30" in done.out
+    assert len(slow.prompts) <= 31, "what was under way is asked again, nothing else"
+
+
+@pytest.mark.parametrize("words", [["--new"], ["--limit", "3"], ["--judge", "hallucination"]])
+def test_what_is_no_twin_is_not_offered(call: Call, slow: ScriptedEngine, words: list[str]) -> None:
+    cut_short(call)
+    assert "judges the very same" not in call("run", "answers.jsonl", *words).err
+
+
+def test_a_person_at_a_terminal_is_asked(
+    call: Call, slow: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = cut_short(call)
+    asked = []
+
+    def confirm(text: str, **_: Any) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr("click.confirm", confirm)
+    monkeypatch.setattr("magistrate.cli.run.somebody_is_there", lambda: True)
+    done = call("run", "answers.jsonl")
+    assert [first in text for text in asked] == [True]
+    assert f"run {first}:" in done.out
+
+
+# --- failures ---------------------------------------------------------------------------------------
+
+
+def test_failures_are_counted_kept_and_retried(call: Call, engine: ScriptedEngine, home: Path) -> None:
+    path = written(30, lambda n: "break" if n % 3 == 0 else "true")
+    done = call("run", path)
+    assert done.code == 3
+    assert "10 of 30 judgements failed" in done.err
+    assert f"judge them again with: magistrate retry {newest(home / 'magistrate.db').id}" in done.err
+    still = call("retry", "last")
+    assert still.code == 3 and "20/30" in still.out
+    engine._ask = lambda prompt: {"faithful": 1.0}
+    asked = len(engine.prompts)
+    mended = call("retry", "last")
+    assert (mended.code, mended.err) == (0, "")
+    assert "30/30" in mended.out
+    assert len(engine.prompts) == asked + 10
+    nothing = call("retry", "last")
+    assert nothing.err.startswith("nothing failed in run")
+
+
+def test_an_open_circuit_exits_with_3_and_keeps_everything(
+    call: Call, engine: ScriptedEngine, home: Path
+) -> None:
+    done = call("run", written(200, lambda n: "true" if n < 40 else "break"), "--give-up-after", 7)
+    assert (done.code, done.out) == (3, "")
+    record = newest(home / "magistrate.db")
+    assert done.err.splitlines() == [
+        f"what was judged is kept in run {record.id}; go on with: magistrate resume {record.id}",
+        "error: the engine failed 7 times in a row; "
+        "last: failed (engine_error): EngineError: connection refused",
+    ]
+    assert (record.status, record.n_verdicts) == ("failed", 40)
+    shown = call("show", "last")
+    assert "the engine failed 7 times in a row" in " ".join(shown.out.split())
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+def test_changed_data_is_refused_in_words(call: Call, slow: ScriptedEngine) -> None:
+    run_id = cut_short(call)
+    Path("answers.jsonl").write_text(json.dumps({"id": "s0", "output": "other", "context": "c"}) + "\n")
+    done = call("resume", "last")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: run {run_id} cannot go on, because what it is made of has changed:")
+    assert "'s0' in output" in done.err and "samples are gone" in done.err
+
+
+def test_what_another_process_judges_cannot_be_resumed_or_deleted(
+    call: Call, slow: ScriptedEngine, home: Path
+) -> None:
+    run_id = cut_short(call)
+    with Store.open(home / "magistrate.db") as store, store.hold(run_id):
+        done = call("resume", run_id)
+        assert done.code == 2 and "is being judged by another process" in done.err
+        assert "is being judged" in call("runs", "delete", run_id, "--yes").err
+    assert call("runs", "delete", run_id, "--yes").code == 0
+
+
+def test_unknown_runs_are_explained(call: Call, slow: ScriptedEngine) -> None:
+    run_id = cut_short(call)
+    for words in (("resume",), ("retry",), ("runs", "spec")):
+        done = call(*words, run_id[:-1] + "?")
+        assert done.code == 2
+        assert f"near: '{run_id}'" in done.err
+
+
+# --- described, and done again ----------------------------------------------------------------------
+
+
+def test_what_runs_spec_prints_makes_the_same_run(
+    call: Call, engine: ScriptedEngine, home: Path, tmp_path: Path
+) -> None:
+    call("run", written(), "--judge", "faithfulness", "--limit", 7, "--tag", "a", "--gate", "coverage>=0.9")
+    first = newest(home / "magistrate.db")
+    done = call("runs", "spec", "last")
+    assert (done.code, done.err) == (0, "")
+    values = YAML(typ="safe", pure=True).load(done.out)
+    assert values["dataset"]["source"] == str(tmp_path / "answers.jsonl")
+    assert call("runs", "spec", "last", "--json").data == values
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "again.yaml").write_text(done.out)
+    again = call("run", "--spec", "elsewhere/again.yaml")
+    assert again.code == 0
+    second = newest(home / "magistrate.db")
+    assert second.id != first.id
+    assert (second.recipes, second.dataset_digest, second.tags) == (
+        first.recipes,
+        first.dataset_digest,
+        first.tags,
+    )
+
+
+def test_words_win_over_the_run_file(call: Call, engine: ScriptedEngine, home: Path) -> None:
+    written()
+    Path("run.yaml").write_text(
+        "dataset: {source: answers.jsonl, limit: 5}\nname: filed\ngates: ['coverage>=0.5']\n"
+        "limits: {concurrency: 2}\n"
+    )
+    assert call("run", "--spec", "run.yaml").code == 0
+    assert newest(home / "magistrate.db").n_samples == 5
+    assert call("run", "--spec", "run.yaml", "--limit", 3, "--name", "said").code == 0
+    record = newest(home / "magistrate.db")
+    assert (record.n_samples, record.name) == (3, "said")
+    assert record.settings["spec"]["limits"] == {"concurrency": 2}
+    Path("other.jsonl").write_text('{"output": "break", "context": "c"}\n' * 3)
+    done = call("run", "other.jsonl", "--spec", "run.yaml", "--max-failures", 1)
+    assert (done.code, newest(home / "magistrate.db").dataset) == (1, "other")
+    assert "gate failed" in done.err
+
+
+def test_a_mistake_in_a_run_file_is_said_with_its_line(call: Call, home: Path) -> None:
+    Path("run.yaml").write_text("dataset: quickstart\njudges:\n  - faithfullness\n")
+    done = call("run", "--spec", "run.yaml")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(
+        "error: run.yaml, line 3, judges.0: unknown judge 'faithfullness' (did you mean"
+    )
+    assert not home.exists()
+    for name, message in [("nothere.yaml", "No such file"), (".", "it is a folder")]:
+        assert message in call("run", "--spec", name).err
+
+
+def test_the_schema_of_run_files_is_printed(call: Call) -> None:
+    assert call("runs", "schema").data["title"] == "A Magistrate run"
+
+
+def test_a_dry_run_asks_nothing_and_stores_nothing(call: Call, engine: ScriptedEngine, home: Path) -> None:
+    done = call("run", written(), "--dry-run", "--price", "1/2", "--json")
+    assert done.code == 0
+    assert (done.data["samples"], engine.prompts) == (30, [])
+    assert not (home / "magistrate.db").exists()
+    call("run", "answers.jsonl", "--no-cache")
+    done = call("run", "answers.jsonl", "--dry-run", "--price", "1/2")
+    assert "faithfulness" in done.out and "$" in done.out and "unknown" not in done.out
+
+
+def test_standard_input_need_not_be_sent_again(call: Call, slow: ScriptedEngine) -> None:
+    text = written().read_text()
+    done = call("run", "-", "--max-seconds", 0.4, "--concurrency", 1, stdin=text)
+    assert "stopped: 0.4 seconds have passed" in done.err
+    assert "30/30" in call("resume", "last", "--max-seconds", 60).out
+
+
+def test_the_log_says_what_a_run_does_and_quotes_nothing(call: Call, engine: ScriptedEngine) -> None:
+    quiet = call("run", written(3))
+    loud = call("run", "answers.jsonl", "--verbose")
+    assert quiet.err == ""
+    events = [json.loads(line) for line in loud.err.splitlines()]
+    assert [each["event"] for each in events if each["event"].startswith("run.")] == [
+        "run.started",
+        "run.ended",
+    ]
+    assert "true 0" not in loud.err
+
+
+# --- ended from outside, on the real model ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_a_run_that_can_go_on(
+    number: signal.Signals, model_folder: Path, home: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "runs.db"
+    words = ["--model", str(model_folder), "--concurrency", "2", "--limit", "16", "--no-cache"]
+    command = [sys.executable, "-m", "magistrate", "run", "quickstart", *words, "--store", str(place)]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        until = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+            if place.exists() and _judged(place) >= 2:
+                break
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    ended = Done(process.returncode, out, err)
+    record = newest(place)
+    assert 2 <= record.n_outcomes < 16
+    if number == signal.SIGKILL:
+        assert (ended.code, record.status) == (-9, "running")
+        with Store.open(place) as store:
+            assert store.seen(record).status == "killed"
+    else:
+        assert (ended.code, record.status) == (128 + number, "interrupted")
+        assert f"go on with: magistrate resume {record.id}" in ended.err
+        assert "Traceback" not in ended.err
+    command = [sys.executable, "-m", "magistrate", "resume", record.id, "--store", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "16/16" in done.stdout) == (0, True), done.stderr
+    assert newest(place).n_outcomes == 16
+
+
+def _judged(place: Path) -> int:
+    with Store.open(place) as store:
+        return sum(each.n_outcomes for each in store.runs())
