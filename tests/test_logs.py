@@ -211,12 +211,12 @@ def test_common_words_and_other_variables_stay(page: io.StringIO, monkeypatch: p
         ("TOKENIZERS_PARALLELISM", "words"),
         ("SSL_KEY", "true"),
         ("MAX_TOKENS", "2048"),
-        ("PWD", "/home/me"),
+        ("PWD", "/srv/me"),
         ("AUTHOR", "Anna"),
         ("A_KEY", "x"),
     ]:
         monkeypatch.setenv(name, value)
-    said = "true words of Anna at /home/me in 2048 tokens: basic understanding"
+    said = "true words of Anna at /srv/me in 2048 tokens: basic understanding"
     logs.info("a", said=said, prompt_tokens=12, tokens=3)
     (line,) = lines(page)
     assert (line["said"], line["prompt_tokens"], line["tokens"]) == (said, 12, 3)
