@@ -230,6 +230,11 @@ class Scene:
         )
         return process.returncode, err
 
+    def lost(self) -> int:
+        """How many samples lack the outcome that they should have."""
+        after = self.outcomes()
+        return sum(after.get(sample, ())[1:] != known for sample, known in self.expected.items())
+
     def wait_for_work(self, process: subprocess.Popen[str]) -> None:
         """Until something was judged in this go."""
         until = time.monotonic() + 60
@@ -267,12 +272,10 @@ class Scene:
     def intrude(self) -> None:
         """Another program wants to judge the same run."""
         [(run_id, _)] = self.runs()
-        asked = (self.folder / "asked").read_text()
         environment = {**os.environ, "MAGISTRATE_HOME": str(self.folder / "home")}
         document = json.dumps({"asked": str(self.folder / "intruder")})
         command = [sys.executable, __file__, "child", document, "resume", run_id, "--store", str(self.store)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert asked is not None
         self.noted.append(f"the second: {_last(done.stderr)} (exit {done.returncode})")
 
 
@@ -316,14 +319,10 @@ def suffered(fault: Fault, samples: int, folder: Path) -> Row:
             scene.go({}, "retry", runs[0][0])
         else:
             break
-    after = scene.outcomes()
-    right = sum(after.get(sample, ())[1:] == known for sample, known in scene.expected.items())
-    with closing(sqlite3.connect(scene.store)) as peek:
-        [(rows,)] = peek.execute("SELECT count(*) FROM outcomes")
     return Row(
         fault=fault.name,
-        lost=samples - right,
-        twice=scene.twice + max(0, rows - samples),
+        lost=scene.lost(),
+        twice=scene.twice,
         wrong=scene.wrong,
         seconds=time.monotonic() - begun,
         code=first_code,
