@@ -370,7 +370,7 @@ def test_a_generation_that_ended_by_its_budget_is_kept(cache: CallCache) -> None
 def test_only_engines_that_repeat_themselves_are_remembered(cache: CallCache) -> None:
     with pytest.raises(CapabilityError, match="a cache of calls needs repeatable, which engine 'scripted'"):
         Cached(ScriptedEngine(["a"]), cache)
-    Cached(ScriptedEngine(["a"], can=REPEATABLE), cache)
+    Cached(ScriptedEngine(["a"], can=REPEATABLE, name="a"), cache)
     forced = Cached(ScriptedEngine(["a", "b"]), cache, force=True)
     assert [run(forced.generate(ASKED)).text for _ in range(2)] == ["a", "a"]
     assert "repeatable" not in forced.info.can
@@ -496,7 +496,7 @@ def test_a_file_of_another_version_is_begun_anew(path: Path) -> None:
 
 def judged(cache: CallCache) -> str:
     """What a judgement says with this cache, asked twice; it must not know the difference."""
-    engine = ScriptedEngine(lambda _: {"faithful": 0.75, "hallucinated": 0.25}, can=REPEATABLE)
+    engine = ScriptedEngine(lambda _: {"faithful": 0.75, "hallucinated": 0.25}, can=REPEATABLE, name="sure")
     verdicts = [run(judge_one(SAMPLE, instance("faithfulness"), Cached(engine, cache))) for _ in range(2)]
     assert all(isinstance(verdict, Verdict) and verdict.probability == 0.75 for verdict in verdicts)
     assert len(engine.prompts) == 2 - (cache.stats().hits > 0)

@@ -85,7 +85,7 @@ class Watching:
         self.outcomes.append(judged.outcome)
         self._at_outcome(len(self.outcomes))
 
-    def finished(self, problems: Any) -> None:
+    def finished(self, problems: Any, stopped: Any) -> None:
         self.told.append("finished")
 
 
@@ -234,7 +234,7 @@ def shown_progress(*, terminal: bool, lines: bool = False) -> str:
         if label is None:
             outcome = Failure("s3", "j", "timeout", "late")
         bar.judged(Judged(Sample(f"s{number}", "o", label=label), outcome))
-    bar.finished([])
+    bar.finished([], None)
     assert bar.run_id == "r1"
     return page.getvalue()
 
@@ -348,7 +348,7 @@ import magistrate
 class Telling:
     def started(self, run_id, total, engine, done): pass
     def judged(self, judged): print(judged.outcome.sample_id, flush=True)
-    def finished(self, problems): pass
+    def finished(self, problems, stopped): pass
 
 rows = [{"id": f"s{i}", "output": "o", "context": "c"} for i in range(5000)]
 engine = magistrate.ScriptedEngine(lambda prompt: {"faithful": 1.0}, delay=0.001)

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 import magistrate
 from magistrate import ScriptedEngine, resolve
-from magistrate.errors import EngineError
+from magistrate.errors import EngineError, StoreError
 from magistrate.store import Store
 from magistrate.types import Prompt
 from terminal import Call, Done
@@ -173,6 +173,22 @@ def test_an_open_circuit_exits_with_3_and_keeps_everything(
     assert "the engine failed 7 times in a row" in " ".join(shown.out.split())
 
 
+def test_a_retry_that_a_limit_ends_says_so(call: Call, engine: ScriptedEngine) -> None:
+    call("run", written(30, lambda n: "break" if n % 3 == 0 else "true"))
+    done = call("retry", "last", "--max-seconds", 0.0001)
+    assert "stopped: 0.0001 seconds have passed (max_seconds); what was judged is kept" in done.err
+    assert "go on with: magistrate retry" in done.err
+
+
+def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: ScriptedEngine) -> None:
+    written()
+    rows = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
+    Path("answers.json").write_text(json.dumps(rows))
+    done = call("run", "answers.json", "--max-seconds", 0.4, "--concurrency", 1, "--gate", "f1>=0")
+    assert done.code == 1
+    assert "gate failed: the run is interrupted, so that its figures are not all" in done.err
+
+
 # --- what is refused --------------------------------------------------------------------------------
 
 
@@ -194,6 +210,32 @@ def test_what_another_process_judges_cannot_be_resumed_or_deleted(
         assert done.code == 2 and "is being judged by another process" in done.err
         assert "is being judged" in call("runs", "delete", run_id, "--yes").err
     assert call("runs", "delete", run_id, "--yes").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["answers.jsonl", "--deadline", "inf"], "limits.deadline: must be a finite number"),
+        (["answers.jsonl", "--max-seconds", "nan"], "limits.max_seconds"),
+        ([""], "dataset.source: must be a text that is not empty"),
+    ],
+)
+def test_odd_words_are_refused_in_words(
+    call: Call, engine: ScriptedEngine, words: list[str], message: str
+) -> None:
+    written()
+    done = call("run", *words)
+    assert done.code == 2
+    assert message in done.err and "pydantic" not in done.err
+
+
+def test_a_store_that_is_gone_is_not_made_again(call: Call, slow: ScriptedEngine, home: Path) -> None:
+    place = home / "magistrate.db"
+    run = magistrate.evaluate([{"output": "true", "context": "c"}], model=slow, store=place)
+    place.unlink()
+    with pytest.raises(StoreError, match=r"is not there any more, and run .* with it"):
+        run.summary()
+    assert not place.exists()
 
 
 def test_unknown_runs_are_explained(call: Call, slow: ScriptedEngine) -> None:
@@ -228,6 +270,27 @@ def test_what_runs_spec_prints_makes_the_same_run(
         first.dataset_digest,
         first.tags,
     )
+
+
+def test_a_twin_takes_the_words_of_the_command(call: Call, slow: ScriptedEngine, home: Path) -> None:
+    first = cut_short(call)
+    done = call(
+        "run", "answers.jsonl", "--resume", "--name", "again", "--tag", "t", "--max-cost", 9, "--price", "1/1"
+    )
+    assert done.code == 0
+    record = newest(home / "magistrate.db")
+    assert (record.id, record.name, record.tags, record.status) == (first, "again", ("t",), "done")
+    done = call("run", "answers.jsonl", "--resume", "--limit", 2)
+    assert "there is no unfinished run of the very same; beginning one" in done.err
+
+
+def test_words_may_choose_otherwise_than_a_file_that_pins_its_data(
+    call: Call, engine: ScriptedEngine
+) -> None:
+    call("run", written())
+    Path("again.yaml").write_text(call("runs", "spec", "last").out)
+    done = call("run", "--spec", "again.yaml", "--limit", 3, "--new")
+    assert (done.code, "3/3" in done.out) == (0, True)
 
 
 def test_words_win_over_the_run_file(call: Call, engine: ScriptedEngine, home: Path) -> None:

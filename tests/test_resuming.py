@@ -14,16 +14,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import magistrate
-from magistrate import Limits, Run, ScriptedEngine
+from magistrate import JudgeInfo, Limits, Run, ScriptedEngine
 from magistrate.engines.scripted import EVERYTHING
-from magistrate.errors import EngineError, EngineGone, InvalidOutput, SpecError, StoreError
+from magistrate.errors import DatasetError, EngineError, EngineGone, InvalidOutput, SpecError, StoreError
 from magistrate.judges import instance
 from magistrate.store import Store
 from magistrate.types import Failure, Outcome, Prompt, Sample, Verdict
@@ -87,7 +87,7 @@ class Stop:
         if self.seen == self.after:
             self.act()
 
-    def finished(self, problems: Any) -> None: ...
+    def finished(self, problems: Any, stopped: Any) -> None: ...
 
 
 def cut_short(source: Any, store: Path, after: int = 10, **options: Any) -> str:
@@ -272,6 +272,116 @@ def test_a_task_is_not_asked_again_for_what_it_answered(tmp_path: Path) -> None:
     assert all(made[sample.id] == 1 for sample in there)
 
 
+class Changing:
+    """A task that never says the same twice."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, sample: Sample) -> str:
+        self.calls += 1
+        return f"{('true', 'false')[self.calls % 2]} {self.calls}"
+
+
+QUESTIONS = [{"id": f"s{number}", "input": str(number), "context": "c"} for number in range(8)]
+
+
+def seen(outcome: Outcome) -> str:
+    """The output that a judge was shown."""
+    text = outcome.steps[-1].prompt[-1][1]
+    return next(word for word in ("true", "false") if f"{word} " in text)
+
+
+def agree(run: Run) -> bool:
+    """Whether every verdict is about the output that is stored."""
+    stored = {sample.id: sample.output or "" for sample in run.samples()}
+    judged = [each for each in run.outcomes(with_steps=True) if isinstance(each, Verdict)]
+    return all(stored[each.sample_id].startswith(seen(each)) for each in judged)
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_every_verdict_is_about_the_output_that_is_stored(tmp_path: Path, retried: bool) -> None:
+    """Also where a task gives another answer each time, and judges have come differently far."""
+    store, task = tmp_path / "runs.db", Changing()
+    judges = [FAITHFULNESS, replace(FAITHFULNESS, name="second")]
+    asked: Counter[str] = Counter()
+
+    def script(prompt: Prompt) -> Any:
+        asked[said(prompt)] += 1
+        broken = retried and asked[said(prompt)] == 2
+        return EngineError("broken") if broken else answer(prompt)
+
+    engine = ScriptedEngine(script, delay=0.001)
+    if retried:
+        run = magistrate.evaluate(QUESTIONS, judges, task=task, model=engine, store=store)
+        assert run.record.n_failures == 8
+        magistrate.retry(run, judges=judges, task=task, model=ScriptedEngine(answer))
+    else:
+        run_id = cut_short(QUESTIONS, store, after=5, judges=judges, task=task, model=engine)
+        run = magistrate.resume(
+            run_id, dataset=QUESTIONS, judges=judges, task=task, model=engine, store=store
+        )
+    assert run.record.n_verdicts == 16
+    assert agree(run)
+    assert task.calls <= 8 + 2, "only what was under way is made again"
+
+
+def test_a_task_is_refused_where_there_was_none(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    run_id = cut_short(written(tmp_path), store)
+    with pytest.raises(SpecError, match="now a task is to make them"):
+        magistrate.resume(run_id, task=Changing(), model=ScriptedEngine(answer), store=store)
+
+
+def test_rows_given_again_are_read_as_they_were(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    columns = [{"nr": each["id"], "q": each["input"], "context": "c"} for each in QUESTIONS]
+    options: dict[str, Any] = {"mapping": {"id": "nr", "input": "q"}, "limit": 6}
+    run_id = cut_short(columns, store, after=2, task=Changing(), **options)
+    run = magistrate.resume(
+        run_id, dataset=columns, task=Changing(), model=ScriptedEngine(answer), store=store
+    )
+    assert sorted(sample.id for sample in run.samples()) == [f"s{number}" for number in range(6)]
+
+
+def test_other_rows_are_not_taken_for_those_of_the_run(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+    run_id = cut_short(rows(30), store)
+    with pytest.raises(SpecError, match="of its 30 samples are gone"):
+        magistrate.resume(run_id, dataset=rows(1), model=ScriptedEngine(answer), store=store)
+
+
+def test_a_run_that_was_killed_while_its_samples_were_stored_is_not_taken_for_whole(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+
+    def failing(n: int) -> Iterator[dict[str, Any]]:
+        yield from rows(n)
+
+    run = magistrate.evaluate(failing(1200), model=ScriptedEngine(answer), store=store)
+    with closing(sqlite3.connect(store)) as peek, peek:  # as `kill -9` leaves it after the second chunk
+        peek.execute("PRAGMA foreign_keys = ON")
+        peek.execute("DELETE FROM steps")
+        peek.execute("DELETE FROM outcomes")
+        peek.execute("DELETE FROM run_samples WHERE position >= 1000")
+        peek.execute("UPDATE runs SET n_total = NULL, status = 'running', finished_at = NULL")
+    with pytest.raises(SpecError, match="ended while its samples were being stored"):
+        magistrate.resume(run, model=ScriptedEngine(answer))
+
+
+def test_a_renamed_file_gives_no_other_ids_to_the_samples_of_a_run(tmp_path: Path) -> None:
+    store, path = tmp_path / "runs.db", tmp_path / "x1.jsonl"
+    path.write_text("".join(json.dumps({"output": f"true {n}", "context": "c"}) + "\n" for n in range(40)))
+    run_id = cut_short(path, store)
+    path.rename(tmp_path / "y1.jsonl")
+    with pytest.raises(SpecError, match="'y1-1' is not among its samples"):
+        magistrate.resume(
+            run_id,
+            dataset=magistrate.load(tmp_path / "y1.jsonl"),
+            model=ScriptedEngine(answer),
+            store=store,
+        )
+
+
 def test_objects_must_be_given_again(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     judge = replace(FAITHFULNESS, name="mine", threshold=0.9)
@@ -317,6 +427,19 @@ def test_more_rows_are_refused_too(tmp_path: Path) -> None:
         stream.write(json.dumps(rows(SAMPLES + 1)[-1]) + "\n")
     with pytest.raises(SpecError, match="samples are the same, what comes after them"):
         magistrate.resume(run_id, model=ScriptedEngine(answer), store=store)
+
+
+def test_data_that_changes_under_a_run_ends_it(tmp_path: Path) -> None:
+    data, store = written(tmp_path, 300), tmp_path / "runs.db"
+
+    def add() -> None:
+        with data.open("a") as stream:
+            stream.write(json.dumps(rows(301)[-1]) + "\n")
+
+    with pytest.raises(DatasetError, match="has changed while it was read"):
+        magistrate.evaluate(data, model=ScriptedEngine(answer), store=store, watcher=Stop(3, add))
+    record = Run("last", store).record
+    assert record.status == "failed" and record.n_verdicts >= 3
 
 
 def test_a_changed_judge_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -505,6 +628,58 @@ def test_a_budget_that_is_just_enough_leaves_nothing_out(tmp_path: Path) -> None
     assert (run.record.status, run.record.n_verdicts) == ("done", 10)
 
 
+def test_what_spends_nothing_says_nothing_of_what_the_others_will_spend(tmp_path: Path) -> None:
+    store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
+    one = magistrate.evaluate(rows(1), model=engine, store=store)
+    with Store.open(store) as opened:
+        each = opened.spent(one.id).prompt
+    abstaining = [{"id": f"a{number}", "output": "true 1"} for number in range(5)]
+    limits = Limits(max_tokens=3 * each)
+    run = magistrate.evaluate([*abstaining, *rows(40)], model=engine, store=store, limits=limits)
+    assert (run.record.n_verdicts, run.record.n_abstentions) == (3, 5)
+
+
+def test_what_failures_have_spent_is_not_forgotten(tmp_path: Path) -> None:
+    store = tmp_path / "runs.db"
+
+    engine, judge = ScriptedEngine(answer), Unusable()
+    run = magistrate.evaluate(rows(4), judge, model=engine, store=store)
+    assert run.record.n_failures == 4
+    with Store.open(store) as opened:
+        first = opened.spent(run.id)
+    assert first.prompt > 0
+    magistrate.retry(run, judges=judge, model=engine)
+    with Store.open(store) as opened:
+        assert opened.spent(run.id) == first + first
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Asks, and then cannot make anything of the answer."""
+
+    info: ClassVar[JudgeInfo] = JudgeInfo("unusable")
+
+    async def judge(self, sample: Sample, engine: Any) -> Outcome:
+        await FAITHFULNESS.judge(sample, engine)
+        raise ValueError("no use")
+
+
+def test_what_was_ready_at_the_end_is_stored(tmp_path: Path) -> None:
+    """A limit of seconds gives up what is under way, not what is paid for."""
+    store, answered = tmp_path / "runs.db", 0
+
+    def script(prompt: Prompt) -> Any:
+        nonlocal answered
+        answered += 1
+        return answer(prompt)
+
+    run = magistrate.evaluate(
+        written(tmp_path, 4000), model=ScriptedEngine(script), store=store, limits=Limits(max_seconds=0.3)
+    )
+    assert run.record.status == "interrupted"
+    assert answered - 16 <= run.record.n_verdicts <= answered
+
+
 def test_cost_is_a_budget(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
     limits = Limits(max_cost=0.01)
@@ -555,7 +730,7 @@ def test_a_new_run_pays_for_nothing_that_an_earlier_one_has_paid(
 ) -> None:
     monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
     store = tmp_path / "runs.db"
-    engine = ScriptedEngine(answer, can=EVERYTHING | {"repeatable"})
+    engine = ScriptedEngine(answer, can=EVERYTHING | {"repeatable"}, name="known")
     first = magistrate.evaluate(rows(10), model=engine, store=store)
     second = magistrate.evaluate(rows(20), model=engine, store=store)
     assert len(engine.prompts) == 20

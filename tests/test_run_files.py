@@ -102,6 +102,20 @@ def test_little_needs_to_be_said(folder: Path) -> None:
     assert told(folder, "dataset: quickstart\njudges: rubric\ntags: a\n").tags == ["a"]
 
 
+def test_judges_in_options_are_found_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    spec = told(folder, "dataset: quickstart\njudges: [{windows: {of: tone.yaml, tokens: 900}}]\n")
+    [judge] = judges_of(spec)
+    assert judge.of.info.name == "tone"  # type: ignore[attr-defined]
+    assert spec.judges == [f"windows:of=({folder / 'tone.yaml'}),tokens=900"]
+
+
+def test_an_options_value_stays_one(folder: Path) -> None:
+    with pytest.raises(SpecError, match="a,permute=true"):
+        told(folder, "dataset: quickstart\njudges: [{faithfulness: {prior: 'a,permute=true'}}]\n")
+    assert told(folder, "dataset: quickstart\njudges: [{faithfulness: {}}]\n").judges == ["faithfulness"]
+
+
 def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) -> None:
     spec = told(
         folder,
@@ -151,6 +165,7 @@ def test_one_engine_can_be_named_for_a_role(folder: Path, model_folder: Path) ->
             "engines.default.price: a price is written",
         ),
         ("dataset: quickstart\nengines: {default: {threads: two}}\n", "threads: must be a whole number"),
+        ("dataset: x\nengines: {small: {price: 1/2}}\n", "engines.small.price: only 'default' has a price"),
         ("dataset: quickstart\ncache: maybe\n", "line 2, cache: must be true or false; got 'maybe'"),
         ("- quickstart\n", "must be lines of 'key: value'"),
         ("", "must be lines of 'key: value', and is empty"),

@@ -438,6 +438,33 @@ def test_work_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+class Unheard(BaseException):
+    """What no ordinary handler sees."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Unheard("x")])
+def test_nothing_that_a_judge_raises_makes_a_stream_wait_for_ever(error: BaseException) -> None:
+    @dataclass(frozen=True)
+    class Ending:
+        info: ClassVar[JudgeInfo] = JudgeInfo("ending")
+
+        async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+            if sample.id == "s3":
+                raise error
+            return Verdict(sample.id, "ending", "faithful", 0.1)
+
+    async def collected() -> list[Outcome]:
+        return [each.outcome async for each in stream(samples(10), [Ending()], by_number({}))]
+
+    if isinstance(error, SystemExit):
+        found = {each.sample_id: each for each in asyncio.run(collected())}
+        assert len(found) == 10
+        assert isinstance(failure := found["s3"], Failure) and "SystemExit: 3" in failure.message
+    else:
+        with pytest.raises(Unheard):
+            asyncio.run(asyncio.wait_for(collected(), 5))
+
+
 def test_pairs_that_are_done_are_not_judged_again() -> None:
     engine = by_number({})
     done = {(f"s{number}", "faithfulness") for number in range(7)}

@@ -68,3 +68,14 @@ def _quote(kind: str, output: str, context: str | None) -> str:
         f'<p style="margin:.5em 0 0"><span style="opacity:.65">{escape(kind)}</span> '
         f'<mark>“{escape(output)}”</mark> <span style="opacity:.65">beside</span> {beside}</p>'
     )
+
+
+def address(url: str) -> str:
+    """A URL for people: without the name and the password that may stand before its host.
+
+    >>> address("http://me:secret@mirror.example/x")
+    'http://mirror.example/x'
+    """
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}" if mark else url

@@ -79,9 +79,7 @@ def earlier_rates(store: Store, judge: str, fingerprint: str) -> Rate | None:
             for name, recipe in record.recipes.items()
             if recipe.judge == judge and recipe.fingerprint == fingerprint
         ]
-        seconds = getattr(record, "seconds", None)
-        if seconds is None and record.finished_at is not None:
-            seconds = (record.finished_at - record.created_at).total_seconds()
+        seconds = record.seconds
         if not names or record.status != "done" or not seconds or seconds <= 0:
             continue
         mine = others = 0.0

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate import background, resolve
-from magistrate.datasets import Dataset, load
+from magistrate.datasets import Dataset
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
 from magistrate.limits import UNLIMITED, Limits
-from magistrate.preparing import NOTHING, Given, described, open_data, pinned, trial_of
-from magistrate.resuming import OBJECTS, SPEC, STORED, restored, to_resume, to_retry, twin
+from magistrate.preparing import NOTHING, Given, described, open_data, pinned, rows_of, trial_of
+from magistrate.resuming import OBJECTS, SPEC, STORED, description, restored, to_resume, to_retry, twin
 from magistrate.running import Task
 from magistrate.runs import Run
 from magistrate.specs import STDIN, RunSpec
-from magistrate.trial import Samples, Trial, Watcher, conduct
-from magistrate.types import Sample
+from magistrate.trial import Samples, Watcher, conduct
 
 if TYPE_CHECKING:
     from magistrate.estimating import Estimate
@@ -98,13 +96,11 @@ async def arun(
     watcher: Watcher | None = None,
 ) -> Run:
     """Make the run that a description says; what is `given` as an object comes in its place."""
-    dataset, version = given.dataset, None
-    if dataset is None:
-        with _there(store) as opened:
-            dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
+    dataset, version = await background.in_thread(_opened_data, spec, given, store)
     trial = await background.in_thread(trial_of, spec, given, spec.limits.limits(), None, watcher)
     # What cannot be read a second time is stored as a whole, so that the run can be resumed.
-    at_once = given.task is None and (given.dataset is not None or spec.dataset.source == STDIN)
+    first = given.task is None and (given.dataset is not None or spec.dataset.source == STDIN)
+    size = dataset.size
     with _opened(store) as opened:
         run_id = opened.create_run(
             dataset=dataset.name,
@@ -114,12 +110,18 @@ async def arun(
             engine_fingerprint=trial.engine.info.fingerprint,
             recipes=trial.recipes,
             name=spec.name,
-            n_total=dataset.size,
+            n_total=None if first else size,
             tags=spec.tags,
-            settings={SPEC: pinned(spec, dataset, version).plain(), OBJECTS: given.names, STORED: at_once},
+            settings={SPEC: pinned(spec, dataset, version).plain(), OBJECTS: given.names, STORED: first},
+        )
+        samples = Samples(
+            coming=dataset,
+            total=None if size is None else size * len(trial.judges),
+            first=first,
+            problems=lambda: dataset.problems,
         )
         with opened.hold(run_id):
-            await conduct(opened, run_id, trial, _all_of(opened, run_id, dataset, trial, at_once))
+            await conduct(opened, run_id, trial, samples)
         return Run(run_id, opened.place)
 
 
@@ -164,6 +166,7 @@ async def aresume(
     task: Task | None = None,
     limits: Limits | None = None,
     price: str | None = None,
+    spec: RunSpec | None = None,
     store: StorePlace | None = None,
     watcher: Watcher | None = None,
     progress: bool = True,
@@ -171,9 +174,10 @@ async def aresume(
     """Go on with a run that was interrupted, killed or failed: what has an outcome is not judged again.
 
     `run` is an id, the beginning of one, a name or `last`. What the run was given as objects (rows, judges,
-    an engine, a task) is given again; everything else is stored with it. `limits` and `price` replace those
-    it had. A run that is done stays as it is. Raises `SpecError` where the data, a judge, the model or a
-    prompt is not what it was, with the difference, and `StoreError` while another process is at the run.
+    an engine, a task) is given again; everything else is stored with it, unless `spec` says it anew.
+    `limits` and `price` replace those it had. A run that is done stays as it is. Raises `SpecError` where
+    the data, a judge, the model or a prompt is not what it was, with the difference, and `StoreError` while
+    another process is at the run.
     """
     with _opened(run if isinstance(run, Run) else store) as opened:
         record = _found(opened, run)
@@ -181,11 +185,11 @@ async def aresume(
             record = opened.find_run(record.id)
             if record.status == "done":
                 return Run(record.id, opened.place)
-            given = _given(dataset, judges, model, task)
-            trial = await background.in_thread(
-                restored, record, given, limits, price, _watcher(watcher, progress)
-            )
-            samples = to_resume(opened, record, trial, given)
+            spec = spec or description(record)
+            given = await background.in_thread(_given, spec, dataset, judges, model, task)
+            told = _watcher(watcher, progress)
+            trial = await background.in_thread(restored, record, spec, given, limits, price, told)
+            samples = await background.in_thread(to_resume, opened, record, spec, trial, given)
             opened.reopen_run(record.id)
             await conduct(opened, record.id, trial, samples)
         return Run(record.id, opened.place)
@@ -208,16 +212,17 @@ async def aretry(
 ) -> Run:
     """Judge again what failed in a run, and nothing else; a new outcome replaces the failure.
 
-    The options and errors are those of `aresume`. Whether the run is done does not change.
+    The options and errors are those of `aresume`. Whether the run is done does not change. A task is called
+    again only where it was the task that failed; an outcome's usage is that of all attempts.
     """
     with _opened(run if isinstance(run, Run) else store) as opened:
         record = _found(opened, run)
         with opened.hold(record.id):
-            given = _given(None, judges, model, task)
-            trial = await background.in_thread(
-                restored, record, given, limits, price, _watcher(watcher, progress)
-            )
-            samples = to_retry(opened, record)
+            spec = description(record)
+            given = await background.in_thread(_given, spec, None, judges, model, task)
+            told = _watcher(watcher, progress)
+            trial = await background.in_thread(restored, record, spec, given, limits, price, told)
+            samples = await background.in_thread(to_retry, opened, record, trial)
             if samples.total:
                 await conduct(opened, record.id, trial, samples)
         return Run(record.id, opened.place)
@@ -226,24 +231,15 @@ async def aretry(
 retry = background.synchronous(aretry)
 
 
-def _all_of(store: Store, run_id: str, dataset: Dataset, trial: Trial, at_once: bool) -> Samples:
-    """What a new run goes through; with `at_once` all of it is stored first."""
-    stored: list[str] = []
-    if at_once:
-
-        def noted() -> Iterator[Sample]:
-            for sample in dataset:
-                stored.append(sample.id)
-                yield sample
-
-        try:
-            store.add_samples(run_id, noted())
-        except InputError:
-            store.delete(run_id)  # what cannot be read makes no run
-            raise
-    size = len(stored) if at_once else dataset.size
-    total = None if size is None else size * len(trial.judges)
-    return Samples(coming=dataset, total=total, stored=stored, problems=lambda: dataset.problems)
+def _opened_data(spec: RunSpec, given: Given, store: StorePlace | None) -> tuple[Dataset, str | None]:
+    """The samples and their stored version, with all that takes time to learn of them."""
+    dataset, version = given.dataset, None
+    if dataset is None:
+        with _there(store) as opened:
+            dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
+    assert dataset.digest
+    _ = dataset.size
+    return dataset, version
 
 
 def _opened(place: Run | StorePlace | None) -> Store:
@@ -270,8 +266,8 @@ def _found(store: Store, run: str | Run) -> RunRecord:
     return store.find_run(run.id if isinstance(run, Run) else run)
 
 
-def _given(dataset: Any, judges: Any, model: Engine | None, task: Task | None) -> Given:
-    rows = None if dataset is None else load(dataset, need_output=task is None)
+def _given(spec: RunSpec, dataset: Any, judges: Any, model: Engine | None, task: Task | None) -> Given:
+    rows = None if dataset is None else rows_of(dataset, spec.dataset, need_output=task is None)
     return Given(
         dataset=rows, judges=None if judges is None else resolve.judges(judges), model=model, task=task
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from magistrate.errors import SpecError
@@ -23,8 +24,9 @@ class Limits:
 
     At most `concurrency` samples are under way, and a verdict may take `deadline` seconds. After
     `give_up_after` judgements in a row that the engine failed, nothing more is begun. Nothing is begun either
-    that would, as far as the average can tell, spend more than `max_tokens` (asked and written; what a cache
-    answered is not counted) or `max_cost` (US dollars); both count what a run spent before it was resumed.
+    that would, if it takes as much as the dearest one so far, spend more than `max_tokens` (asked and
+    written; what a cache answered is not counted) or `max_cost` (US dollars); both count what a run spent
+    before it was resumed.
     After `max_seconds` what is under way is given up, to be judged when the run is resumed.
     Raises `SpecError` for values that nothing can be done within.
     """
@@ -37,18 +39,18 @@ class Limits:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
-        if self.give_up_after < 1:
-            raise SpecError(f"give_up_after must be at least 1, got {self.give_up_after}")
-        for name in ("deadline", "max_seconds"):
+        for name in ("concurrency", "give_up_after", "max_tokens"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SpecError(f"{name} must be more than 0 seconds, got {value}")
-        for name in ("max_tokens", "max_cost"):
+            if value is None and name == "max_tokens":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SpecError(f"{name} must be a whole number of at least 1, got {value!r}")
+        for name in ("deadline", "max_seconds", "max_cost"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise SpecError(f"{name} must be more than 0, got {value}")
+            if value is None and name != "deadline":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+                raise SpecError(f"{name} must be a finite number of more than 0, got {value!r}")
 
 
 UNLIMITED = Limits()
@@ -70,18 +72,22 @@ class Gate(Protocol):
 class Budget:
     """What is spent of `limits`, and whether more may begin.
 
-    `cost` says in dollars what usage costs, None where nobody knows; `seen` outcomes have spent `spent`. A
-    judgement may begin where it fits beside those under way if each takes what one took on average so far;
-    the first one is waited for.
+    `cost` says in dollars what usage costs, None where nobody knows; `spent` is what was spent before, and
+    `dearest` what one judgement of it took at most. A judgement may begin where it fits beside those under
+    way if each takes as much as the dearest so far; until one has spent anything, they come one at a time.
     """
 
     limits: Limits
     cost: Cost | None = None
     spent: Usage = field(default_factory=Usage)
-    seen: int = 0
+    dearest: Usage = field(default_factory=Usage)
     refused: bool = False
+    _dearest: dict[str, float] = field(default_factory=dict)
     _under_way: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._compare(self.dearest)
 
     async def admitted(self, n: int) -> bool:
         """As `Gate` has it."""
@@ -102,9 +108,15 @@ class Budget:
     def spend(self, usage: Usage) -> None:
         """A judgement under way has ended and spent so much."""
         self.spent += usage
-        self.seen += 1
+        self._compare(usage)
         self._under_way -= 1
         self._wake()
+
+    def _compare(self, usage: Usage) -> None:
+        """Remember what one judgement takes at most, of those that took anything."""
+        for name, _, measure in self._limited:
+            if (amount := measure(usage)) > 0:
+                self._dearest[name] = max(self._dearest.get(name, 0.0), amount)
 
     @property
     def reached(self) -> str:
@@ -116,17 +128,24 @@ class Budget:
             told.append(f"${self.cost(self.spent):,.4f} of at most ${dollars:,.4f} are spent (max_cost)")
         return " and ".join(told)
 
+    @property
+    def _limited(self) -> Iterator[tuple[str, float, Cost]]:
+        """What is limited, how much of it there may be, and what usage takes of it."""
+        if self.limits.max_tokens is not None:
+            yield "tokens", self.limits.max_tokens, _tokens
+        if self.limits.max_cost is not None and self.cost is not None:
+            yield "cost", self.limits.max_cost, self.cost
+
     def _fits(self, n: int) -> bool:
-        """Whether so many more fit, as far as what was spent so far can tell."""
-        limited = [(self.limits.max_tokens, _tokens), (self.limits.max_cost, self.cost)]
-        for most, measure in limited:
-            if most is None or measure is None:
-                continue
-            if not self.seen and self._under_way:
-                return False
+        """Whether so many more fit, as far as those before can tell."""
+        for name, most, measure in self._limited:
             spent = measure(self.spent)
-            each = spent / self.seen if self.seen else 0.0
-            if spent >= most or spent + each * (self._under_way + n) > most:
+            if spent >= most:
+                return False
+            if name not in self._dearest:
+                if self._under_way:
+                    return False
+            elif spent + self._dearest[name] * (self._under_way + n) > most:
                 return False
         return True
 

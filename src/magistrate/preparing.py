@@ -9,7 +9,7 @@ from typing import Any
 
 from magistrate import resolve
 from magistrate.datasets import Dataset, load
-from magistrate.datasets.files import HUB
+from magistrate.datasets.files import HUB, looks_like_path
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import Cached, call_cache
 from magistrate.engines.prices import Price, price_of
@@ -20,16 +20,17 @@ from magistrate.running import Task
 from magistrate.specs import (
     DEFAULT,
     DataPart,
-    EnginePart,
-    LimitsPart,
     RunSpec,
     anchored,
     engine_of,
     judges_of,
+    spec_from,
 )
 from magistrate.store import Store
 from magistrate.store.datasets import open_dataset
 from magistrate.trial import Trial, Watcher
+
+NAMES_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,31 +67,49 @@ def described(
     **others: Any,
 ) -> tuple[RunSpec, Given]:
     """What Python was asked for as a description, and what of it only objects can say."""
-    part, rows = DataPart(source="rows", seed=selection["seed"]), None
-    if isinstance(dataset, str | Path):
-        part = DataPart(source=str(dataset), view=view, map=dict(mapping or {}), **selection)
-    else:
-        rows = load(dataset, mapping=mapping, view=view, need_output=task is None, **selection)
     several = list(judges) if isinstance(judges, Sequence) and not isinstance(judges, str) else [judges]
     asked = resolve.judges(judges)
     if not asked:
         raise SpecError("there is no judge; name one at least")
     words = [_words(given, judge) for given, judge in zip(several, asked, strict=True)]
     engine = None if model is None or isinstance(model, str | Path) else model
-    named = EnginePart(
-        model=None if engine is not None or model is None else str(model),
-        device=device,
-        threads=threads,
-        price=price,
+    named: dict[str, Any] = {"model": None if engine is not None or model is None else str(model)}
+    named |= {"device": device, "threads": threads, "price": price}
+    there = isinstance(dataset, str | Path)
+    spec = spec_from(
+        {
+            "dataset": {
+                "source": str(dataset) if there else "rows",
+                "view": view,
+                "map": dict(mapping or {}),
+                **selection,
+            },
+            "judges": [word or resolve.spelled(judge) for word, judge in zip(words, asked, strict=True)],
+            "engines": {DEFAULT: named} if any(each is not None for each in named.values()) else {},
+            "limits": asdict(limits),
+            **others,
+        }
     )
-    spec = RunSpec(
-        dataset=part,
-        judges=[word or resolve.spelled(judge) for word, judge in zip(words, asked, strict=True)],
-        engines={} if named == EnginePart() else {DEFAULT: named},
-        limits=LimitsPart(**asdict(limits)),
-        **others,
+    return spec, Given(
+        dataset=None if there else rows_of(dataset, spec.dataset, need_output=task is None),
+        judges=None if all(words) else asked,
+        model=engine,
+        task=task,
     )
-    return spec, Given(dataset=rows, judges=None if all(words) and asked else asked, model=engine, task=task)
+
+
+def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
+    """Rows from memory, read as a description says."""
+    return load(
+        dataset,
+        mapping=part.map,
+        view=part.view,
+        limit=part.limit,
+        sample=part.sample,
+        balance=part.balance,
+        seed=part.seed,
+        need_output=need_output,
+    )
 
 
 def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) -> tuple[Dataset, str | None]:
@@ -103,7 +122,10 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
     options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
     version = None if store is None else store.stored_dataset(part.source)
     if store is None or version is None:
-        found = load(part.source, view=part.view, **options)
+        try:
+            found = load(part.source, view=part.view, **options)
+        except SpecError as error:
+            raise SpecError(f"{error}{_stored(store, part.source)}") from None
     elif part.view is not None:
         raise SpecError(f"{part.source!r} is a stored set, which has no views; got {part.view!r}")
     else:
@@ -114,6 +136,15 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
             f"{part.digest[:12]}…; take the digest out of the description to judge what is there now"
         )
     return found, None if version is None else version.ref
+
+
+def _stored(store: Store | None, source: str) -> str:
+    """Which stored sets there are, for an error about a name that is none."""
+    if store is None or looks_like_path(source):
+        return ""
+    names = list(dict.fromkeys(each.name for each in store.dataset_versions()))
+    more = ", …" if len(names) > NAMES_TOLD else ""
+    return f"; stored: {', '.join(names[:NAMES_TOLD])}{more}" if names else ""
 
 
 def trial_of(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from magistrate.datasets import Dataset, Problem
+from magistrate.datasets import Dataset
 from magistrate.errors import SpecError
 from magistrate.limits import Limits
 from magistrate.preparing import Given, open_data, trial_of
-from magistrate.specs import RunSpec, stored_spec
+from magistrate.specs import RunSpec, spec_from
 from magistrate.store import RunRecord, Store
 from magistrate.trial import Samples, Trial, Watcher
 from magistrate.types import Recipe, Sample
@@ -39,77 +39,120 @@ def description(record: RunRecord) -> RunSpec:
     """What is written down of a run; what it was given as objects has stand-ins there."""
     if SPEC not in record.settings:
         raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
-    return stored_spec(record.settings[SPEC])
+    return spec_from(record.settings[SPEC])
 
 
 def restored(
-    record: RunRecord, given: Given, limits: Limits | None, price: str | None, watcher: Watcher | None
+    record: RunRecord,
+    spec: RunSpec,
+    given: Given,
+    limits: Limits | None,
+    price: str | None,
+    watcher: Watcher | None,
 ) -> Trial:
-    """Who judged a run, with what and within which limits; `limits` and `price` replace those it had.
+    """Who judged a run, by its description; `limits` and `price` replace those that this has.
 
     Raises `SpecError` where that is not known and not given, and where anything that its figures depend on
     is not as it was, with the difference.
     """
-    spec = description(record)
+    objects = objects_of(record)
     for name in ("judges", "model", "task"):
-        if name in objects_of(record) and getattr(given, name) is None:
+        if name in objects and getattr(given, name) is None:
             raise SpecError(
                 f"the {name} of run {record.id} came from Python and cannot be written down; "
                 f"hand it over again: magistrate.resume({record.id!r}, {name}=…), or retry likewise"
             )
+    if given.task is not None and "task" not in objects:
+        raise changed(record, ["its outputs were there, and now a task is to make them"])
     trial = trial_of(spec, given, limits or spec.limits.limits(), price, watcher)
     if found := list(recipe_differences(record.recipes, trial.recipes)):
         raise changed(record, found)
     return trial
 
 
-def to_resume(store: Store, record: RunRecord, trial: Trial, given: Given) -> Samples:
+def to_resume(store: Store, record: RunRecord, spec: RunSpec, trial: Trial, given: Given) -> Samples:
     """What of a run is still to be judged. Raises `SpecError` where its samples are not as they were."""
-    done = store.judged(record.id)
-    kept = {sample.id: sample for sample in store.samples(record.id)}
-    if record.settings.get(STORED):
-        dataset: Iterable[Sample] = kept.values()
-        size: int | None = len(kept)
-        problems: Callable[[], Sequence[Problem]] = tuple
+    done, stored = store.judged(record.id), store.sample_ids(record.id)
+    opened = _reopened(store, record, spec, trial, given)
+    size: int | None
+    if opened is None:
+        coming, size = store.samples_by_page(record.id), len(stored)
+    elif trial.task is None:
+        coming, size = _as_before(record, opened, frozenset(stored)), opened.size
     else:
-        if given.dataset is None and "dataset" in objects_of(record):
-            raise SpecError(
-                f"the samples of run {record.id} came from Python; hand them over again: "
-                f"magistrate.resume({record.id!r}, dataset=…)"
-            )
-        # What reads otherwise now is compared below, sample by sample, so that its digest is not held yet.
-        part = description(record).dataset.model_copy(update={"digest": None})
-        opened = given.dataset or open_data(store, part, need_output=trial.task is None)[0]
-        if opened.digest != record.dataset_digest:
-            raise changed(record, list(data_differences(kept, opened, record, trial.task is not None)))
-        dataset, size, problems = opened, opened.size, lambda: opened.problems
-
-    def coming() -> Iterator[Sample]:
-        for sample in dataset:
-            yield kept.get(sample.id, sample)  # as a task left it, where it was there
-
+        coming, size = (
+            _as_made(opened, {sample.id: sample for sample in store.samples(record.id)}),
+            opened.size,
+        )
     return Samples(
-        coming=coming(),
+        coming=coming,
         total=None if size is None else size * len(trial.judges),
         before=len(done),
-        stored=kept.keys(),
+        stored=frozenset(stored),
+        made=_made(store, record) if trial.task is not None else frozenset(),
         done=done,
-        problems=problems,
+        problems=tuple if opened is None else lambda: opened.problems,
     )
 
 
-def to_retry(store: Store, record: RunRecord) -> Samples:
+def to_retry(store: Store, record: RunRecord, trial: Trial) -> Samples:
     """The failures of a run, and nothing else of it."""
-    failed = store.failed(record.id)
+    failed = store.failed(record.id).keys()
     ids = {sample_id for sample_id, _ in failed}
-    samples = [sample for sample in store.samples(record.id) if sample.id in ids]
     return Samples(
-        coming=samples,
+        coming=(sample for sample in store.samples_by_page(record.id) if sample.id in ids),
         total=len(failed),
-        stored=[sample.id for sample in samples],
+        stored=ids,
+        made=_made(store, record) if trial.task is not None else frozenset(),
         done=store.judged(record.id) - failed,
         again=True,
     )
+
+
+def _reopened(store: Store, record: RunRecord, spec: RunSpec, trial: Trial, given: Given) -> Dataset | None:
+    """The samples of a run where they came from; None where the store has all of them."""
+    if given.dataset is not None:
+        opened = given.dataset
+    elif record.settings.get(STORED):
+        if record.n_total is None or record.n_samples < record.n_total:
+            raise SpecError(
+                f"run {record.id} ended while its samples were being stored, and they cannot be read again; "
+                "begin a new run"
+            )
+        return None
+    elif "dataset" in objects_of(record):
+        raise SpecError(
+            f"the samples of run {record.id} came from Python; hand them over again: "
+            f"magistrate.resume({record.id!r}, dataset=…)"
+        )
+    else:
+        # What reads otherwise now is compared sample by sample, so that its digest is not held yet.
+        part = spec.dataset.model_copy(update={"digest": None})
+        opened = open_data(store, part, need_output=trial.task is None)[0]
+    if opened.digest != record.dataset_digest:
+        kept = {sample.id: sample for sample in store.samples(record.id)}
+        raise changed(record, list(data_differences(kept, opened, record, trial.task is not None)))
+    return opened
+
+
+def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> Iterator[Sample]:
+    """Samples in the order of their source, of which the first ones must be those that the run has."""
+    for number, sample in enumerate(opened):
+        if number < len(stored) and sample.id not in stored:
+            raise changed(record, [f"{sample.id!r} is not among its samples: their ids were others"])
+        yield sample
+
+
+def _as_made(opened: Dataset, kept: Mapping[str, Sample]) -> Iterator[Sample]:
+    """Samples in the order of their source, as the task left those that the run has."""
+    for sample in opened:
+        yield kept.get(sample.id, sample)
+
+
+def _made(store: Store, record: RunRecord) -> Collection[str]:
+    """The ids of samples whose output is there: some judge has said of it more than that there is none."""
+    failed = store.failed(record.id)
+    return frozenset(pair[0] for pair in store.judged(record.id) if failed.get(pair) != "task_error")
 
 
 def twin(store: Store, dataset: Dataset, trial: Trial) -> RunRecord | None:

@@ -79,7 +79,7 @@ async def judge_one(
     name = judge.info.name
     outcome: Outcome
     try:
-        outcome = _sound(await within(deadline, considered(judge, sample, recorded)))
+        outcome = _sound(await within(deadline, _contained(considered(judge, sample, recorded))))
     except FATAL:
         raise
     except OverLength as error:
@@ -101,6 +101,14 @@ async def judge_one(
         usage=recorded.usage,
         seconds=clock() - start,
     )
+
+
+async def _contained(work: Awaitable[Answer]) -> Answer:
+    """What `work` answers; a judge that wants to end the program only fails."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
 
 
 class Overdue(Exception):
@@ -151,27 +159,30 @@ async def stream(
     engine: Engine,
     *,
     task: Task | None = None,
+    made: Container[str] = frozenset(),
     done: Container[tuple[str, str]] = frozenset(),
     limits: Limits = UNLIMITED,
     gate: Gate | None = None,
+    undelivered: list[Judged] | None = None,
 ) -> AsyncIterator[Judged]:
     """Outcomes of every judge on every sample, each as soon as it is ready.
 
     Samples are pulled as they are needed, so any number of them can be judged. `task` makes the
     outputs first: it is called with the sample, in a thread unless it is async, and answers the
     output, or a mapping with `output` and perhaps `context`; a label that was given to another output
-    is dropped. Pairs of sample id and judge name that are `done` are not judged. Of `limits` those that
-    say how much is under way at once, and for how long, hold here; `gate` may end the stream before its
-    time. Raises what `check_stream` and `judge_one`
-    raise, what `samples` raise, and `EngineGone` after too many engine failures in a row; all but the first
-    once all that was under way has come out.
+    is dropped. It is not called for samples whose ids are in `made`. Pairs of sample id and judge name that
+    are `done` are not judged. Of `limits` those that say how much is under way at once, and for how long,
+    hold here; `gate` may end the stream before its time. Where the stream is closed early, outcomes that
+    were ready are put into `undelivered`. Raises what `check_stream` and `judge_one` raise, what `samples`
+    raise, and `EngineGone` after too many engine failures in a row; all but the first once all that was
+    under way has come out.
     """
     check_stream(judges, engine.info)
-    ready: asyncio.Queue[Judged | Exception | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
+    ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
     source = _pulled(samples)
-    work = _Work(judges, engine, task, limits.deadline, done, gate, ready)
+    work = _Work(judges, engine, task, limits.deadline, made, done, gate, ready)
     workers = [asyncio.create_task(work.through(source)) for _ in range(limits.concurrency)]
-    failure: Exception | None = None
+    failure: BaseException | None = None
     failed = 0
     try:
         working = len(workers)
@@ -196,6 +207,9 @@ async def stream(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         source.close()
+        while undelivered is not None and not ready.empty():
+            if isinstance(left := ready.get_nowait(), Judged):
+                undelivered.append(left)
     if failure is not None:
         raise failure
 
@@ -220,9 +234,10 @@ class _Work:
     engine: Engine
     task: Task | None
     deadline: float
+    made: Container[str]
     done: Container[tuple[str, str]]
     gate: Gate | None
-    ready: asyncio.Queue[Judged | Exception | None]
+    ready: asyncio.Queue[Judged | BaseException | None]
 
     async def through(self, source: Iterable[Sample]) -> None:
         """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
@@ -230,7 +245,9 @@ class _Work:
             for sample in source:
                 if not await self._sample(sample):
                     break
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # whoever waits for this worker must hear of everything
             await self.ready.put(error)
         else:
             await self.ready.put(None)
@@ -245,7 +262,7 @@ class _Work:
             return True
         if self.gate is not None and not await self.gate.admitted(len(judges)):
             return False
-        produced = await _produce(sample, self.task, self.deadline)
+        produced = await _produce(sample, None if sample.id in self.made else self.task, self.deadline)
         if isinstance(produced, str):
             for judge in judges:
                 failure = Failure(sample.id, judge.info.name, "task_error", produced)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from magistrate.errors import StoreError
 from magistrate.types import Outcome, Sample
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class Run:
 
     def _open(self) -> Store:
         from magistrate.store import Store
+        from magistrate.store.connect import exists
 
+        if not exists(self.store):
+            raise StoreError(f"the store {self.store} is not there any more, and run {self.id} with it")
         return Store.open(self.store)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from magistrate import resolve
 from magistrate.datasets.fields import check_mapping
@@ -45,9 +45,17 @@ def _judge(value: Any) -> Any:
     """`{rubric: {most: 2}}` is another way to write `rubric:most=2`."""
     if isinstance(value, Mapping) and len(value) == 1:
         [(name, options)] = value.items()
+        if options is None or options == {}:
+            return name
         if isinstance(options, Mapping) and all(isinstance(each, Plain) for each in options.values()):
-            return f"{name}:" + ",".join(f"{key}={resolve.spell(each)}" for key, each in options.items())
+            return f"{name}:" + ",".join(f"{key}={_spelled(each)}" for key, each in options.items())
     return value
+
+
+def _spelled(value: Any) -> str:
+    """An option's value; in parentheses where it could be taken for several options."""
+    words = resolve.spell(value)
+    return f"({words})" if set(words) & set(",:") and words[:1] != "(" else words
 
 
 Plain = str | int | float | bool
@@ -169,14 +177,9 @@ def read_spec(path: Path) -> RunSpec:
     return anchored(spec, folder)
 
 
-def stored_spec(values: Mapping[str, Any]) -> RunSpec:
-    """The run that stored values describe. Raises `SpecError` where they cannot be read here."""
-    try:
-        return RunSpec.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise SpecError(f"the stored description of this run cannot be read: {key}: {first['msg']}") from None
+def spec_from(values: Mapping[str, Any]) -> RunSpec:
+    """The run that plain values describe. Raises `SpecError` that names the key that cannot be used."""
+    return Document("this run", values, {}).read_as(RunSpec)
 
 
 def anchored(spec: RunSpec, folder: Path) -> RunSpec:
@@ -239,6 +242,9 @@ def _check(document: Document, spec: RunSpec, folder: Path) -> None:
     _at(document, ("dataset", "map"), check_mapping, spec.dataset.map)
     _at(document, ("dataset",), spec.dataset.selection)
     for name, part in spec.engines.items():
+        if part.price is not None and name != DEFAULT:
+            message = f"only {DEFAULT!r} has a price: all that a run spends is counted by it"
+            raise document.error(("engines", name, "price"), message)
         if part.price is not None:
             _at(document, ("engines", name, "price"), Price.parse, part.price)
 
@@ -262,10 +268,25 @@ def _within(folder: Path, path: str) -> str:
 
 
 def _judge_path(folder: Path, words: str) -> str:
+    """A judge whose file, and those of judges in its options, are named by whole paths."""
     found = resolve.FILE.fullmatch(words)
-    if words.partition(":")[0].partition("@")[0] in resolve.judge_entries() or found is None:
+    if words.partition(":")[0].partition("@")[0] not in resolve.judge_entries() and found is not None:
+        return f"{_within(folder, found['path'])}{_option_paths(folder, words[found.end('path') :])}"
+    name, colon, options = words.partition(":")
+    return name + _option_paths(folder, colon + options)
+
+
+def _option_paths(folder: Path, words: str) -> str:
+    if not words.startswith(":"):
         return words
-    return f"{_within(folder, found['path'])}{words[found.end('path') :]}"
+    options = []
+    for option in resolve.split_options(words[1:]):
+        key, equals, value = option.partition("=")
+        inner = value[1:-1] if value[:1] + value[-1:] == "()" else value
+        if resolve.FILE.fullmatch(inner) or inner != value:
+            value = f"({_judge_path(folder, inner)})"
+        options.append(key + equals + value)
+    return ":" + ",".join(options)
 
 
 def _model(folder: Path, model: str | None) -> str | None:

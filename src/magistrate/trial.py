@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from magistrate import logs, resolve
@@ -22,6 +23,7 @@ from magistrate.version import __version__
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_A_NOTE = 5.0
+CHUNK = 500  # samples stored at a time
 
 _log = logs.get("runs")
 
@@ -34,8 +36,8 @@ class Watcher(Protocol):
         ...
 
     def judged(self, judged: Judged) -> None: ...
-    def finished(self, problems: Sequence[Problem]) -> None:
-        """Nothing more will come; these rows could not be read."""
+    def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
+        """Nothing more will come; these rows could not be read, and this limit ended it, if one did."""
         ...
 
 
@@ -70,16 +72,19 @@ class Trial:
 class Samples:
     """What a trial goes through, and what of it is there already.
 
-    `total` outcomes are expected in all, None if nobody knows how many, and `before` of them are there.
-    `stored` are the ids of samples that the run has; pairs that are `done` are not judged. With `again` an
-    outcome may replace a failure, and the run stays as finished, or not, as it was. `problems` answers the
-    rows that could not be read so far.
+    `total` outcomes are expected in all, None if nobody knows how many, and `before` of them are there. With
+    `first` all samples are stored before one is judged, for they cannot be read again. `stored` are the ids
+    of samples that the run has, `made` of those whose output a task has made; pairs that are `done` are not
+    judged. With `again` an outcome may replace a failure, and the run stays as finished, or not, as it was.
+    `problems` answers the rows that could not be read so far.
     """
 
     coming: Iterable[Sample]
     total: int | None
     before: int = 0
+    first: bool = False
     stored: Collection[str] = ()
+    made: Container[str] = frozenset()
     done: Container[Pair] = frozenset()
     again: bool = False
     problems: Callable[[], Sequence[Problem]] = tuple
@@ -113,31 +118,30 @@ async def conduct(
     `done` when nothing is left, `interrupted` when a limit was reached or this was cancelled, `failed` when
     an error ended it. Raises that error, and CancelledError, once the run is in order.
     """
-    desk = _Desk(store, run_id, trial, samples, _budget(store, run_id, trial), clock)
+    budget = Budget(trial.limits, trial.cost, store.spent(run_id), store.dearest(run_id))
+    desk = _Desk(store, run_id, trial, samples, budget, clock)
     judges = [judge.info.name for judge in trial.judges]
     _log.info("run.started", run=run_id, judges=judges, total=samples.total, before=samples.before)
+    reason = None
     try:
+        if samples.first:
+            await desk.store_all()
         if trial.watcher is not None:
             trial.watcher.started(run_id, samples.total, trial.engine, samples.before)
         reason = await desk.judge_all()
+        desk.finish("done" if reason is None else "interrupted", reason)
     except BaseException as error:
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
         told = f"{type(error).__name__}: {error}" if isinstance(error, MagistrateError) else None
-        with suppress(StoreError):  # where the store itself is what failed, the error says so
-            if isinstance(error, InputError) and not store.find_run(run_id).n_samples:
-                store.delete(run_id)  # a source of which nothing can be read makes no run
+        with suppress(StoreError, SpecError):  # where the store itself is what failed, the error says so
+            if isinstance(error, InputError) and not desk.whole:
+                store.delete(run_id)  # a source that cannot be read makes no run
             else:
                 desk.finish("interrupted" if stopped else "failed", told)
         raise
     finally:
         if trial.watcher is not None:
-            trial.watcher.finished(samples.problems())
-    desk.finish("done" if reason is None else "interrupted", reason)
-
-
-def _budget(store: Store, run_id: str, trial: Trial) -> Budget:
-    """What is left of a run's budget; what was spent before it was resumed counts."""
-    return Budget(trial.limits, trial.cost, store.spent(run_id), store.find_run(run_id).n_outcomes)
+            trial.watcher.finished(samples.problems(), reason)
 
 
 @dataclass(slots=True)
@@ -151,20 +155,41 @@ class _Desk:
     budget: Budget
     clock: Callable[[], float]
     kept: set[str] = field(default_factory=set)
+    unmade: set[str] = field(default_factory=set)
     noted: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run has samples, and all of them where they are stored first."""
+        record = self.store.find_run(self.run_id)
+        return record.n_samples > 0 and not (self.samples.first and record.n_total is None)
+
+    async def store_all(self) -> None:
+        """Store every sample, and only then how many there are: until that is said, some are missing."""
+        coming = iter(self.samples.coming)
+        while chunk := list(islice(coming, CHUNK)):
+            self.store.add_samples(self.run_id, chunk)
+            self.kept.update(sample.id for sample in chunk)
+            await asyncio.sleep(0)
+        self.store.expect(self.run_id, len(self.kept))
 
     async def judge_all(self) -> str | None:
         """Go through the samples; answers which limit ended it, in words, None where nothing is left."""
-        trial = self.trial
-        self.kept, self.noted = set(self.samples.stored), self.clock()
+        trial, samples, undelivered = self.trial, self.samples, list[Judged]()
+        self.kept.update(samples.stored)
+        if trial.task is not None:
+            self.unmade = {sample_id for sample_id in samples.stored if sample_id not in samples.made}
+        self.noted = self.clock()
         outcomes = stream(
             self._pulled(),
             trial.judges,
             trial.engine,
             task=trial.task,
-            done=self.samples.done,
+            made=samples.made,
+            done=samples.done,
             limits=trial.limits,
             gate=self.budget,
+            undelivered=undelivered,
         )
         try:
             async with asyncio.timeout(trial.limits.max_seconds) as limit, aclosing(outcomes):  # type: ignore[type-var]
@@ -174,6 +199,9 @@ class _Desk:
             if not limit.expired():
                 raise
             return f"{trial.limits.max_seconds:,g} seconds have passed (max_seconds)"
+        finally:
+            for judged in undelivered:  # it is paid for
+                self._take(judged)
         return self.budget.reached if self.budget.refused else None
 
     def finish(self, status: FinishedStatus, reason: str | None) -> None:
@@ -194,27 +222,37 @@ class _Desk:
         if sample.id not in self.kept:
             self.store.add_samples(self.run_id, [sample])
             self.kept.add(sample.id)
+        elif sample.id in self.unmade:
+            self.store.replace_sample(self.run_id, sample)  # it was stored without what the task makes
+            self.unmade.remove(sample.id)
 
     def _take(self, judged: Judged) -> None:
         self._keep(judged.sample)
-        if self.samples.again and self.trial.task is not None:
-            self.store.replace_sample(self.run_id, judged.sample)
-        self._add(judged.outcome)
-        self.budget.spend(judged.outcome.usage)
+        outcome = self._add(judged.outcome)
+        self.budget.spend(outcome.usage)
         if self.clock() - self.noted >= SECONDS_A_NOTE:
             self._note()
         if self.trial.watcher is not None:
-            self.trial.watcher.judged(judged)
+            self.trial.watcher.judged(Judged(judged.sample, outcome))
 
-    def _add(self, outcome: Outcome) -> None:
+    def _add(self, outcome: Outcome) -> Outcome:
         """Store an outcome; one whose values cannot be stored is a failure of its judge, not of the run."""
         again = self.samples.again
         try:
             self.store.add_outcome(self.run_id, outcome, replace_failure=again)
         except InputError as error:
             message = f"the outcome cannot be stored: {error}"
-            failure = Failure(outcome.sample_id, outcome.judge, "invalid_output", message)
-            self.store.add_outcome(self.run_id, failure, replace_failure=again)
+            outcome = Failure(
+                outcome.sample_id,
+                outcome.judge,
+                "invalid_output",
+                message,
+                (),
+                outcome.usage,
+                outcome.seconds,
+            )
+            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
+        return outcome
 
     def _note(self) -> None:
         """Write down how long the run has been at work; now and then, so that little is lost with it."""

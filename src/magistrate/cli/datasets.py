@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from magistrate.cli.ending import left_out
 from magistrate.cli.options import Assignment, json_option, open_store, print_json, store_option
 from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from magistrate.datasets import Dataset, Problem
+    from magistrate.datasets import Dataset
     from magistrate.datasets.overview import Overview
     from magistrate.store import DatasetVersion, RunRecord, Store
     from magistrate.store.difference import Difference
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: magistrate datasets; magistrate run halueval-qa --view article200"
 LINES = 20
-PROBLEMS_TOLD = 10
 STORED = "in the store"
 
 
@@ -99,7 +99,7 @@ def add(
     else:
         later = "" if newest == added else f"; the newest version is {newest.ref}"
         _say(f"{added.ref} holds the same {_counted(added.n_samples)} already{later}")
-    _tell(dataset.problems)
+    left_out(dataset.problems)
 
 
 @command.command(epilog="Example: magistrate datasets show refunds@2")
@@ -244,30 +244,19 @@ def _samples(
                 return
     dataset = _opened(words, place)
     yield None, iter(dataset), None
-    _tell(dataset.problems)
+    left_out(dataset.problems)
 
 
-def _opened(words: str, place: str | None, *, view: str | None = None, **options: Any) -> Dataset:
-    """A stored version or any other data; an error names what is stored, too."""
-    from magistrate.datasets import load
-    from magistrate.datasets.files import looks_like_path
-    from magistrate.errors import SpecError
+def _opened(
+    words: str, place: str | None, *, view: str | None = None, mapping: Any = None, **options: Any
+) -> Dataset:
+    """A stored version or any other data, as a run would read it."""
+    from magistrate.preparing import open_data
+    from magistrate.specs import DataPart
 
-    if not _has_store(place):
-        return load(words, view=view, **options)
-    from magistrate.store.datasets import open_dataset
-
-    with open_store(place) as store:
-        if store.stored_dataset(words) is not None:
-            if view is not None:
-                raise SpecError(f"{words!r} is a stored set, which has no views; got {view!r}")
-            return open_dataset(store, words, **options)
-        names = list(dict.fromkeys(each.name for each in store.dataset_versions()))
-    try:
-        return load(words, view=view, **options)
-    except SpecError as error:
-        stored = "" if looks_like_path(words) or not names else f"; stored: {_some(names)}"
-        raise SpecError(f"{error}{stored}") from None
+    part = DataPart(source=words, view=view, map=dict(mapping or {}), **options)
+    with open_store(place) if _has_store(place) else nullcontext() as store:
+        return open_data(store, part)[0]
 
 
 def _has_store(place: str | None) -> bool:
@@ -334,16 +323,6 @@ def _say(words: str) -> None:
     from magistrate.report.plain import plain
 
     click.echo(plain(words))
-
-
-def _tell(problems: Sequence[Problem]) -> None:
-    """The rows that were left out, the first of them one by one."""
-    from magistrate.report.plain import plain
-
-    for problem in problems[:PROBLEMS_TOLD]:
-        click.echo(f"left out {plain(str(problem))}", err=True)
-    if len(problems) > PROBLEMS_TOLD:
-        click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
 
 
 def _confirmed(going: Sequence[DatasetVersion]) -> bool:

@@ -22,41 +22,56 @@ PROBLEMS_TOLD = 10
 
 
 def ended(
-    judging: Callable[[], Run], bar: ProgressBar, store: str, as_json: bool, spec: Callable[[Run], RunSpec]
+    judging: Callable[[], Run],
+    bar: ProgressBar,
+    store: str,
+    as_json: bool,
+    spec: RunSpec,
+    *,
+    again: str = "resume",
 ) -> int:
     """Judge, print the report and answer the exit code, also where Ctrl-C or an error cuts it short.
 
-    `bar` knows the run's id and the rows that could not be read; `spec` what the run's figures must reach.
+    `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on.
     """
     from magistrate.cli import interrupted_code
     from magistrate.runs import Run
 
-    stopped = False
-    with _kept(bar):
+    cut_short = False
+    with _kept(bar, again):
         try:
             run = judging()
         except KeyboardInterrupt:
             if bar.run_id is None:
                 raise
-            stopped = True
+            cut_short = True
             run = Run(bar.run_id, store)
-    report = run.summary()
-    show(report, bar.problems, as_json)
-    if stopped:
-        click.echo(f"interrupted; {kept_in(run.id)}", err=True)
+    try:
+        report = run.summary()
+        show(report, bar.problems, as_json)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted while the report was made; see: magistrate show {run.id}", err=True)
         return interrupted_code()
-    if report.run.status != "done":
-        click.echo(f"stopped: {report.run.reason}; {kept_in(run.id)}", err=True)
-    return code(report, spec(run))
+    if cut_short:
+        click.echo(f"interrupted; {_kept_in(run, again)}", err=True)
+        return interrupted_code()
+    if bar.stopped is not None:
+        click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
+    elif report.run.status != "done":
+        click.echo(f"run {run.id} is not finished; go on with: magistrate resume {run.id}", err=True)
+    return code(report, spec)
 
 
-def kept_in(run_id: str) -> str:
-    """What to say where a run ended before its time."""
-    return f"what was judged is kept in run {run_id}; go on with: magistrate resume {run_id}"
+def _kept_in(run: Run, again: str) -> str:
+    """What to say where a run, or a second try of its failures, ended before its time."""
+    record = run.record
+    left = record.status != "done" if again == "resume" else record.n_failures > 0
+    told = f"what was judged is kept in run {run.id}"
+    return f"{told}; go on with: magistrate {again} {run.id}" if left else f"{told}, which is done"
 
 
 @contextmanager
-def _kept(bar: ProgressBar) -> Iterator[None]:
+def _kept(bar: ProgressBar, again: str) -> Iterator[None]:
     """Say beside an error that what was judged before it is not lost."""
     from magistrate.errors import InputError, MagistrateError
 
@@ -64,14 +79,14 @@ def _kept(bar: ProgressBar) -> Iterator[None]:
         yield
     except MagistrateError as error:
         if bar.run_id is not None and not (isinstance(error, InputError) and not bar.seen):
-            click.echo(kept_in(bar.run_id), err=True)
+            told = f"what was judged is kept in run {bar.run_id}; go on with: magistrate {again} {bar.run_id}"
+            click.echo(told, err=True)
         raise
 
 
 def show(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
     """The report and the rows that were left out; whoever has stopped reading misses it, no more."""
     from magistrate.report import render
-    from magistrate.report.plain import plain
 
     try:
         if as_json:
@@ -82,6 +97,13 @@ def show(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         hush()
+    left_out(problems)
+
+
+def left_out(problems: Sequence[Problem]) -> None:
+    """Say on standard error which rows could not be read."""
+    from magistrate.report.plain import plain
+
     for problem in problems[:PROBLEMS_TOLD]:
         click.echo(f"left out {plain(str(problem))}", err=True)
     if len(problems) > PROBLEMS_TOLD:
@@ -89,7 +111,10 @@ def show(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
 
 
 def code(report: Report, spec: RunSpec) -> int:
-    """What a script should see of the figures; why it is not 0 is said on standard error."""
+    """What a script should see of the figures; why it is not 0 is said on standard error.
+
+    Figures of a run that is not finished pass no gate.
+    """
     from magistrate.cli import DONE, ENGINE_GONE, GATE_FAILED
     from magistrate.report.gates import Gate
 
@@ -103,6 +128,9 @@ def code(report: Report, spec: RunSpec) -> int:
             err=True,
         )
         return ENGINE_GONE
+    if spec.gates and report.run.status != "done":
+        click.echo(f"gate failed: the run is {report.run.status}, so that its figures are not all", err=True)
+        return GATE_FAILED
     names = [judge.judge for judge in report.judges]
     checks = [Gate.parse(gate, names) for gate in spec.gates]
     broken = [reason for check in checks for reason in check.broken(report)]

@@ -44,7 +44,7 @@ def command(
         bar,
         place,
         as_json,
-        lambda _: spec,
+        spec,
     )
 
 

@@ -41,5 +41,6 @@ def command(
         bar,
         place,
         as_json,
-        lambda _: spec,
+        spec,
+        again="retry",
     )

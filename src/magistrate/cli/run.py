@@ -14,6 +14,7 @@ from magistrate.cli.options import (
     json_option,
     limit_options,
     model_options,
+    open_store,
     price_option,
     print_json,
     store_option,
@@ -100,24 +101,27 @@ def command(
         return _estimated(spec, place, as_json)
     bar = ProgressBar(console(error=True), lines=True)
     unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
-    if unfinished is not None and _goes_on(unfinished, going_on):
-        record = unfinished
-
-        def judging() -> Any:
-            return evaluation.resume(record.id, store=place, limits=spec.limits.limits(), watcher=bar)
-    else:
-
-        def judging() -> Any:
-            return evaluation.run(spec, store=place, watcher=bar)
-
-    return ended(judging, bar, place, as_json, lambda _: spec)
+    if unfinished is None and going_on:
+        click.echo("there is no unfinished run of the very same; beginning one", err=True)
+    if unfinished is None or not _goes_on(unfinished, going_on):
+        return ended(lambda: evaluation.run(spec, store=place, watcher=bar), bar, place, as_json, spec)
+    with open_store(place) as opened:
+        if spec.name is not None:
+            opened.rename(unfinished.id, spec.name)
+        opened.tag(unfinished.id, add=spec.tags)
+    return ended(
+        lambda: evaluation.resume(unfinished.id, store=place, spec=spec, watcher=bar),
+        bar,
+        place,
+        as_json,
+        spec,
+    )
 
 
 def _described(context: click.Context) -> RunSpec:
     """What the run file and the words of the command say together; the words win."""
-    from magistrate import resolve
     from magistrate.report.gates import Gate
-    from magistrate.specs import DEFAULT, RunSpec, judges_of, read_spec
+    from magistrate.specs import DEFAULT, judges_of, read_spec, spec_from
 
     said = {
         name: value
@@ -132,9 +136,10 @@ def _described(context: click.Context) -> RunSpec:
     dataset = dict(values.get("dataset", {})) | {name: said[name] for name in IN_DATASET if name in said}
     if "data" in said:
         dataset |= {"source": said["data"]}
-        dataset.pop("digest", None)
     if "mapping" in said:
         dataset["map"] = dict(said["mapping"])
+    if {"data", "mapping", *IN_DATASET} & said.keys():
+        dataset.pop("digest", None)  # it was of another choice
     engines = dict(values.get("engines", {}))
     if words := {name: said[name] for name in IN_ENGINE if name in said}:
         engines[DEFAULT] = dict(engines.get(DEFAULT, {})) | words
@@ -144,10 +149,10 @@ def _described(context: click.Context) -> RunSpec:
         if name in said:
             values[name] = list(said[name])
     values |= {name: said[name] for name in ("name", "cache") if name in said}
-    spec = RunSpec.model_validate(values)
-    names = [judge.info.name for judge in judges_of(spec)] if "judges" in said or file is None else None
+    spec = spec_from(values)
+    names = [judge.info.name for judge in judges_of(spec)]
     for gate in spec.gates:
-        Gate.parse(gate, names or [judge.info.name for judge in resolve.judges(spec.judges)])
+        Gate.parse(gate, names)
     return spec
 
 

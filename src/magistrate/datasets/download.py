@@ -20,6 +20,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
+from magistrate.display import address
 from magistrate.errors import DatasetError
 from magistrate.version import __version__
 
@@ -61,7 +62,8 @@ def fetch(
         try:
             if expected is not None and found != expected:
                 raise DatasetError(
-                    f"{url} has sha256 {found[:12]}…, not {expected[:12]}… as pinned; it was not kept. "
+                    f"{address(url)} has sha256 {found[:12]}…, not {expected[:12]}… as pinned; "
+                    f"it was not kept. "
                     f"Something between here and there changes it, or it was replaced upstream"
                 )
             if expected is None:
@@ -101,13 +103,15 @@ def _download(url: str, folder: Path) -> tuple[Path, str]:
                         size += len(chunk)
             except HTTPError as error:
                 error.close()
-                raise DatasetError(f"cannot fetch {url}: it answered {error.code} {error.reason}") from None
+                raise DatasetError(
+                    f"cannot fetch {address(url)}: it answered {error.code} {error.reason}"
+                ) from None
             except (URLError, HTTPException, ConnectionError, TimeoutError) as error:
                 reason = getattr(error, "reason", None) or error
-                raise DatasetError(f"cannot fetch {url}: {reason}; is there a network?") from None
+                raise DatasetError(f"cannot fetch {address(url)}: {reason}; is there a network?") from None
         if announced is not None and size != int(announced):
             raise DatasetError(
-                f"cannot fetch {url}: it broke off after {size} of {announced} bytes; try again"
+                f"cannot fetch {address(url)}: it broke off after {size} of {announced} bytes; try again"
             )
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -120,7 +124,7 @@ def _read(read: Callable[[int], bytes], url: str) -> bytes:
     try:
         return read(CHUNK)
     except (OSError, HTTPException) as error:
-        raise DatasetError(f"cannot fetch {url}: it broke off ({error}); try again") from None
+        raise DatasetError(f"cannot fetch {address(url)}: it broke off ({error}); try again") from None
 
 
 def _write(path: Path, text: str) -> None:

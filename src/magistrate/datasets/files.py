@@ -101,6 +101,8 @@ class FileSource:
                     raise DatasetError(f"{self.shown} is UTF-16; save it as UTF-8")
                 stream.seek(len(BOM) if head == BOM else 0)
                 yield stream
+            if _stamp(self.path) != self.stamp:
+                raise DatasetError(f"{self.shown} has changed while it was read; load it again")
         except OSError as error:
             raise DatasetError(f"cannot read {self.shown}: {error.strerror or error}") from error
 

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.files import FileSource, format_of, open_file
 from magistrate.datasets.source import Problem, Row, Source
+from magistrate.display import address
 from magistrate.errors import DatasetError, MissingExtra, SpecError
 from magistrate.home import datasets_dir
 from magistrate.version import __version__
@@ -200,7 +201,8 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         ) from None
     except errors.RepositoryNotFoundError:
         raise DatasetError(
-            f"the hub at {_endpoint()} has no public data set {repo!r}; check its name, or set HF_TOKEN"
+            f"the hub at {address(_endpoint())} has no public data set {repo!r}; "
+            "check its name, or set HF_TOKEN"
         ) from None
     except errors.RevisionNotFoundError:
         made = " (the hub has made no Parquet files of it)" if revision == CONVERTED else ""
@@ -211,7 +213,7 @@ def _explained(repo: str, revision: str) -> Iterator[None]:
         raise SpecError(f"{plain(repr(repo))} cannot be a data set of the hub: {_short(error)}") from None
     except Exception as error:  # the client hands on whatever its transport raises
         raise DatasetError(
-            f"cannot fetch {repo} from {_endpoint()}: {_short(error)}; is there a network?"
+            f"cannot fetch {repo} from {address(_endpoint())}: {_short(error)}; is there a network?"
         ) from error
 
 

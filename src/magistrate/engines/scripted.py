@@ -40,7 +40,7 @@ class ScriptedEngine:
     A text answers `generate`, label probabilities answer `choose` (their sum is the mass), a list
     of natural log-probabilities answers `likelihood`; an exception is raised. `prompts` keeps what
     was asked. `delay` seconds pass before each answer. Tokens are counted as words; a prompt with more
-    of them than `context_window` raises `OverLength`.
+    of them than `context_window` raises `OverLength`. `name` stands for the model and makes the fingerprint.
     """
 
     def __init__(
@@ -50,15 +50,18 @@ class ScriptedEngine:
         can: frozenset[Capability] = EVERYTHING,
         context_window: int = 100_000,
         delay: float = 0.0,
+        name: str = "script",
     ) -> None:
+        if "repeatable" in can and name == "script":
+            raise SpecError("a script that promises the same answers again needs a name of its own: name=…")
         if isinstance(script, str | Mapping):
             raise SpecError(f"a script is a list of answers or a function, got the single answer {script!r}")
         self._ask = script if callable(script) else None
         self._answers = iter(()) if callable(script) else iter(script)
         self._delay = delay
         self.prompts: list[Prompt] = []
-        fingerprint = hashlib.sha256(b"scripted").hexdigest()
-        self.info = EngineInfo("scripted", "script", fingerprint, context_window, can)
+        fingerprint = hashlib.sha256(f"scripted {name}".encode()).hexdigest()
+        self.info = EngineInfo("scripted", name, fingerprint, context_window, can)
 
     async def count(self, prompt: Prompt) -> int:
         """The prompt's words."""

@@ -72,7 +72,8 @@ class Criterion:
     def digest(self) -> str:
         """12 hexadecimal digits of a sha256 of all that it asks."""
         reread = self.reread.digest if self.reread else None
-        content = repr((self.prompt.source, self.labels, self.reads, self.categories, reread, self.copied))
+        asked = (self.prompt.source, self.labels, self.reads, self.categories, reread, self.copied)
+        content = repr((*asked, self.requires, self.direction))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

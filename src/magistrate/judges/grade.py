@@ -71,7 +71,8 @@ class Form:
     def digest(self) -> str:
         """12 hexadecimal digits of a sha256 of prompt and rule."""
         rule = (self.score, self.scale, self.at_least, self.label, self.otherwise, self.reads)
-        return hashlib.sha256(repr((self.prompt.source, rule)).encode()).hexdigest()[:12]
+        content = repr((self.prompt.source, *rule, self.requires, self.direction))
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @property
     def reply(self) -> str:

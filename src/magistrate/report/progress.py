@@ -35,6 +35,7 @@ class ProgressBar:
         self.run_id: str | None = None
         self.seen = 0
         self.problems: Sequence[Problem] = ()
+        self.stopped: str | None = None
         self._console = console
         self._lines = lines
         self._clock = clock
@@ -72,9 +73,9 @@ class ProgressBar:
             self._told = self._clock()
             self._bar.console.print(_line(task), soft_wrap=True)
 
-    def finished(self, problems: Sequence[Problem]) -> None:
-        """Nothing more will come; these rows could not be read."""
-        self.problems = problems
+    def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
+        """Nothing more will come; these rows could not be read, and this limit ended it, if one did."""
+        self.problems, self.stopped = problems, stopped
         if self._bar is not None:
             self._bar.stop()
 

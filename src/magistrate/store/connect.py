@@ -57,7 +57,7 @@ def place_of(place: str | os.PathLike[str]) -> Place:
         return Place(path, None, str(path), str(path))
     if url.drivername not in _SERVERS:
         raise SpecError(f"a store cannot be at {scheme}://…; {_KNOWN}")
-    if "@" in (url.host or ""):
+    if "@" in (url.host or "") or "@" in (url.database or ""):
         raise SpecError("a store's URL has more than one @; write one in a password as %40, a / as %2F")
     if "password" in url.query:
         url = url.set(password=str(url.query["password"])).difference_update_query(["password"])

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     Select,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -130,6 +131,11 @@ def finish_run(
     connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
 
 
+def expect(connection: Connection, run_id: str, n_total: int) -> None:
+    """The run has so many samples to judge."""
+    connection.execute(update(runs).where(runs.c.id == run_id).values(n_total=n_total))
+
+
 def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
     """The run has been at work for so many more seconds."""
     longer = func.coalesce(runs.c.seconds, 0.0) + seconds
@@ -221,6 +227,15 @@ def samples_of(connection: Connection, run_id: str) -> Iterator[Sample]:
         yield sample_from(sample_id, body)
 
 
+def samples_after(connection: Connection, run_id: str, position: int) -> list[tuple[int, Sample]]:
+    """What are the run's next samples after a position, with theirs? At most as many as fit at once."""
+    asked = select(run_samples.c.position, run_samples.c.sample_id, samples.c.body)
+    asked = asked.join_from(run_samples, samples)
+    asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.position > position)
+    rows = connection.execute(asked.order_by(run_samples.c.position).limit(ROWS_AT_ONCE))
+    return [(place, sample_from(sample_id, body)) for place, sample_id, body in rows]
+
+
 def sample_of(connection: Connection, run_id: str, sample_id: str) -> Sample | None:
     """What is the run's sample of this id?"""
     asked = select(samples.c.body).join_from(run_samples, samples)
@@ -230,8 +245,8 @@ def sample_of(connection: Connection, run_id: str, sample_id: str) -> Sample | N
     return None if body is None else sample_from(sample_id, body)
 
 
-def sample_ids(connection: Connection, run_id: str, limit: int) -> list[str]:
-    """What are the run's first samples called?"""
+def sample_ids(connection: Connection, run_id: str, limit: int | None = None) -> list[str]:
+    """What are the run's samples, or the first of them, called?"""
     asked = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id)
     return list(connection.scalars(asked.order_by(run_samples.c.position).limit(limit)))
 
@@ -253,6 +268,15 @@ _OUTCOME = (
         outcomes.c.judge == bindparam("by_judge"),
     )
     .scalar_subquery()
+)
+# As `Usage` has them.
+_SPENT = (
+    outcomes.c.calls,
+    outcomes.c.prompt_tokens,
+    outcomes.c.cached_tokens,
+    outcomes.c.generated_tokens,
+    outcomes.c.forced_tokens,
+    outcomes.c.reused,
 )
 _INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
 
@@ -289,27 +313,31 @@ def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str
 
 
 def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Where a row's sample and judge have a failure, it goes, and the row counts as one attempt more."""
+    """Where a row's sample and judge have a failure, it goes; the row counts as one attempt more, and bears
+    what all of them have spent."""
     for row in rows:
-        earlier = select(outcomes.c.id, outcomes.c.attempt).join(run_samples).with_for_update(of=outcomes)
+        earlier = select(outcomes.c.id, outcomes.c.attempt, *_SPENT).join(run_samples)
+        earlier = earlier.with_for_update(of=outcomes)
         earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
         if found := connection.execute(earlier).one_or_none():
             connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
             row["attempt"] = found.attempt + 1
+            for column in _SPENT:
+                row[column.key] += getattr(found, column.key)
 
 
 def usage_of(connection: Connection, run_id: str) -> Usage:
     """What have all outcomes of the run spent together?"""
-    spent = (
-        outcomes.c.calls,
-        outcomes.c.prompt_tokens,
-        outcomes.c.cached_tokens,
-        outcomes.c.generated_tokens,
-        outcomes.c.forced_tokens,
-        outcomes.c.reused,
-    )
-    sums = select(*(func.coalesce(func.sum(column), 0) for column in spent))
+    sums = select(*(func.coalesce(func.sum(column), 0) for column in _SPENT))
     return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
+
+
+def dearest_of(connection: Connection, run_id: str) -> Usage:
+    """What has the outcome spent that read and wrote the most tokens?"""
+    tokens = outcomes.c.prompt_tokens + outcomes.c.generated_tokens
+    asked = select(*_SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
+    row = connection.execute(asked).one_or_none()
+    return Usage() if row is None else Usage(*map(int, row))
 
 
 def has_outcome(connection: Connection, run_id: str, sample_id: str, judge: str) -> bool:
@@ -322,13 +350,14 @@ def _pair(run_id: str, sample_id: str, judge: str) -> tuple[ColumnElement[bool],
     return (outcomes.c.run_id == run_id, run_samples.c.sample_id == sample_id, outcomes.c.judge == judge)
 
 
-def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str, int]]:
-    """Which samples have an outcome by which judges, of which kind, at which attempt?"""
-    asked = select(run_samples.c.sample_id, outcomes.c.judge, outcomes.c.kind, outcomes.c.attempt)
+def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
+    """Which samples have an outcome by which judges, with which failure if any, at which attempt?"""
+    failure = case((outcomes.c.kind == "failure", outcomes.c.code), else_=None)
+    asked = select(run_samples.c.sample_id, outcomes.c.judge, failure, outcomes.c.attempt)
     asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.run_id == run_id)
     return {
-        (sample_id, judge): (kind, attempt)
-        for sample_id, judge, kind, attempt in _streamed(connection, asked)
+        (sample_id, judge): (code, attempt)
+        for sample_id, judge, code, attempt in _streamed(connection, asked)
     }
 
 

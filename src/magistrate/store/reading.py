@@ -79,6 +79,23 @@ class Reading(Transactions):
         self._check_run(run_id)
         return self._stream(lambda connection: queries.samples_of(connection, run_id))
 
+    def sample_ids(self, run_id: str) -> list[str]:
+        """The ids of a run's samples, in the order they were added."""
+        with self._reading() as connection:
+            require_run(connection, run_id)
+            return queries.sample_ids(connection, run_id)
+
+    def samples_by_page(self, run_id: str) -> Iterator[Sample]:
+        """A run's samples in their order, some at a time: nothing stays open while somebody works on them."""
+        last = -1
+        while True:
+            with self._reading() as connection:
+                page = queries.samples_after(connection, run_id, last)
+            if not page:
+                return
+            last = page[-1][0]
+            yield from (sample for _, sample in page)
+
     def sample(self, run_id: str, sample_id: str) -> Sample:
         """One sample of a run; `SpecError` lists near ids where it has none of this id."""
         with self._reading() as connection:
@@ -113,14 +130,19 @@ class Reading(Transactions):
         """The pairs of sample id and judge that have an outcome, of whatever kind."""
         return set(self._pairs(run_id))
 
-    def failed(self, run_id: str) -> set[tuple[str, str]]:
-        """The pairs of sample id and judge whose outcome is a failure."""
-        return {pair for pair, (kind, _) in self._pairs(run_id).items() if kind == "failure"}
+    def failed(self, run_id: str) -> dict[tuple[str, str], str]:
+        """The pairs of sample id and judge whose outcome is a failure, with its code."""
+        return {pair: code for pair, (code, _) in self._pairs(run_id).items() if code is not None}
 
     def spent(self, run_id: str) -> Usage:
         """What all outcomes of a run have spent together."""
         with self._reading() as connection:
             return queries.usage_of(connection, run_id)
+
+    def dearest(self, run_id: str) -> Usage:
+        """What the outcome of a run has spent that took the most tokens."""
+        with self._reading() as connection:
+            return queries.dearest_of(connection, run_id)
 
     def attempts(self, run_id: str) -> dict[tuple[str, str], int]:
         """How often each pair of sample id and judge was tried, where it was more than once."""
@@ -132,7 +154,7 @@ class Reading(Transactions):
         with self._reading() as connection:
             yield Snapshot(connection)
 
-    def _pairs(self, run_id: str) -> dict[tuple[str, str], tuple[str, int]]:
+    def _pairs(self, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
         with self._reading() as connection:
             require_run(connection, run_id)
             return queries.pairs_of(connection, run_id)

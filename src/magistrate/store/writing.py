@@ -137,6 +137,11 @@ class Writing(Transactions):
             require_run(connection, run_id)
             queries.finish_run(connection, run_id, "running", None, None, None)
 
+    def expect(self, run_id: str, n_total: int) -> None:
+        """The run has so many samples to judge."""
+        with self._writing() as connection:
+            queries.expect(connection, run_id, n_total)
+
     def add_seconds(self, run_id: str, seconds: float) -> None:
         """The run has been at work for so many more seconds."""
         with self._writing() as connection:
