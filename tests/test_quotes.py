@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
@@ -164,6 +164,7 @@ def test_every_run_of_pieces_can_be_written_and_nothing_else(name: str, unit: Un
             shape.parse(written)
 
 
+@example(texts=[" \u0301"], unit="words", seed=0, bounds={})
 @settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.text(st.sampled_from(LETTERS), max_size=25), min_size=1, max_size=3),

@@ -61,10 +61,9 @@ async def aevaluate(
     `load`; `store` where the run is kept: a path or a URL. `limits` say how much is under way at once and how
     much is spent in all; `price`, dollars a million tokens as `IN/OUT`, what that costs. Calls that were made
     before, by any run, are answered from the cache where the engine promises the same answer twice;
-    `cache=False` asks anew. Every outcome is committed as it comes; a cancelled
-    run, or Ctrl-C in `evaluate`, stops cleanly, keeps what is done and can be resumed. `progress` shows a bar
-    on a terminal, unless `watcher` is told instead. `evaluate` is the same without `await`, also inside a
-    running event loop.
+    `cache=False` asks anew. Every outcome is committed as it comes; a cancelled run, or Ctrl-C in `evaluate`,
+    stops cleanly, keeps what is done and can be resumed. `progress` shows a bar on a terminal, unless
+    `watcher` is told instead. `evaluate` is the same without `await`, also inside a running event loop.
     """
     spec, given = described(
         dataset,
@@ -237,8 +236,7 @@ def _opened_data(spec: RunSpec, given: Given, store: StorePlace | None) -> tuple
     if dataset is None:
         with _there(store) as opened:
             dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
-    assert dataset.digest
-    _ = dataset.size
+    _ = dataset.digest, dataset.size  # both may read all of it, and are remembered
     return dataset, version
 
 

@@ -230,6 +230,9 @@ class _Desk:
         self._keep(judged.sample)
         outcome = self._add(judged.outcome)
         self.budget.spend(outcome.usage)
+        if isinstance(outcome, Failure):
+            about = {"run": self.run_id, "sample": outcome.sample_id, "judge": outcome.judge}
+            _log.info("outcome.failed", **about, code=outcome.code, message=outcome.message)
         if self.clock() - self.noted >= SECONDS_A_NOTE:
             self._note()
         if self.trial.watcher is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -26,35 +26,44 @@ def command(
     Limits are those that the run had, but for those given here. Refused where the data, a judge, the model
     or a prompt has changed.
     """
+    return gone_on("resume", context, run, price, store, as_json)
+
+
+def gone_on(
+    again: Literal["resume", "retry"],
+    context: click.Context,
+    run: str,
+    price: str | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Judge what is left of a stored run, or what failed in it, and end as a run does."""
     from magistrate import evaluation
     from magistrate.cli.ending import ended
+    from magistrate.cli.run import IN_LIMITS
     from magistrate.report.progress import ProgressBar
     from magistrate.resuming import description
 
     bar = ProgressBar(console(error=True), lines=True)
     with open_store(store) as opened:
         place, record = opened.place, opened.find_run(run)
-    if record.status == "done":
+    if again == "resume" and record.status == "done":
         click.echo(f"run {record.id} is done; nothing was judged", err=True)
-    spec = changed_limits(context, description(record))
-    return ended(
-        lambda: evaluation.resume(
-            record.id, store=place, limits=spec.limits.limits(), price=price, watcher=bar
-        ),
-        bar,
-        place,
-        as_json,
-        spec,
-    )
-
-
-def changed_limits(context: click.Context, spec: Any) -> Any:
-    """The description with the limits that the words of the command say."""
-    from magistrate.cli.run import IN_LIMITS
-
+    if again == "retry" and not record.n_failures:
+        click.echo(f"nothing failed in run {record.id}; nothing was judged", err=True)
     said = {
         name: value
         for name, value in context.params.items()
         if name in IN_LIMITS and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
     }
-    return spec.model_copy(update={"limits": spec.limits.model_copy(update=said)})
+    spec = description(record)
+    spec = spec.model_copy(update={"limits": spec.limits.model_copy(update=said)})
+    judged = evaluation.resume if again == "resume" else evaluation.retry
+    return ended(
+        lambda: judged(record.id, store=place, limits=spec.limits.limits(), price=price, watcher=bar),
+        bar,
+        place,
+        as_json,
+        spec,
+        again=again,
+    )

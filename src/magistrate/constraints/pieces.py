@@ -80,9 +80,11 @@ def pieces(text: str, unit: Unit) -> list[str]:
 
 def has_run(text: str, unit: Unit, least: int, most: int | None) -> bool:
     """Whether a run of pieces with no white space at its ends has from `least` to `most` characters."""
-    spans = [(start, end) for start, end in pairwise(edges(text, unit)) if not text[start:end].isspace()]
-    ends = [end for _, end in spans]
-    for start, _ in spans:
+    # A piece may begin with white space that bears a mark.
+    spans = list(pairwise(edges(text, unit)))
+    starts = [start for start, _ in spans if not text[start : start + 1].isspace()]
+    ends = [end for _, end in spans if not text[end - 1 : end].isspace()]
+    for start in starts:
         place = bisect_left(ends, start + max(least, 1))
         if place < len(ends) and (most is None or ends[place] <= start + most):
             return True
