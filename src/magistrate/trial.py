@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 from magistrate import logs, resolve
@@ -18,12 +17,13 @@ from magistrate.judges.base import Judge
 from magistrate.limits import UNLIMITED, Budget, Cost, Limits
 from magistrate.running import Judged, Task, check_stream, stream
 from magistrate.store import FinishedStatus, Store
+from magistrate.store.queries import ROWS_AT_ONCE
 from magistrate.types import Failure, Outcome, Recipe, Sample
 from magistrate.version import __version__
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_A_NOTE = 5.0
-CHUNK = 500  # samples stored at a time
+AHEAD = 50  # samples that are stored together, before the first of them is judged
 
 _log = logs.get("runs")
 
@@ -166,10 +166,8 @@ class _Desk:
 
     async def store_all(self) -> None:
         """Store every sample, and only then how many there are: until that is said, some are missing."""
-        coming = iter(self.samples.coming)
-        while chunk := list(islice(coming, CHUNK)):
-            self.store.add_samples(self.run_id, chunk)
-            self.kept.update(sample.id for sample in chunk)
+        for chunk in _chunks(self.samples.coming, ROWS_AT_ONCE):
+            self._store(chunk)
             await asyncio.sleep(0)
         self.store.expect(self.run_id, len(self.kept))
 
@@ -213,15 +211,21 @@ class _Desk:
             self.store.finish_run(self.run_id, status, n_total=n, reason=reason)
 
     def _pulled(self) -> Iterator[Sample]:
-        for sample in self.samples.coming:
-            if self.trial.task is None:
-                self._keep(sample)  # in the order of the source; with a task, when its output is known
-            yield sample
+        if self.trial.task is not None:
+            yield from self.samples.coming  # they are stored when their output is known
+            return
+        for chunk in _chunks(self.samples.coming, AHEAD):
+            self._store([sample for sample in chunk if sample.id not in self.kept])
+            yield from chunk
+
+    def _store(self, samples: Sequence[Sample]) -> None:
+        if samples:
+            self.store.add_samples(self.run_id, samples)
+            self.kept.update(sample.id for sample in samples)
 
     def _keep(self, sample: Sample) -> None:
         if sample.id not in self.kept:
-            self.store.add_samples(self.run_id, [sample])
-            self.kept.add(sample.id)
+            self._store([sample])
         elif sample.id in self.unmade:
             self.store.replace_sample(self.run_id, sample)  # it was stored without what the task makes
             self.unmade.remove(sample.id)
@@ -262,3 +266,20 @@ class _Desk:
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)
+
+
+def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
+    """Samples, so many at a time; what came before an error comes before it here too."""
+    chunk: list[Sample] = []
+    try:
+        for sample in samples:
+            chunk.append(sample)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except Exception:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
