@@ -128,7 +128,7 @@ FAULTS = (
     Fault("SIGTERM", signals=[signal.SIGTERM]),
     Fault("SIGHUP", signals=[signal.SIGHUP]),
     Fault("kill -9, at ten random moments", signals=[signal.SIGKILL] * 10),
-    Fault("reader during write", beside=lambda scene: scene.read()),
+    Fault("reader during write", {"delay": 0.1}, beside=lambda scene: scene.read()),
     Fault("a second process that resumes it meanwhile", beside=lambda scene: scene.intrude()),
 )
 
@@ -267,7 +267,7 @@ class Scene:
             with Store.open(self.store) as store:
                 if store.find_run(run_id).status != "running":
                     break
-        self.noted.append(f"{reports} reports were made meanwhile, each whole")
+        self.noted.append(f"reports made meanwhile: {reports}, each whole")
 
     def intrude(self) -> None:
         """Another program wants to judge the same run."""
@@ -306,7 +306,7 @@ def suffered(fault: Fault, samples: int, folder: Path) -> Row:
     options = ["--deadline", str(DEADLINE), "--max-failures", "0.05", "--no-cache"]
     signals = list(fault.signals)
     code, err = scene.go(
-        scene.broken | slow, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None
+        slow | scene.broken, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None
     )
     first_code, seen = code, [*scene.noted, _last(err)]
     for _ in range(GOES):

@@ -20,6 +20,7 @@ from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.selection import Selection
 from magistrate.documents import Document, Key, read_document
+from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
@@ -200,21 +201,18 @@ def anchored(spec: RunSpec, folder: Path) -> RunSpec:
     )
 
 
-def judges_of(spec: RunSpec, folder: Path | None = None) -> list[Judge]:
+def judges_of(spec: RunSpec) -> list[Judge]:
     """The judges that are asked, with the engines that they name."""
-    return [judge_of(spec, words, folder) for words in spec.judges]
+    return [judge_of(spec, words) for words in spec.judges]
 
 
-def judge_of(spec: RunSpec, words: str, folder: Path | None = None) -> Judge:
-    """One of them; `folder` is where the path of a judge's file begins."""
+def judge_of(spec: RunSpec, words: str) -> Judge:
+    """One of them."""
     others = {name: part for name, part in spec.engines.items() if name != DEFAULT}
-    return resolve.judge(
-        words if folder is None else _judge_path(folder, words),
-        {name: partial(engine_of, part) for name, part in others.items()},
-    )
+    return resolve.judge(words, {name: partial(engine_of, part) for name, part in others.items()})
 
 
-def engine_of(part: EnginePart) -> Any:
+def engine_of(part: EnginePart) -> Engine:
     """The engine that a part describes."""
     return resolve.engine(part.model, device=part.device, threads=part.threads)
 
@@ -232,7 +230,7 @@ def _check(document: Document, spec: RunSpec, folder: Path) -> None:
     """Refuse what has the right shape and means nothing, at its line."""
     asked = []
     for number, words in enumerate(spec.judges):
-        asked.append(_at(document, ("judges", number), judge_of, spec, words, folder))
+        asked.append(_at(document, ("judges", number), judge_of, spec, _judge_path(folder, words)))
     names = [judge.info.name for judge in asked]
     for number, name in enumerate(names):
         if name in names[:number]:
