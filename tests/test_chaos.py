@@ -32,7 +32,7 @@ CHAOS = load_chaos()
 def test_a_fault_costs_nothing_but_time(fault: object, tmp_path: Path) -> None:
     row = CHAOS.suffered(fault, SAMPLES, tmp_path / "scene")
     assert (row.lost, row.twice, row.wrong) == (0, 0, 0), row
-    assert row.seen
+    assert row.seen and row.struck, row
 
 
 def test_what_is_lost_doubled_or_wrong_is_counted(tmp_path: Path) -> None:

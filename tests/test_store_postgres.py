@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.store import Store
-from magistrate.store.connect import exists, place_of, sqlite_path
+from magistrate.store.connect import exists, place_of
 from magistrate.store.migrations import upgrade
 from magistrate.types import Sample, Verdict
 from postgres import Server, a_server
@@ -65,11 +65,6 @@ def test_a_place_is_shown_without_what_might_be_secret(tmp_path: Path) -> None:
     assert "hidden" not in repr(place) + repr(place_of("postgresql://h/db?password=hidden"))
     assert exists(given)
     assert not exists(tmp_path / "none.db")
-    with pytest.raises(
-        SpecError, match=r"a file is needed here, got 'postgresql://me@db\.example:5433"
-    ) as error:
-        sqlite_path(given)
-    assert "p%40ss" not in str(error.value)
 
 
 @pytest.mark.parametrize(

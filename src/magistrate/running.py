@@ -245,9 +245,9 @@ class _Work:
             for sample in source:
                 if not await self._sample(sample):
                     break
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:  # whoever waits for this worker must hear of everything
+            if _is_cancelled():
+                raise
             await self.ready.put(error)
         else:
             await self.ready.put(None)

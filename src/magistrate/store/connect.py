@@ -67,14 +67,6 @@ def place_of(place: str | os.PathLike[str]) -> Place:
     return Place(None, url, words, hidden.render_as_string())
 
 
-def sqlite_path(place: str | os.PathLike[str]) -> Path:
-    """The file that a path or an `sqlite:///PATH` URL names; `SpecError` for anything else."""
-    found = place_of(place)
-    if found.path is None:
-        raise SpecError(f"a file is needed here, got {found.shown!r}; known: a path, sqlite:///PATH")
-    return found.path
-
-
 def exists(place: str | os.PathLike[str]) -> bool:
     """Is there a file? A server is taken to be there; opening it says otherwise."""
     path = place_of(place).path
