@@ -16,7 +16,7 @@ demo: .venv/.local  ## judge the built-in set with the embedded model and print 
 	$(BIN)/magistrate models pull
 	$(BIN)/magistrate run quickstart --judge faithfulness --judge hallucination --name demo
 
-test: .venv/.dev  ## run every test, on the embedded model too
+test: .venv/.dev .venv/.browser  ## run every test, on the embedded model too
 	$(BIN)/magistrate models pull
 	$(BIN)/python -m pytest
 
@@ -76,6 +76,14 @@ clean:
 	$(PIP) install -r requirements-dev.lock
 	$(PIP) install --no-deps -e .
 	@touch $@ .venv/.local
+
+# The browser that reads the reports in the tests: that of the machine, else Debian's, else the one of playwright.
+.venv/.browser: | .venv/.dev
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		apt-get install -y -qq --no-install-recommends chromium; then exit 0; fi; \
+	$(BIN)/playwright install --with-deps chromium || $(BIN)/playwright install chromium
+	@touch $@
 
 # The peers have an environment of their own, so that nothing of ours comes to depend on them. torch comes first
 # and alone, so that the build of it that pip finds (or that is there already) stays.

@@ -246,7 +246,10 @@ def test_a_pandas_frame_keeps_its_index_and_its_missing_cells_are_missing() -> N
     assert [s.input for s in plain] == ["?", None, "!"]
     assert [s.metadata["note"] for s in plain] == [1.5, None, 3.0]
     named = load(frame.set_index(pandas.Index(["x", "y", "z"], name="key")))
-    assert [s.id for s in named] == ["x", "y", "z"] and next(iter(named)).metadata == {"note": 1.5}
+    assert [s.id for s in named] == ["x", "y", "z"] and next(iter(named)).metadata == {
+        "note": 1.5,
+        "index": "x",
+    }
     both = frame.set_index([pandas.Index(["x", "y", "z"]), pandas.Index([1, 2, 3])])
     assert [s.id for s in load(both)] == ["x/1", "y/2", "z/3"]
     assert [s.id for s in load(frame.iloc[1:])] == ["1", "2"]
@@ -254,9 +257,12 @@ def test_a_pandas_frame_keeps_its_index_and_its_missing_cells_are_missing() -> N
 
 def test_an_id_column_wins_over_the_index_which_is_not_lost() -> None:
     frame = pandas.DataFrame({"sample_id": ["a", "b"], "answer": ["one", "two"]}, index=[7, 9])
-    assert [(s.id, s.metadata) for s in load(frame)] == [("a", {}), ("b", {})]
+    assert [(s.id, s.metadata) for s in load(frame)] == [("a", {"index": 7}), ("b", {"index": 9})]
     frame.index.name = "row"
-    assert [(s.id, s.metadata) for s in load(frame)] == [("a", {"row": 7}), ("b", {"row": 9})]
+    assert [(s.id, s.metadata) for s in load(frame)] == [
+        ("a", {"row": 7, "index": 7}),
+        ("b", {"row": 9, "index": 9}),
+    ]
     mapped = load(frame.drop(columns="sample_id"), mapping={"id": "row"})
     assert [s.id for s in mapped] == ["7", "9"]
 

@@ -231,6 +231,8 @@ def held_or_not(printed: str) -> bool:
 
 CHECKS: dict[str, Callable[[str], bool]] = {
     "one verdict": one_verdict,
+    "assert_faithful": lambda printed: printed == "passed\n",
+    "test cases": lambda printed: printed == "",
     "a dataset": a_dataset,
     "an application": an_application,
     "structured generation": structured_generation,

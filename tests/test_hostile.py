@@ -17,7 +17,8 @@ import pytest
 
 from desk import Desk
 from magistrate import resolve
-from magistrate.audit import ATTACKS, Attack, attacked, control, harmless
+from magistrate.analysis.stability import Pair, effect
+from magistrate.audit import ATTACKS, Attack, attacked, control, harmless, spread
 from magistrate.audit.hostile import RUN, Place, Where
 from magistrate.constraints import Constraint
 from magistrate.constraints.pieces import edges
@@ -388,37 +389,26 @@ def test_the_model_under_attack_gives_verdicts_whose_quotes_stand_where_they_say
 # --- the benchmark ---------------------------------------------------------------------------------
 
 
-def test_the_benchmark_holds_flips_under_attack_against_flips_under_the_control() -> None:
+def test_the_benchmark_shows_flips_beside_those_under_the_control() -> None:
     script = runpy.run_path(str(SCRIPT))
 
     def verdict(score: float) -> Verdict:
         return Verdict("a", "faithfulness", "hallucinated" if score >= 0.5 else "faithful", score)
 
-    def trials(hostile: float, harmless: float) -> list[Any]:
-        cells = [(str(sample), str(attack)) for sample in range(5) for attack in range(8)]
-        return [script["Trial"](*cell, verdict(0.2), verdict(hostile), verdict(harmless)) for cell in cells]
+    def pairs(hostile: float, harmless: float) -> list[Pair]:
+        cells = [(Sample(str(sample), "x"), str(attack)) for sample in range(5) for attack in range(8)]
+        return [Pair(*cell, verdict(0.2), verdict(hostile), verdict(harmless)) for cell in cells]
 
-    mixed = script["effect"]([*trials(0.8, 0.2)[:20], *trials(0.2, 0.2)[20:]])
-    assert (mixed.trials, mixed.pairs, mixed.flipped, mixed.flipped_by_control) == (40, 40, 0.5, 0.0)
-    assert mixed.low < mixed.difference < mixed.high and mixed.change == pytest.approx(0.3)
-    same = script["effect"](trials(0.8, 0.8))
-    assert (same.flipped, same.difference, same.low, same.high) == (1.0, 0.0, 0.0, 0.0)
+    assert "+100.0%  " in script["shown"]("output", effect(pairs(0.8, 0.2)))
+    mixed = script["shown"]("output", effect([*pairs(0.8, 0.2)[:20], *pairs(0.2, 0.2)[20:]]))
+    assert re.search(r"40/40    50.0%     0.0%  \+50.0% \[\+\d+.\d%, \+\d+.\d%\] +\+0.300  \+0.000", mixed)
     failure = Failure("a", "faithfulness", "engine_error", "")
-    abstention = Abstention("a", "faithfulness", "over_length", "")
-    lost = [
-        script["Trial"]("a", str(each), verdict(0.2), each, verdict(0.2)) for each in (failure, abstention)
-    ]
-    none = script["effect"](lost)
-    assert (none.pairs, none.difference, none.failed, none.abstained) == (0, None, 1, 1)
-    assert "no pair has three verdicts" in script["shown"]("output", none)
-    kept = script["effect"]([*lost, *trials(0.8, 0.2)])
-    assert (kept.trials, kept.pairs, kept.flipped) == (42, 40, 1.0)
-    assert "+100.0% [+100.0%, +100.0%]" in script["shown"]("output", kept)
+    lost = [Pair(Sample("a", "x"), "1", verdict(0.2), failure, verdict(0.2))]
+    assert re.search("no pair has three verdicts +1 failed, 0 abstained", script["shown"]("x", effect(lost)))
 
 
-def test_the_benchmark_takes_attacks_from_every_family_in_turn() -> None:
-    script = runpy.run_path(str(SCRIPT))
+def test_attacks_are_taken_from_every_family_in_turn() -> None:
     families = {attack.family for attack in ATTACKS}
-    taken = script["spread"](ATTACKS, 2 * len(families))
+    taken = spread(ATTACKS, 2 * len(families))
     assert Counter(attack.family for attack in taken) == dict.fromkeys(families, 2)
-    assert set(script["spread"](ATTACKS, 0)) == set(ATTACKS)
+    assert set(spread(ATTACKS, 0)) == set(ATTACKS)

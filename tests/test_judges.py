@@ -234,7 +234,7 @@ def test_what_is_not_there_is_not_judged(name: str, field: str) -> None:
 
 
 def test_every_judge_of_faithfulness_requires_context_and_output() -> None:
-    alike = {"faithfulness", "candidates", "rubric", "sentences", "windows", "passages"}
+    alike = {"calibrated", "faithfulness", "candidates", "rubric", "sentences", "windows", "passages"}
     assert {name for name, field in REQUIRED if field == "context"} == alike | {"context_relevance"}
     assert {name for name, field in REQUIRED if field == "output"} >= alike | {"hallucination"}
 

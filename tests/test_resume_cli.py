@@ -186,7 +186,7 @@ def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: Sc
     Path("answers.json").write_text(json.dumps(rows))
     done = call("run", "answers.json", "--max-seconds", 0.4, "--concurrency", 1, "--gate", "f1>=0")
     assert done.code == 1
-    assert "gate failed: the run is interrupted, so that its figures are not all" in done.err
+    assert "gate failed: faithfulness: the run is interrupted, so that its figures are not all" in done.err
 
 
 # --- what is refused --------------------------------------------------------------------------------

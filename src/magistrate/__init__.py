@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 from magistrate.version import __version__
 
 if TYPE_CHECKING:
+    from magistrate.appraisal.agree import agree
+    from magistrate.appraisal.audit import aaudit_judge, audit_judge
+    from magistrate.appraisal.calibrate import calibrate
+    from magistrate.appraisal.compare import compare
+    from magistrate.appraisal.power import samples_needed
+    from magistrate.appraisal.prevalence import prevalence
     from magistrate.constraints import Constraint, Lark, check, constraint
     from magistrate.datasets import Dataset, load
     from magistrate.engines.base import Choice, Engine, Generation, Likelihood, Option, Sampling
@@ -30,6 +36,12 @@ if TYPE_CHECKING:
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
 _HOMES = {
+    "magistrate.appraisal.agree": ("agree",),
+    "magistrate.appraisal.audit": ("aaudit_judge", "audit_judge"),
+    "magistrate.appraisal.calibrate": ("calibrate",),
+    "magistrate.appraisal.compare": ("compare",),
+    "magistrate.appraisal.power": ("samples_needed",),
+    "magistrate.appraisal.prevalence": ("prevalence",),
     "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
     "magistrate.datasets": ("Dataset", "load"),
     "magistrate.engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
@@ -77,21 +89,28 @@ __all__ = [
     "Span",
     "Verdict",
     "__version__",
+    "aaudit_judge",
     "aevaluate",
     "agenerate",
+    "agree",
     "ajudge",
     "aresume",
     "aretry",
+    "audit_judge",
+    "calibrate",
     "check",
     "classifier",
+    "compare",
     "constraint",
     "evaluate",
     "generate",
     "guard",
     "judge",
     "load",
+    "prevalence",
     "resume",
     "retry",
+    "samples_needed",
 ]
 
 

@@ -5,12 +5,13 @@ Pure functions of an outcome's fields. Everything that comes from outside is esc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Protocol
 
-MARK = {"hallucinated": "#b3261e", "faithful": "#1b7f4b"}
-NEUTRAL = "#6b6b6b"
+MARK = {"hallucinated": "#c8553d", "faithful": "#2f8f6b"}  # seen on white and on black
+NEUTRAL = "#808080"
+QUOTE = "background:rgba(214,158,46,.25);color:inherit;border-bottom:2px solid rgba(214,158,46,.9)"
 
 
 class Marked(Protocol):
@@ -31,6 +32,24 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f}%"
 
 
+def decimal(value: float | None) -> str:
+    """A number with two decimals and no leading zero; a dash where there is none.
+
+    >>> decimal(0.617), decimal(1.0), decimal(-0.024), decimal(None)
+    ('.62', '1.00', '-.02', '-')
+    """
+    if value is None:
+        return "-"
+    digits = f"{abs(value):.2f}"
+    return f"{'-' if value < 0 and float(digits) else ''}{digits.removeprefix('0')}"
+
+
+def signed(value: float | None) -> str:
+    """A difference, always with its sign: `+.06`, `-.02`."""
+    shown = decimal(value)
+    return shown if value is None or shown.startswith("-") else f"+{shown}"
+
+
 def shorten(text: str, width: int = 100) -> str:
     """One line of at most `width` characters, with an ellipsis where something was left out."""
     line = " ".join(text.split())
@@ -46,6 +65,8 @@ def card(
 ) -> str:
     """A bordered HTML card: `title`, a row of name–value facts, a paragraph and quotes, all escaped.
 
+    It takes the colours of the page around it, light or dark.
+
     A quote is its kind, the words of the output, and the context's beside them, None where there are none.
     """
     cells = "".join(
@@ -53,20 +74,62 @@ def card(
         f"<b>{escape(value)}</b></span>"
         for name, value in facts
     )
-    text = f'<p style="margin:.5em 0 0">{escape(body)}</p>' if body else ""
-    text += "".join(_quote(*quote) for quote in quotes)
+    text = f'<p style="margin:.5em 0 0;white-space:pre-wrap">{escape(body)}</p>' if body else ""
     return (
         f'<div style="border-left:4px solid {colour};padding:.4em .9em;font-family:system-ui,sans-serif">'
-        f'<div style="font-weight:600;color:{colour};font-size:1.1em">{escape(title)}</div>'
-        f'<div style="margin-top:.3em">{cells}</div>{text}</div>'
+        f'<div style="font-weight:600;font-size:1.1em">{escape(title)}</div>'
+        f'<div style="margin-top:.3em">{cells}</div>{text}{_quotes(quotes)}</div>'
     )
 
 
-def _quote(kind: str, output: str, context: str | None) -> str:
-    beside = f"“{escape(context)}”" if context is not None else "nothing in the context"
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, left: int = 1
+) -> str:
+    """An HTML table, all of it escaped, in the colours of the page around it.
+
+    The first `left` columns are set to the left, as words are; the others to the right, as numbers are.
+    """
+
+    def cell(tag: str, at: int, text: str) -> str:
+        side = "left" if at < left else "right"
+        rule = "border-bottom:1px solid rgba(128,128,128,.5);" if tag == "th" else ""
+        style = f"text-align:{side};padding:.2em .9em .2em 0;{rule}background:none;vertical-align:top"
+        return f'<{tag} style="{style}">{escape(text)}</{tag}>'
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        cells = "".join(cell(tag, at, text) for at, text in enumerate(texts))
+        return f'<tr style="background:none">{cells}</tr>'
+
+    top = f'<caption style="text-align:left;opacity:.65">{escape(title)}</caption>' if title else ""
+    body = "".join(line("td", row) for row in rows)
+    look = "border-collapse:collapse;border:0;margin:.5em 0;font-family:system-ui,sans-serif"
+    return f'<table style="{look}">{top}<thead>{line("th", head)}</thead><tbody>{body}</tbody></table>'
+
+
+def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
+    """What was quoted of the output beside what was quoted of the context, a row a claim."""
+    if not quotes:
+        return ""
+    look = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;background:none"
+
+    def cell(tag: str, inner: str, more: str = "") -> str:
+        return f'<{tag} style="{look}{more}">{inner}</{tag}>'
+
+    def quoted(text: str | None) -> str:
+        if text is None:
+            return '<span style="opacity:.65">nothing quoted</span>'
+        return f'<mark style="{QUOTE}">“{escape(text)}”</mark>'
+
+    def line(kind: str, output: str, context: str | None) -> str:
+        cells = cell("td", escape(kind), ";opacity:.65") + cell("td", quoted(output))
+        return f'<tr style="background:none">{cells}{cell("td", quoted(context))}</tr>'
+
+    names = "".join(
+        cell("th", name, ";font-weight:normal;opacity:.65") for name in ("claim", "output", "context")
+    )
     return (
-        f'<p style="margin:.5em 0 0"><span style="opacity:.65">{escape(kind)}</span> '
-        f'<mark>“{escape(output)}”</mark> <span style="opacity:.65">beside</span> {beside}</p>'
+        f'<table style="border-collapse:collapse;border:0;margin-top:.5em"><thead><tr>{names}</tr></thead>'
+        f"<tbody>{''.join(line(*quote) for quote in quotes)}</tbody></table>"
     )
 
 

@@ -17,7 +17,7 @@ from magistrate.limits import UNLIMITED, Limits
 from magistrate.preparing import NOTHING, Given, described, open_data, pinned, rows_of, trial_of
 from magistrate.resuming import OBJECTS, SPEC, STORED, description, restored, to_resume, to_retry, twin
 from magistrate.running import Task
-from magistrate.runs import Run
+from magistrate.runs import INDEX, Run
 from magistrate.specs import STDIN, RunSpec
 from magistrate.trial import Samples, Watcher, conduct
 
@@ -111,7 +111,12 @@ async def arun(
             name=spec.name,
             n_total=None if first else size,
             tags=spec.tags,
-            settings={SPEC: pinned(spec, dataset, version).plain(), OBJECTS: given.names, STORED: first},
+            settings={
+                SPEC: pinned(spec, dataset, version).plain(),
+                OBJECTS: given.names,
+                STORED: first,
+                INDEX: None if dataset.index is None else dataset.index.plain(),
+            },
         )
         samples = Samples(
             coming=dataset,

@@ -16,11 +16,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
+from magistrate.judges.spelling import default
+from magistrate.judges.spelling import settable as settable
+from magistrate.judges.spelling import spell as spell
+from magistrate.judges.spelling import spelled as spelled
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
 DEFAULT_JUDGE = "faithfulness"
-NOT_OPTIONS = ("name", "criterion", "form", "mapping")  # what a judge is, not how it is set
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
+CALIBRATION = re.compile(r".+\.json", re.DOTALL)
+FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
+ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
 
 Engines = Mapping[str, Callable[[], Engine]]
 NO_ENGINES: Engines = MappingProxyType({})
@@ -67,7 +73,9 @@ def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines
     if len(given) < len(words):
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
-    return _build(known, shown, {"name": f"{shown}:{options}", **given}, engines)
+    # Where a file lies is no part of the name: a run that is resumed names it by its whole path.
+    named = ENCLOSED.sub(r"\1", FOLDER.sub("", options))
+    return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines)
 
 
 def _from_file(path: str) -> Any:
@@ -107,47 +115,40 @@ def split_options(text: str) -> list[str]:
     return found
 
 
-def spelled(judge: Judge) -> str:
-    """A judge as one writes it: its name with every option that differs from its default."""
-    name = judge.info.name.partition(":")[0]
-    if not dataclasses.is_dataclass(judge):
-        return name
-    options = [
-        f"{field.name}={spell(value)}"
-        for field in settable(judge)
-        if (value := getattr(judge, field.name)) != default(field)
-    ]
-    return f"{name}:{','.join(options)}" if options else name
-
-
-def settable(judge: Any) -> list[dataclasses.Field[Any]]:
-    """The fields of a judge that are its options."""
-    return [field for field in dataclasses.fields(judge) if field.name not in NOT_OPTIONS]
-
-
-def default(field: dataclasses.Field[Any]) -> Any:
-    """What an option is where it is not set; MISSING where it must be."""
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()
-
-
-def spell(value: Any) -> str:
-    """An option's value as it is written."""
-    if hasattr(value, "judge") and hasattr(value, "info"):
-        name, colon, options = spelled(value).partition(":")
-        pinned = f"{name}@{value.info.version}{colon}{options}"
-        return f"({pinned})" if colon else pinned
-    if hasattr(value, "generate") and hasattr(value, "info"):
-        return f"{value.info.model}#{value.info.fingerprint[:12]}"
-    if isinstance(value, frozenset | tuple):
-        return "+".join(sorted(value) if isinstance(value, frozenset) else value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
     """One judge or several, from names or objects."""
     several = specs if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
     return [judge(spec) for spec in several]
+
+
+def calibrated(
+    words: Sequence[str], files: Sequence[Path], make: Callable[[str], Judge] = judge
+) -> list[str]:
+    """The judges' words, each that a file was made for wrapped: `calibrated:of=(WORDS),file=FILE`.
+
+    Raises `SpecError` where a file was made for none of them, or several for the same one.
+    """
+    from magistrate.train.calibrated import words_of
+    from magistrate.train.files import read_calibration
+
+    asked, made = [words_of(make(each)) for each in words], list(words)
+    for file in files:
+        wanted = read_calibration(file).judge.words
+        if wanted not in asked:
+            raise SpecError(
+                f"{file} was made for the judge {wanted}; asked are: {', '.join(asked)}. "
+                "Name its judge: --judge"
+            )
+        at = asked.index(wanted)
+        if made[at] != words[at]:
+            raise SpecError(f"two calibrations are of the same judge, {wanted}; give one of them")
+        made[at] = f"calibrated:of={_enclosed(words[at])},file={_enclosed(str(file))}"
+    return made
+
+
+def _enclosed(value: str) -> str:
+    """An option's value, in parentheses where it could be taken for several options."""
+    return f"({value})" if set(value) & set(",:=") else value
 
 
 def engine(

@@ -150,7 +150,20 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
     if len(set(names)) != len(names):
         raise SpecError(f"judges need different names, got {', '.join(names)}")
     for judge in judges:
+        if judge.info.lacks:
+            raise SpecError(f"judge {judge.info.name!r} {judge.info.lacks}")
+        if judge.info.fitted_to is not None:
+            _check_model(judge.info.name, *judge.info.fitted_to, info)
         require(info, judge.info.needs, f"judge {judge.info.name!r}")
+
+
+def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> None:
+    """Refuse a model whose answers a judge was not fitted to, whatever it is called."""
+    if fingerprint != info.fingerprint:
+        raise SpecError(
+            f"judge {judge!r} was calibrated on verdicts of {model} ({fingerprint[:12]}), and this is "
+            f"{info.model} ({info.fingerprint[:12]}); calibrate it on a run of this model"
+        )
 
 
 async def stream(

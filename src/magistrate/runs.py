@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
-from magistrate.errors import StoreError
+from magistrate.errors import SpecError, StoreError
 from magistrate.types import Outcome, Sample
 
 if TYPE_CHECKING:
     import pandas
 
+    from magistrate.engines.prices import Price
     from magistrate.report import Report
     from magistrate.store import RunRecord, Snapshot, Store
+
+INDEX = "index"  # the setting that holds the index of the frame that was judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,36 @@ class Run:
 
         return table({sample.id: sample for sample in self.samples()}, self.outcomes())
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """One row an outcome; needs the extra `pandas`."""
+    def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
+        """One row an outcome, or with `wide` one row a sample with a column of each judge beside the other's.
+
+        A run over a pandas frame has that frame's index, so `frame.join(run.to_pandas(wide=True))` puts
+        verdicts beside the rows they are of. Needs the extra `pandas`.
+        """
+        from magistrate.datasets.index import FrameIndex
         from magistrate.report import to_pandas
 
-        return to_pandas({sample.id: sample for sample in self.samples()}, self.outcomes())
+        kept = self.record.settings.get(INDEX)
+        index = None if kept is None else FrameIndex.from_plain(kept)
+        samples = {sample.id: sample for sample in self.samples()}
+        return to_pandas(samples, self.outcomes(), index=index, wide=wide)
+
+    def export(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        judge: str | None = None,
+        rows: int = 2_000,
+        replace: bool = False,
+    ) -> int:
+        """Write the run to a file by its ending, and answer how many outcomes are in it.
+
+        `.html` is a report of its own, in which at most `rows` outcomes are listed and the figures are over
+        all; `.jsonl`, `.csv` (also `.gz`) and `.parquet` have one row an outcome. With `judge`, that one's
+        alone.
+        """
+        with self._open() as store:
+            return export_run(store, self.id, Path(target), judge=judge, rows=rows, replace=replace)
 
     def summary(self, *, flag: Collection[str] | None = None) -> Report:
         """Figures with intervals, baselines, counts and remarks; `print` shows it, `to_dict()` is data.
@@ -64,9 +94,7 @@ class Run:
         return str(self.summary())
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return self.summary()._repr_html_()
 
     def _open(self) -> Store:
         from magistrate.store import Store
@@ -86,6 +114,54 @@ def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) ->
         return _report(moment, store.seen(moment.record(run_id)), flag)
 
 
+def export_run(
+    store: Store,
+    run_id: str,
+    target: Path,
+    *,
+    judge: str | None = None,
+    rows: int = 2_000,
+    replace: bool = False,
+) -> int:
+    """Write a stored run to a file, as `Run.export` does; what is in the file is of one moment."""
+    from magistrate.report.export import export, format_of, write_whole
+
+    kind = format_of(target, replace=replace)
+    with store.snapshot() as moment:
+        record = store.seen(moment.record(run_id))
+        if judge is not None and judge not in record.judges:
+            raise SpecError(
+                f"run {run_id} has no judge {judge!r}; it has: {', '.join(record.judges) or 'none'}"
+            )
+        samples = {sample.id: sample for sample in moment.samples(run_id)}
+        outcomes = moment.outcomes(run_id, judge=judge)
+        if kind != "html":
+            return export(samples, outcomes, target, replace=replace)
+        from magistrate.report.html import page
+
+        report = _report(moment, record, None)
+        if judge is not None:
+            report = replace_fields(report, judges=tuple(j for j in report.judges if j.judge == judge))
+        pieces = page(report, record, samples, outcomes, rows=rows, price=_price(record))
+
+        def write(raw: IO[bytes]) -> int:
+            for piece in pieces:
+                raw.write(piece.encode())
+            return sum(each.n_judged for each in report.judges)
+
+        return write_whole(target, write)
+
+
+def _price(record: RunRecord) -> Price | None:
+    """What the run's tokens cost: as it was told, or as is known of its model; None where nobody knows."""
+    from magistrate.engines.prices import Price, price_of
+    from magistrate.resuming import SPEC
+    from magistrate.specs import DEFAULT
+
+    told = record.settings.get(SPEC, {}).get("engines", {}).get(DEFAULT, {}).get("price")
+    return price_of(record.model) if told is None else Price.parse(told)
+
+
 def _report(moment: Snapshot, record: RunRecord, flag: Collection[str] | None) -> Report:
     from magistrate.judges.flagging import by_claims, check_flag, reflagged
     from magistrate.report import RunFacts, summarize
@@ -101,12 +177,12 @@ def _report(moment: Snapshot, record: RunRecord, flag: Collection[str] | None) -
         seconds=record.seconds,
         reason=record.reason,
     )
-    recipes = {judge: replace(recipe, n=n_total) for judge, recipe in record.recipes.items()}
+    recipes = {judge: replace_fields(recipe, n=n_total) for judge, recipe in record.recipes.items()}
     outcomes: Iterable[Outcome] = moment.outcomes(record.id)
     if flag is not None:
         check_flag(flag)
         outcomes = [reflagged(outcome, flag) for outcome in outcomes]
         for judge in {outcome.judge for outcome in outcomes if by_claims(outcome)} & recipes.keys():
             told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
-            recipes[judge] = replace(recipes[judge], judge=told)
+            recipes[judge] = replace_fields(recipes[judge], judge=told)
     return summarize(facts, samples, outcomes, recipes)

@@ -139,7 +139,7 @@ class RunSpec(_Part):
         ],
     ] = Field(default={}, description=f"Models by name; {DEFAULT!r} is asked where a judge names none.")
     limits: LimitsPart = Field(default=LimitsPart(), description="How much at once, and how much in all.")
-    gates: Words = Field(default=[], description="Figures to reach, such as f1>=0.7.")
+    gates: Words = Field(default=[], description="Figures to reach, such as f1>=0.7 or failures<=0.02.")
     name: str | None = Field(default=None, description="A name for the run.")
     tags: Words = Field(default=[], description="Tags for the run.")
     cache: bool = Field(default=True, description="Whether answers of earlier, equal calls are used.")
@@ -281,7 +281,9 @@ def _option_paths(folder: Path, words: str) -> str:
     for option in resolve.split_options(words[1:]):
         key, equals, value = option.partition("=")
         inner = value[1:-1] if value[:1] + value[-1:] == "()" else value
-        if resolve.FILE.fullmatch(inner) or inner != value:
+        if resolve.CALIBRATION.fullmatch(inner):
+            value = f"({_within(folder, inner)})"
+        elif resolve.FILE.fullmatch(inner) or inner != value:
             value = f"({_judge_path(folder, inner)})"
         options.append(key + equals + value)
     return ":" + ",".join(options)

@@ -1,5 +1,6 @@
-"""Audits: how a judge holds when the texts on trial are written to mislead it."""
+"""Audits: what flips a judge that should not, from harmless edits to texts that are written to mislead it."""
 
-from magistrate.audit.hostile import ATTACKS, Attack, attacked, control, harmless
+from magistrate.audit.hostile import ATTACKS, Attack, attacked, control, harmless, spread
+from magistrate.audit.perturbations import PERTURBATIONS
 
-__all__ = ["ATTACKS", "Attack", "attacked", "control", "harmless"]
+__all__ = ["ATTACKS", "PERTURBATIONS", "Attack", "attacked", "control", "harmless", "spread"]

@@ -7,8 +7,9 @@ pass themselves off as parts of the prompt; the families `unicode` and `long` tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import Literal
 
 from magistrate.errors import InputError
@@ -86,6 +87,15 @@ def attacked(sample: Sample, attack: Attack, where: Where) -> Sample:
         raise InputError(f"sample {sample.id!r} has no context that could be attacked")
     *others, last = sample.context
     return replace(sample, context=(*others, attack.applied(last)))
+
+
+def spread(attacks: Sequence[Attack], n: int) -> list[Attack]:
+    """`n` attacks, one of every family after the other; all of them for 0."""
+    families: dict[str, list[Attack]] = {}
+    for attack in attacks:
+        families.setdefault(attack.family, []).append(attack)
+    taken = [each for each in chain.from_iterable(zip_longest(*families.values())) if each is not None]
+    return taken[: n or None]
 
 
 def _inside(text: str) -> int:

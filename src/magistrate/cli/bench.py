@@ -1,4 +1,4 @@
-"""`magistrate bench`: how fast this is, beside others and beside what the machine can do."""
+"""`magistrate bench`: how fast this is beside others and beside the machine, and how well judges judge."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from pathlib import Path
 
 import click
 
+from magistrate.cli.bench_quality import quality
 from magistrate.cli.options import console, json_option, print_json
 
 EXAMPLE = (
+    "Example: magistrate bench speed --quick; magistrate bench quality --judge faithfulness --samples 100"
+)
+SPEED = (
     "Example: magistrate bench speed --quick --contender magistrate; magistrate bench speed --rounds 3 --json"
 )
 LIMIT_SECONDS = 600.0  # for one answer of a contender
@@ -21,10 +25,13 @@ SECONDS_A_LINE = 10.0
 
 @click.group(epilog=EXAMPLE)
 def command() -> None:
-    """Measure speed and memory, beside other engines."""
+    """Measure speed and memory beside other engines, and how well judges judge."""
 
 
-@command.command(epilog=EXAMPLE)
+command.add_command(quality)
+
+
+@command.command(epilog=SPEED)
 @click.option("--quick", is_flag=True, help="Few and short measurements: about a minute, rough figures.")
 @click.option("--rounds", type=click.IntRange(1), help="How often everything is measured (default: 5).")
 @click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from magistrate.cli.options import console, hush, print_json
 if TYPE_CHECKING:
     from magistrate.datasets import Problem
     from magistrate.report import Report
+    from magistrate.report.gates import GateResult
     from magistrate.report.progress import ProgressBar
     from magistrate.runs import Run
     from magistrate.specs import RunSpec
@@ -29,16 +31,20 @@ def ended(
     spec: RunSpec,
     *,
     again: str = "resume",
+    junit: Path | None = None,
 ) -> int:
     """Judge, print the report and answer the exit code, also where Ctrl-C or an error cuts it short.
 
-    `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on.
+    `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on;
+    `junit` is where a document for CI goes, whatever ends the run.
     """
     from magistrate.cli import interrupted_code
+    from magistrate.report.junit import fresh
     from magistrate.runs import Run
 
+    fresh(junit)
     cut_short = False
-    with _kept(bar, again):
+    with _kept(bar, again), _told(bar, store, spec, junit):
         try:
             run = judging()
         except KeyboardInterrupt:
@@ -48,7 +54,9 @@ def ended(
             run = Run(bar.run_id, store)
     try:
         report = run.summary()
-        show(report, bar.problems, as_json)
+        checked = gates_of(report, spec)
+        tell_ci(junit, report, checked, spec, error="interrupted" if cut_short else None)
+        show(report, bar.problems, as_json, checked)
     except KeyboardInterrupt:
         click.echo(f"interrupted while the report was made; see: magistrate show {run.id}", err=True)
         return interrupted_code()
@@ -59,7 +67,43 @@ def ended(
         click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
     elif report.run.status != "done":
         click.echo(f"run {run.id} is not finished; go on with: magistrate resume {run.id}", err=True)
-    return code(report, spec)
+    return code(report, spec, checked)
+
+
+@contextmanager
+def _told(bar: ProgressBar, store: str, spec: RunSpec, junit: Path | None) -> Iterator[None]:
+    """Write for CI what an error left of a run."""
+    from magistrate.errors import MagistrateError
+    from magistrate.runs import Run
+
+    try:
+        yield
+    except MagistrateError as error:
+        if junit is not None and bar.run_id is not None:
+            report = Run(bar.run_id, store).summary()
+            tell_ci(junit, report, gates_of(report, spec), spec, error=str(error))
+        raise
+
+
+def gates_of(report: Report, spec: RunSpec) -> list[GateResult]:
+    """What the gates of a run say of its figures."""
+    from magistrate.report.gates import results
+
+    return results(spec.gates, report)
+
+
+def tell_ci(
+    target: Path | None,
+    report: Report,
+    checked: Sequence[GateResult],
+    spec: RunSpec,
+    error: str | None = None,
+) -> None:
+    """Write the JUnit document, if one is wanted."""
+    from magistrate.report.junit import junit, write_junit
+
+    if target is not None:
+        write_junit(target, junit(report, checked, max_failures=spec.limits.max_failures, error=error))
 
 
 def _kept_in(run: Run, again: str) -> str:
@@ -84,13 +128,16 @@ def _kept(bar: ProgressBar, again: str) -> Iterator[None]:
         raise
 
 
-def show(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
+def show(
+    report: Report, problems: Sequence[Problem], as_json: bool, checked: Sequence[GateResult] = ()
+) -> None:
     """The report and the rows that were left out; whoever has stopped reading misses it, no more."""
     from magistrate.report import render
 
     try:
         if as_json:
-            print_json({**report.to_dict(), "problems": [str(problem) for problem in problems]})
+            data = {**report.to_dict(), "problems": [str(problem) for problem in problems]}
+            print_json(data | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
         else:
             render(report, console())
             click.echo(f"\nrun {report.run.id}: see 'magistrate show {report.run.id}'")
@@ -100,7 +147,7 @@ def show(report: Report, problems: Sequence[Problem], as_json: bool) -> None:
     left_out(problems)
 
 
-def left_out(problems: Sequence[Problem]) -> None:
+def left_out(problems: Sequence[Problem | str]) -> None:
     """Say on standard error which rows could not be read."""
     from magistrate.report.plain import plain
 
@@ -110,30 +157,23 @@ def left_out(problems: Sequence[Problem]) -> None:
         click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
 
 
-def code(report: Report, spec: RunSpec) -> int:
-    """What a script should see of the figures; why it is not 0 is said on standard error.
+def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
+    """What a script should see of the figures; what the gates say stands on standard error."""
+    from magistrate.cli import ENGINE_GONE
+    from magistrate.report.gates import too_many_failures
 
-    Figures of a run that is not finished pass no gate.
-    """
-    from magistrate.cli import DONE, ENGINE_GONE, GATE_FAILED
-    from magistrate.report.gates import Gate
-
-    most = spec.limits.max_failures
-    failed = sum(sum(judge.failures.values()) for judge in report.judges)
-    total = sum(judge.n_judged for judge in report.judges)
-    if total and failed / total > most:
-        click.echo(
-            f"{failed} of {total} judgements failed, more than --max-failures {most:g}; "
-            f"judge them again with: magistrate retry {report.run.id}",
-            err=True,
-        )
+    if told := too_many_failures(report, spec.limits.max_failures):
+        click.echo(f"{told}; judge them again with: magistrate retry {report.run.id}", err=True)
         return ENGINE_GONE
-    if spec.gates and report.run.status != "done":
-        click.echo(f"gate failed: the run is {report.run.status}, so that its figures are not all", err=True)
-        return GATE_FAILED
-    names = [judge.judge for judge in report.judges]
-    checks = [Gate.parse(gate, names) for gate in spec.gates]
-    broken = [reason for check in checks for reason in check.broken(report)]
-    for reason in broken:
-        click.echo(f"gate failed: {reason}", err=True)
-    return GATE_FAILED if broken else DONE
+    return passed(checked)
+
+
+def passed(checked: Sequence[GateResult]) -> int:
+    """Say on standard error what gates say, and answer what a script should see of it."""
+    from magistrate.cli import DONE, GATE_FAILED
+    from magistrate.report.plain import plain
+
+    for gate in checked:
+        word = "passed" if gate.passed else "failed"
+        click.echo(f"gate {word}: {plain(gate.judge)}: {plain(gate.reason)}", err=True)
+    return DONE if all(gate.passed for gate in checked) else GATE_FAILED

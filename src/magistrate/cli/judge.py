@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
-from magistrate.cli.options import TextOrFile, as_data, console, json_option, model_options, print_json
+from magistrate.cli.options import (
+    TextOrFile,
+    as_data,
+    calibration_option,
+    console,
+    json_option,
+    model_options,
+    print_json,
+)
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
@@ -29,6 +38,7 @@ EXAMPLE = (
 @click.option(
     "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
 )
+@calibration_option
 @click.option(
     "--deadline", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for a verdict."
 )
@@ -41,6 +51,7 @@ def command(
     input: str | None,
     messages: str | None,
     judges: tuple[str, ...],
+    calibrations: tuple[Path, ...],
     deadline: float,
     steps: bool,
     model: str | None,
@@ -60,7 +71,7 @@ def command(
             "give the text on trial: --output TEXT, or --messages with it as the last answer"
         )
     sample = judging.sample_of(output=output, context=context, input=input, messages=_turns(messages))
-    asked = resolve.judges(judges)
+    asked = resolve.judges(resolve.calibrated(judges, calibrations))
     engine = resolve.engine(model, device=device, threads=threads)
     with waiting(engine, console(error=True)):
         outcomes = [

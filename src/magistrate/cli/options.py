@@ -75,6 +75,18 @@ def price_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def calibration_option(function: Decorated) -> Decorated:
+    """`--calibration`."""
+    return click.option(
+        "--calibration",
+        "calibrations",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A calibration of one of the judges, from 'magistrate calibrate'; repeatable.",
+    )(function)
+
+
 def limit_options(function: Decorated) -> Decorated:
     """How much at once, and how much in all."""
     for option in (
@@ -111,6 +123,27 @@ def store_option(function: Decorated) -> Decorated:
         "--store",
         metavar="FILE|URL",
         help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME).",
+    )(function)
+
+
+def gate_option(function: Decorated) -> Decorated:
+    """`--gate`."""
+    return click.option(
+        "--gate",
+        "gates",
+        multiple=True,
+        metavar="METRIC>=X",
+        help="Exit with 1 if a figure is worse: f1>=0.7, failures<=0.02, lower(f1)>=0.6; repeatable.",
+    )(function)
+
+
+def junit_option(function: Decorated) -> Decorated:
+    """`--junit`."""
+    return click.option(
+        "--junit",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the gates as JUnit XML there, in place of what is there.",
     )(function)
 
 

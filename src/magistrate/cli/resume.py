@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 import click
 
-from magistrate.cli.options import console, json_option, limit_options, open_store, price_option, store_option
+from magistrate.cli.options import (
+    console,
+    json_option,
+    junit_option,
+    limit_options,
+    open_store,
+    price_option,
+    store_option,
+)
 
 EXAMPLE = "Example: magistrate resume last; magistrate resume last --max-tokens 200000"
 
@@ -15,6 +23,7 @@ EXAMPLE = "Example: magistrate resume last; magistrate resume last --max-tokens 
 @click.argument("run")
 @limit_options
 @price_option
+@junit_option
 @store_option
 @json_option
 @click.pass_context
@@ -66,4 +75,5 @@ def gone_on(
         as_json,
         spec,
         again=again,
+        junit=context.params["junit"],
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from magistrate.cli.options import json_option, limit_options, price_option, store_option
+from magistrate.cli.options import json_option, junit_option, limit_options, price_option, store_option
 from magistrate.cli.resume import gone_on
 
 EXAMPLE = "Example: magistrate retry last"
@@ -16,6 +16,7 @@ EXAMPLE = "Example: magistrate retry last"
 @click.argument("run")
 @limit_options
 @price_option
+@junit_option
 @store_option
 @json_option
 @click.pass_context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,11 @@ import click
 
 from magistrate.cli.options import (
     Assignment,
+    calibration_option,
     console,
+    gate_option,
     json_option,
+    junit_option,
     limit_options,
     model_options,
     open_store,
@@ -41,6 +45,7 @@ IN_LIMITS = (
 @click.option(
     "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
 )
+@calibration_option
 @click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
 @click.option("--sample", type=click.IntRange(1), help="N samples at random.")
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
@@ -52,7 +57,8 @@ IN_LIMITS = (
 @click.option("--name", help="A name for the run.")
 @click.option("--tag", "tags", multiple=True, help="A tag for the run; repeatable.")
 @limit_options
-@click.option("--gate", "gates", multiple=True, metavar="METRIC>=X", help="Exit with 1 if a figure is worse.")
+@gate_option
+@junit_option
 @click.option(
     "--max-failures",
     type=click.FloatRange(0, 1),
@@ -103,8 +109,10 @@ def command(
     unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
     if unfinished is None and going_on:
         click.echo("there is no unfinished run of the very same; beginning one", err=True)
+    junit: Path | None = context.params["junit"]
     if unfinished is None or not _goes_on(unfinished, going_on):
-        return ended(lambda: evaluation.run(spec, store=place, watcher=bar), bar, place, as_json, spec)
+        judging = partial(evaluation.run, spec, store=place, watcher=bar)
+        return ended(judging, bar, place, as_json, spec, junit=junit)
     with open_store(place) as opened:
         if spec.name is not None:
             opened.rename(unfinished.id, spec.name)
@@ -115,13 +123,15 @@ def command(
         place,
         as_json,
         spec,
+        junit=junit,
     )
 
 
 def _described(context: click.Context) -> RunSpec:
     """What the run file and the words of the command say together; the words win."""
     from magistrate.report.gates import Gate
-    from magistrate.specs import DEFAULT, judges_of, read_spec, spec_from
+    from magistrate.resolve import calibrated
+    from magistrate.specs import DEFAULT, judge_of, judges_of, read_spec, spec_from
 
     said = {
         name: value
@@ -150,6 +160,9 @@ def _described(context: click.Context) -> RunSpec:
             values[name] = list(said[name])
     values |= {name: said[name] for name in ("name", "cache") if name in said}
     spec = spec_from(values)
+    if files := context.params["calibrations"]:
+        judges = calibrated(spec.judges, files, partial(judge_of, spec))
+        spec = spec.model_copy(update={"judges": judges})
     names = [judge.info.name for judge in judges_of(spec)]
     for gate in spec.gates:
         Gate.parse(gate, names)

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import as_data, console, json_option, open_store, print_json, store_option
+from magistrate.cli.options import (
+    as_data,
+    console,
+    gate_option,
+    json_option,
+    junit_option,
+    open_store,
+    print_json,
+    store_option,
+)
+
+if TYPE_CHECKING:
+    from magistrate.report import Report
 
 EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 --steps"
 
@@ -21,27 +35,38 @@ EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 -
     metavar="KIND",
     help="Decide a rubric's verdicts anew by these kinds of claims, without asking a model; repeatable.",
 )
+@gate_option
+@junit_option
 @store_option
 @json_option
 def command(
-    run: str, sample: str | None, steps: bool, flag: tuple[str, ...], store: str | None, as_json: bool
-) -> None:
-    """Show the report of RUN (an id, the beginning of one, a name, or 'last')."""
+    run: str,
+    sample: str | None,
+    steps: bool,
+    flag: tuple[str, ...],
+    gates: tuple[str, ...],
+    junit: Path | None,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Show the report of RUN (an id, the beginning of one, a name, or 'last').
+
+    With --gate, exit with 1 if a figure of the stored run is worse.
+    """
+    from magistrate.cli import DONE
     from magistrate.judges.flagging import reflagged
-    from magistrate.report import outcome_panel, render
+    from magistrate.report import outcome_panel
     from magistrate.runs import report_of
 
     if steps and sample is None:
         raise click.UsageError("--steps goes with --sample ID")
+    if sample is not None and (gates or junit):
+        raise click.UsageError("--gate and --junit are about the run, not about one --sample")
     with open_store(store) as opened:
         record = opened.find_run(run)
         if sample is None:
             report = report_of(opened, record.id, flag or None)
-            if as_json:
-                print_json(report.to_dict())
-            else:
-                render(report, console())
-            return
+            return _shown(report, gates, junit, as_json)
         found = opened.sample(record.id, sample)
         stored = opened.outcomes(record.id, sample_id=sample, with_steps=steps)
         outcomes = [reflagged(each, flag) if flag else each for each in stored]
@@ -50,3 +75,23 @@ def command(
         print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})
     else:
         outcome_panel(found, outcomes, console(), steps=steps)
+    return DONE
+
+
+def _shown(report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool) -> int:
+    """The whole report, and what gates say of it."""
+    from magistrate.cli.ending import passed
+    from magistrate.report import render
+    from magistrate.report.gates import results
+    from magistrate.report.junit import fresh, write_junit
+    from magistrate.report.junit import junit as document
+
+    checked = results(gates, report)
+    if junit is not None:
+        fresh(junit)
+        write_junit(junit, document(report, checked))
+    if as_json:
+        print_json(report.to_dict() | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
+    else:
+        render(report, console())
+    return passed(checked)

@@ -12,7 +12,8 @@ from typing import Any
 
 from magistrate.datasets.fields import check_mapping, near, plain
 from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, open_file, read_stdin
-from magistrate.datasets.frames import rows_of_frame
+from magistrate.datasets.frames import index_of_frame, rows_of_frame
+from magistrate.datasets.index import FrameIndex
 from magistrate.datasets.named import Listing, catalogue, describe, find
 from magistrate.datasets.selection import Selection
 from magistrate.datasets.source import Problem, Row, Source
@@ -44,6 +45,7 @@ class Dataset:
     mapping: Mapping[str, str] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     need_output: bool = True
+    index: FrameIndex | None = None  # that of the pandas frame the samples came in
     _problems: dict[Problem, None] = field(default_factory=dict, repr=False)
     _digest: str | None = field(default=None, repr=False)
     _length: int | None = field(default=None, repr=False)
@@ -204,7 +206,8 @@ def load(
     name = source.name if isinstance(source, Dataset) else "rows"
     memory = _in_memory(name, source if frame is None else frame, fields, limit, need_output)
     # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
-    return Dataset(name, memory, {}, selection, need_output)
+    index = source.index if isinstance(source, Dataset) else index_of_frame(source, fields)
+    return Dataset(name, memory, {}, selection, need_output, index)
 
 
 def _named(source: str | Path, view: str | None) -> tuple[str, Source]:

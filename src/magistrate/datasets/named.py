@@ -141,6 +141,12 @@ def find(name: str, view: str | None = None) -> tuple[str, Source]:
     return f"{name}:{chosen.name}", _source(known, chosen)
 
 
+def at_hand(name: str, view: str | None = None) -> bool:
+    """Whether a view of a named set can be read without a download."""
+    known = catalogue()[name]
+    return known.packaged is not None or _where(known, _view(known, view)) is not None
+
+
 def describe() -> list[Listing]:
     """What `magistrate datasets` lists; nothing is fetched."""
     return [_listing(known) for known in catalogue().values()]

@@ -21,7 +21,8 @@ class JudgeInfo:
     `reads` are the fields of a sample that it looks at, `requires` those of them without which it abstains;
     `needs` what its engine must be able to do; `kind` says whether a model decides or only code. `long` says
     what it does with a sample that does not fit the model. `prompt` and `constraint` are digests of what it
-    asks with.
+    asks with. `fitted_to` are name and fingerprint of the only model that it may ask, where it was fitted to
+    one's answers; `lacks` says why it cannot judge as it is, empty where it can.
     """
 
     name: str
@@ -36,6 +37,8 @@ class JudgeInfo:
     long: str = "refuse"
     prompt: str = ""
     constraint: str = ""
+    fitted_to: tuple[str, str] | None = None
+    lacks: str = ""
 
     def describe(self) -> dict[str, Any]:
         """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""

@@ -1,4 +1,4 @@
-"""Outcomes as files for other tools."""
+"""Outcomes as files for other tools: one row an outcome, with its sample."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import csv
 import gzip
 import io
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.report.frames import COLUMNS, table
@@ -19,31 +18,69 @@ from magistrate.types import Outcome, Sample, Verdict
 
 MORE = ("input", "context", "output", "claims")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
+ENDINGS = {
+    ".jsonl": "jsonl",
+    ".csv": "csv",
+    ".jsonl.gz": "jsonl",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+    ".html": "html",
+}
+
+
+def format_of(target: Path, *, replace: bool = False) -> str:
+    """The format that a file's ending names: a value of `ENDINGS`.
+
+    Raises `SpecError` for another ending, and for a file that is there already unless it is to be replaced.
+    """
+    name = target.name.lower()
+    found = next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), None)
+    if found is None:
+        *others, last = ENDINGS
+        raise SpecError(f"cannot tell the format of {target}; end it in {', '.join(others)} or {last}")
+    if target.exists() and not replace:
+        raise SpecError(f"{target} is there already; use --force to replace it")
+    return found
 
 
 def export(
     samples: Mapping[str, Sample], outcomes: Iterable[Outcome], target: Path, *, replace: bool = False
 ) -> int:
-    """Write one row an outcome to a `.jsonl` or `.csv` file (also `.gz`); answers how many.
+    """Write one row an outcome to a file of any format in `ENDINGS` but HTML; answers how many.
 
-    The file appears whole or not at all. In CSV a text that a spreadsheet would read as a formula gets
-    an apostrophe before it. Raises `SpecError` for another ending or a file that is there already.
+    In CSV a text that a spreadsheet would read as a formula gets an apostrophe before it. Raises the errors
+    of `format_of` and `write_whole`, and `MissingExtra` for Parquet without pyarrow.
     """
-    name = target.name.lower()
-    kind = next((each for each in ("jsonl", "csv") if name.endswith((f".{each}", f".{each}.gz"))), None)
-    if kind is None:
-        raise SpecError(f"cannot tell the format of {target}; end it in .jsonl, .csv, .jsonl.gz or .csv.gz")
-    if target.exists() and not replace:
-        raise SpecError(f"{target} is there already; use --force to replace it")
+    kind = format_of(target, replace=replace)
+    if kind == "html":
+        raise SpecError(f"{target} is a report, not rows; write it with: magistrate export RUN --to {target}")
     rows = _rows(samples, outcomes)
+    if kind == "parquet":
+        from magistrate.report.parquet import write_rows
+
+        return write_whole(target, lambda raw: write_rows(rows, raw))
+
+    def write(raw: IO[bytes]) -> int:
+        with _text(raw, target.name.lower().endswith(".gz")) as text:
+            return _csv(rows, text) if kind == "csv" else _jsonl(rows, text)
+
+    return write_whole(target, write)
+
+
+def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
+    """Let `write` write a file, which appears whole or not at all; answers what `write` does.
+
+    Raises `StoreError` where it cannot be written.
+    """
+    # Opened like any other file, so that others may read it where the user lets them.
+    temporary = target.parent / f".magistrate-{uuid4().hex}"
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".magistrate-")
         try:
-            with os.fdopen(handle, "wb") as raw, _text(raw, name.endswith(".gz")) as text:
-                written = _csv(rows, text) if kind == "csv" else _jsonl(rows, text)
-            Path(temporary).replace(target)
+            with temporary.open("xb") as raw:
+                written = write(raw)
+            temporary.replace(target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror or error}") from error

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from magistrate.display import decimal as decimal
 from magistrate.stats.classification import Estimate
-
-
-def decimal(value: float | None) -> str:
-    """A number in [0, 1] with two decimals and no leading zero; a dash where there is none.
-
-    >>> decimal(0.617), decimal(1.0), decimal(None)
-    ('.62', '1.00', '-')
-    """
-    return "-" if value is None else f"{value:.2f}".removeprefix("0")
 
 
 def interval(estimate: Estimate) -> str:
     """The 95 % interval of an estimate, `[.55, .69]`; empty where there is none."""
-    if estimate.value is None:
+    if estimate.low is None:
         return ""
     return f"[{decimal(estimate.low)}, {decimal(estimate.high)}]"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from magistrate.datasets.index import FrameIndex
 from magistrate.errors import MissingExtra
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 
@@ -27,6 +28,9 @@ COLUMNS = {
     "tokens": "Int64",
 }
 
+WIDE = ("kind", "label", "score", "probability", "explanation", "reason")
+"""The columns of each judge in a frame of one row a sample."""
+
 
 def table(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     """One dict an outcome, in the order given, with the keys of `COLUMNS`.
@@ -38,13 +42,44 @@ def table(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> list[di
     return [_row(samples.get(outcome.sample_id), outcome) for outcome in outcomes]
 
 
-def to_pandas(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> pandas.DataFrame:
-    """`table` as a data frame of nullable columns. Raises `MissingExtra` without pandas."""
+def to_pandas(
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    *,
+    index: FrameIndex | None = None,
+    wide: bool = False,
+) -> pandas.DataFrame:
+    """`table` as a data frame of nullable columns. Raises `MissingExtra` without pandas.
+
+    With `index`, that of the frame that the samples came in, each row stands where its sample stood. A
+    `wide` frame has one row a sample, judged or not, and the columns `WIDE` of each judge, named as in
+    `faithfulness.label`.
+    """
     try:
         import pandas
     except ModuleNotFoundError as error:
         raise MissingExtra("pandas", "pandas") from error
-    return pandas.DataFrame(table(samples, outcomes), columns=list(COLUMNS)).astype(COLUMNS)
+    rows = table(samples, outcomes)
+    own = [samples[row["sample_id"]] for row in rows] if index is not None else []
+    types = COLUMNS
+    if wide:
+        own, judges = list(samples.values()), list(dict.fromkeys(row["judge"] for row in rows))
+        types = {name: COLUMNS[name] for name in ("sample_id", "gold_label")}
+        types |= {f"{judge}.{name}": COLUMNS[name] for judge in judges for name in WIDE}
+        said = {(row["sample_id"], row["judge"]): row for row in rows}
+        rows = [_wide(sample, judges, said) for sample in own]
+    frame = pandas.DataFrame(rows, columns=list(types)).astype(types)
+    return frame if index is None else frame.set_axis(index.again(own), axis=0)
+
+
+def _wide(
+    sample: Sample, judges: Iterable[str], said: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"sample_id": sample.id, "gold_label": sample.label}
+    for judge in judges:
+        own = said.get((sample.id, judge), {})
+        row |= {f"{judge}.{name}": own.get(name) for name in WIDE}
+    return row
 
 
 def _row(sample: Sample | None, outcome: Outcome) -> dict[str, Any]:

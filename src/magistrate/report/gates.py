@@ -1,66 +1,174 @@
-"""Gates: a figure that must be reached, for scripts and CI."""
+"""Gates: figures that must be reached, for scripts and CI."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from magistrate.errors import SpecError
 from magistrate.report.values import JudgeReport, Report
-from magistrate.stats.classification import METRICS
+from magistrate.stats.classification import METRICS, Estimate
+from magistrate.stats.reliability import LOSSES
 
-PATTERN = re.compile(r"(?:(?P<judge>.+)\.)?(?P<metric>[a-z0-9_]+)\s*>=\s*(?P<least>[0-9.]+)")
-FIGURES = (*METRICS, "coverage")
+Sign = Literal[">=", "<="]
+End = Literal["lower", "upper"]
 
+PATTERN = re.compile(
+    r"(?:(?P<judge>.+)\.)?(?:(?P<end>lower|upper)\((?P<inner>[a-z0-9_]+)\)|(?P<metric>[a-z0-9_]+))"
+    r"\s*(?P<sign>[<>]=)\s*(?P<bound>[0-9.]+)"
+)
+COUNTED = ("coverage", "failures", "abstentions")
+"""Shares of all samples of the run; they are counted, so that they have no interval."""
+FIGURES = (*METRICS, *COUNTED, *LOSSES)
+UNBOUNDED = ("log_loss",)
 
 LEAST_COVERAGE = 0.9  # a figure that rests on less of the run is no figure of the run
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """`METRIC>=VALUE` for every judge, or `JUDGE.METRIC>=VALUE` for one; values are in [0, 1].
+class GateResult:
+    """What a gate says of one judge: whether it `passed`, and why, with the figure, its interval and n."""
 
-    A figure that could not be measured fails its gate, and so does one of a judge that has verdicts
+    gate: str
+    judge: str
+    passed: bool
+    reason: str
+    value: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        named = {"gate": self.gate, "judge": self.judge, "passed": self.passed}
+        return named | {"value": self.value, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """`FIGURE>=VALUE` or `FIGURE<=VALUE` for every judge, `JUDGE.FIGURE>=VALUE` for one.
+
+    A figure is one of `FIGURES`, or `lower(METRIC)` and `upper(METRIC)`, the ends of the 95 % interval of one
+    of `METRICS`. What could not be measured fails its gate, and so does a figure of a judge that has verdicts
     for less than `LEAST_COVERAGE` of the samples.
     """
 
     metric: str
-    least: float
+    bound: float
+    sign: Sign = ">="
+    end: End | None = None
     judge: str | None = None
 
     @classmethod
     def parse(cls, text: str, judges: Sequence[str]) -> Gate:
         """Read a gate on these judges. Raises `SpecError` with what is known."""
         match = PATTERN.fullmatch(text.strip())
-        if match is None or match["metric"] not in FIGURES:
+        metric = match and (match["inner"] or match["metric"])
+        if match is None or metric not in FIGURES:
             raise SpecError(
-                f"a gate is written METRIC>=VALUE, such as f1>=0.7; got {text!r}; known: {', '.join(FIGURES)}"
+                "a gate is written METRIC>=VALUE or METRIC<=VALUE, such as f1>=0.7 or lower(f1)>=0.6; "
+                f"got {text!r}; known: {', '.join(FIGURES)}"
+            )
+        if match["end"] and metric not in METRICS:
+            raise SpecError(
+                f"{metric} in the gate {text!r} has no interval; those have: {', '.join(METRICS)}"
             )
         try:
-            least = float(match["least"])
+            bound = float(match["bound"])
         except ValueError:
-            raise SpecError(f"{match['least']!r} in the gate {text!r} is not a number") from None
-        if least > 1:
+            raise SpecError(f"{match['bound']!r} in the gate {text!r} is not a number") from None
+        if match["sign"] == ">=" and bound > 1 and metric not in UNBOUNDED:
             raise SpecError(f"figures are in [0, 1], so the gate {text!r} can never be passed")
         if match["judge"] not in (None, *judges):
             raise SpecError(f"the gate {text!r} is on no judge of this run; it has: {', '.join(judges)}")
-        return cls(match["metric"], least, match["judge"])
+        sign: Sign = ">=" if match["sign"] == ">=" else "<="
+        end: End | None = None if match["end"] is None else "lower" if match["end"] == "lower" else "upper"
+        return cls(metric, bound, sign, end, match["judge"])
 
-    def broken(self, report: Report) -> Iterator[str]:
-        """In words, every judge that does not reach the figure."""
+    def __str__(self) -> str:
+        return f"{self.figure}{self.sign}{self.bound:g}"
+
+    @property
+    def figure(self) -> str:
+        """The figure's name, such as `lower(f1)`."""
+        return f"{self.end}({self.metric})" if self.end else self.metric
+
+    def results(self, report: Report) -> Iterator[GateResult]:
+        """What the gate is for every judge that it is on. Figures of a run that is not done pass none."""
+        status = report.run.status
         for judge in report.judges:
-            if self.judge in (None, judge.judge) and (reason := self._broken(judge)):
-                yield f"{judge.judge}: {reason}"
+            if self.judge not in (None, judge.judge):
+                continue
+            if status != "done":
+                reason = f"the run is {status}, so that its figures are not all"
+                yield GateResult(str(self), judge.judge, False, reason)
+            else:
+                yield self._result(judge)
 
-    def _broken(self, judge: JudgeReport) -> str | None:
+    def _result(self, judge: JudgeReport) -> GateResult:
+        """What the gate is for one judge of a run that is done."""
+
+        def result(passed: bool, reason: str, value: float | None = None) -> GateResult:
+            return GateResult(str(self), judge.judge, passed, reason, value)
+
         coverage = judge.coverage or 0.0
-        if self.metric == "coverage":
-            value: float | None = coverage
-        elif coverage < LEAST_COVERAGE:
-            return f"{self.metric} rests on {coverage:.1%} of the samples, less than {LEAST_COVERAGE:.0%}"
-        else:
-            value = judge.result.metrics[self.metric].value if judge.result else None
-        if value is None:
-            return f"{self.metric} could not be measured"
-        return f"{self.metric} is {value:.3f}, not at least {self.least:g}" if value < self.least else None
+        if self.metric not in COUNTED and coverage < LEAST_COVERAGE:
+            least = f"{LEAST_COVERAGE:.0%}"
+            return result(False, f"{self.metric} rests on {coverage:.1%} of the samples, less than {least}")
+        estimate, n = self._measured(judge)
+        if estimate.value is None:
+            because = f": {estimate.undefined}" if estimate.undefined else ""
+            return result(False, f"{self.metric} could not be measured{because}")
+        value = estimate.value
+        if self.end is not None:
+            reached = estimate.low if self.end == "lower" else estimate.high
+            if reached is None:
+                return result(
+                    False, f"{self.metric} is {value:.3f} without an interval: {estimate.undefined}"
+                )
+            value = reached
+        passed = value >= self.bound if self.sign == ">=" else value <= self.bound
+        wanted = f"at {'least' if self.sign == '>=' else 'most'} {self.bound:g}"
+        around = "" if estimate.low is None else f", 95 % interval [{estimate.low:.3f}, {estimate.high:.3f}]"
+        told = f"{self.figure} is {value:.3f}, {'' if passed else 'not '}{wanted}"
+        of = f"{self.metric} {estimate.value:.3f}{around}, n={n}" if self.end else f"n={n}{around}"
+        return result(passed, f"{told} ({of})", value)
+
+    def _measured(self, judge: JudgeReport) -> tuple[Estimate, int]:
+        """The figure and how many samples it is over."""
+        if self.metric in COUNTED:
+            counts = {"coverage": judge.n_ok, "failures": sum(judge.failures.values())}
+            counts["abstentions"] = sum(judge.abstentions.values())
+            if not judge.n_total:
+                return Estimate.none("there are no samples"), 0
+            return Estimate(counts[self.metric] / judge.n_total, None, None), judge.n_total
+        if judge.result is None:
+            return Estimate.none("no judged sample has a gold label"), 0
+        if self.metric in METRICS:
+            return judge.result.metrics[self.metric], judge.n_measured
+        calibration = judge.calibration
+        if calibration is None:
+            return Estimate.none("there are no scores beside labels"), 0
+        return Estimate(getattr(calibration, self.metric), None, None), calibration.n
+
+
+def too_many_failures(report: Report, most: float) -> str | None:
+    """In words, that a greater share of all outcomes failed than `most`; None where that is not so."""
+    failed = sum(sum(judge.failures.values()) for judge in report.judges)
+    total = sum(judge.n_judged for judge in report.judges)
+    if not total or failed / total <= most:
+        return None
+    return f"{failed} of {total} judgements failed, more than --max-failures {most:g}"
+
+
+def results(gates: Iterable[str], report: Report) -> list[GateResult]:
+    """Every gate for every judge that it is on, in order; a run without a judge passes none.
+
+    Raises `SpecError` for a gate that cannot be read.
+    """
+    names = [judge.judge for judge in report.judges]
+    found: list[GateResult] = []
+    for text in gates:
+        gate = Gate.parse(text, names)
+        nobody = GateResult(str(gate), "no judge", False, "nobody judged anything in this run")
+        found += list(gate.results(report)) or [nobody]
+    return found

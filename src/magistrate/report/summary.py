@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import fmean, median
 
+from magistrate.analysis.quoting import against, measured_spans
 from magistrate.errors import InputError
 from magistrate.report.baselines import Baseline, baselines
 from magistrate.report.remarks import remarks
 from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.stats.classification import classification
+from magistrate.stats.reliability import reliability
+from magistrate.stats.spans import Stretch
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -79,6 +82,7 @@ class _Tally:
     usage: Usage = field(default_factory=Usage)
     n_explained: int = 0
     flips: int = 0
+    quoted: dict[str, list[Stretch]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, samples: Mapping[str, Sample]) -> None:
         sample_id = outcome.sample_id
@@ -99,6 +103,8 @@ class _Tally:
                 self.said[sample_id] = (outcome.label, outcome.score)
                 self.n_explained += outcome.explanation_agrees is not None
                 self.flips += outcome.explanation_agrees is False
+                if outcome.claims and samples[sample_id].label in KNOWN:
+                    self.quoted[sample_id] = against(outcome)
             case Failure():
                 self.failures[outcome.code] += 1
             case Abstention():
@@ -118,11 +124,9 @@ class _Tally:
         measured = sorted(
             i for i, (label, _) in self.said.items() if label in KNOWN and samples[i].label in KNOWN
         )
-        result = classification(
-            [samples[i].label == HALLUCINATED for i in measured],
-            [self.said[i][0] == HALLUCINATED for i in measured],
-            [self.said[i][1] for i in measured],
-        )
+        truth = [samples[i].label == HALLUCINATED for i in measured]
+        scores = [self.said[i][1] for i in measured]
+        result = classification(truth, [self.said[i][0] == HALLUCINATED for i in measured], scores)
         report = JudgeReport(
             judge=self.judge,
             n_total=n_total,
@@ -144,6 +148,8 @@ class _Tally:
             n_explained=self.n_explained,
             flips=self.flips,
             recipe=recipe.line() if isinstance(recipe, Recipe) else recipe,
+            calibration=reliability(truth, scores) if measured else None,
+            spans=measured_spans([samples[i] for i in measured], self.quoted),
         )
         return replace(report, remarks=remarks(report))
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from magistrate.display import percent
 from magistrate.report.baselines import FOOTNOTE
-from magistrate.report.figures import decimal, duration, interval, tally
+from magistrate.report.facts import NAMES, fact_lines
+from magistrate.report.figures import decimal, duration, interval
 from magistrate.report.plain import marked, plain
+from magistrate.report.tables import numbers
 from magistrate.report.values import JudgeReport, Report
 from magistrate.stats.classification import METRICS, Classification, Confusion
 from magistrate.types import (
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
 
 AROUND = 40  # characters shown before and behind a quote
 ROOMY = 100  # columns from which the comparison has room for F1
-NAMES = {
-    "balanced_accuracy": "balanced accuracy",
-    "f1": "F1",
-    "auroc": "AUROC",
-    "always_hallucinated": "always\nhallucinated",
-    "ngram_overlap": "n-gram\noverlap",
-    "length": "length\nonly",
-}
 
 
 def render(report: Report, console: Console) -> None:
@@ -68,20 +61,6 @@ def render(report: Report, console: Console) -> None:
         console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
 
 
-def _table(*columns: str) -> Table:
-    """A table without frame; its first column gives way where room is short, numbers never."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
-    )
-    table.add_column(columns[0], overflow="fold")
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def _estimate(result: Classification | None, metric: str) -> Text:
     """`.62 [.55, .69]`, or a dash."""
     from rich.text import Text
@@ -99,7 +78,7 @@ def _comparison(report: Report, width: int) -> Table:
     metrics = ["balanced_accuracy", "auroc"]
     if width >= ROOMY:
         metrics.insert(1, "f1")
-    table = _table("judge", "ok", *(NAMES[metric] for metric in metrics), "time")
+    table = numbers("judge", "ok", *(NAMES[metric] for metric in metrics), "time")
     for judge in report.judges:
         table.add_row(
             Text(plain(judge.judge)),
@@ -130,7 +109,7 @@ def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
 
 def _metrics(judge: JudgeReport, result: Classification) -> Table:
     """Metrics down, the judge and the trivial rules across."""
-    table = _table("metric", "judge", *(NAMES.get(b.name, b.name) for b in judge.baselines))
+    table = numbers("metric", "judge", *(NAMES.get(b.name, b.name) for b in judge.baselines))
     for metric in METRICS:
         table.add_row(
             NAMES.get(metric, metric),
@@ -142,7 +121,7 @@ def _metrics(judge: JudgeReport, result: Classification) -> Table:
 
 def _matrix(confusion: Confusion) -> Table:
     """Truth down, what the judge said across."""
-    table = _table("truth \\ judged", HALLUCINATED, FAITHFUL)
+    table = numbers("truth \\ judged", HALLUCINATED, FAITHFUL)
     table.add_row(HALLUCINATED, str(confusion.true_positive), str(confusion.false_negative))
     table.add_row(FAITHFUL, str(confusion.false_positive), str(confusion.true_negative))
     return table
@@ -156,53 +135,11 @@ def _facts(judge: JudgeReport) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for name, value in _fact_lines(judge):
+    for name, value in fact_lines(judge):
         grid.add_row(name, Text(plain(value)))
     for remark in judge.remarks:
         grid.add_row("remark", Text(plain(remark), style="yellow"))
     return grid
-
-
-def _fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
-    yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)})"
-    if judge.failures:
-        yield "failures", tally(judge.failures)
-    if judge.abstentions:
-        yield "abstentions", tally(judge.abstentions)
-    if judge.verdicts:
-        yield "verdicts", tally(judge.verdicts)
-    if judge.result is not None:
-        c = judge.result.confusion
-        yield (
-            "measured on",
-            f"{judge.n_measured} samples: {c.positives} {HALLUCINATED}, {c.negatives} {FAITHFUL} in truth",
-        )
-        for metric in METRICS:
-            if reason := judge.result.metrics[metric].undefined:
-                yield "undefined", f"{NAMES.get(metric, metric)}: {reason}"
-    if judge.latency_median is not None:
-        known = judge.seconds_per_sample is not None
-        cost = (
-            f"{duration(judge.seconds_per_sample)} of the run" if known else "not known, the run has no end"
-        )
-        yield "time a sample", f"{cost}; answered after {duration(judge.latency_median)} (median)"
-    usage = judge.usage
-    yield (
-        "tokens",
-        f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} written "
-        f"({usage.forced:,} forced), {usage.calls:,} calls",
-    )
-    if usage.reused:
-        yield (
-            "reused",
-            f"{usage.reused:,} of {usage.reused + usage.calls:,} calls were answered from the cache of "
-            "earlier ones: tokens and times are not all that the answers once took",
-        )
-    if judge.n_explained:
-        yield "explanations", f"{judge.flips} of {judge.n_explained} lead to another label"
-    for baseline in judge.baselines[2:]:
-        yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
-    yield "recipe", judge.recipe or "not recorded"
 
 
 # --- one sample ---------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from typing import Any
 
 from magistrate.report.baselines import Baseline
 from magistrate.stats.classification import Classification
+from magistrate.stats.reliability import Reliability
+from magistrate.stats.spans import SpanScores
 from magistrate.types import HALLUCINATED, Usage
 
 
@@ -41,7 +43,9 @@ class JudgeReport:
     took, shared among the judges by the time that each one's outcomes took, and divided by their number;
     None where the run's seconds are not known. `latency_median` is the median of the seconds from the
     beginning of a judgement to its end, waiting for others under way included; None without any.
-    `flips` of `n_explained` explanations led to another label than the verdict's.
+    `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
+    was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
+    `calibration` says how far the scores of the measured samples are probabilities; None without any.
     """
 
     judge: str
@@ -65,6 +69,8 @@ class JudgeReport:
     flips: int
     recipe: str | None
     remarks: tuple[str, ...] = ()
+    spans: SpanScores | None = None
+    calibration: Reliability | None = None
 
     @property
     def coverage(self) -> float | None:
@@ -108,6 +114,8 @@ class JudgeReport:
             "explanations": {"total": self.n_explained, "flips": self.flips},
             "recipe": self.recipe,
             "remarks": list(self.remarks),
+            "calibration": self.calibration.to_dict() if self.calibration else None,
+            "spans": self.spans.to_dict() if self.spans else None,
         }
 
 
@@ -133,6 +141,12 @@ class Report:
             "dataset": run.dataset,
             "judges": {judge.judge: judge.to_dict() for judge in self.judges},
         }
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        from magistrate.report.notebook import report_html
+
+        return report_html(self)
 
     def __str__(self) -> str:
         """What `render` prints, without colour and 80 columns wide."""

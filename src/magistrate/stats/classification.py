@@ -25,6 +25,7 @@ from functools import lru_cache
 from math import hypot
 from typing import TYPE_CHECKING
 
+from magistrate.display import decimal
 from magistrate.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A metric in [0, 1] and its 95 % interval `low <= value <= high`.
+    """A figure and its 95 % interval `low <= value <= high`; metrics are in [0, 1].
 
-    All three are None where the metric is undefined, and `undefined` says why.
+    All three are None where the figure is undefined, the two ends where only the interval is; `undefined`
+    says why.
     """
 
     value: float | None
@@ -51,6 +53,10 @@ class Estimate:
     def none(cls, reason: str) -> Estimate:
         """The estimate of something that this data does not define."""
         return cls(None, None, None, reason)
+
+    def __str__(self) -> str:
+        shown = decimal(self.value)
+        return shown if self.low is None else f"{shown} [{decimal(self.low)}, {decimal(self.high)}]"
 
     def to_dict(self) -> dict[str, float | str | None]:
         """`value`, `low`, `high` and, only where there is no value, `undefined`."""
@@ -178,7 +184,7 @@ def _one_class(c: Confusion) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _wilson(hits: int, n: int) -> tuple[float, float]:
+def wilson(hits: int, n: int) -> tuple[float, float]:
     """95 % Wilson score interval of `hits` out of `n` > 0."""
     from scipy.stats import binomtest
 
@@ -187,7 +193,7 @@ def _wilson(hits: int, n: int) -> tuple[float, float]:
 
 
 def _proportion(hits: int, n: int, undefined: str) -> Estimate:
-    return Estimate(hits / n, *_wilson(hits, n)) if n else Estimate.none(undefined)
+    return Estimate(hits / n, *wilson(hits, n)) if n else Estimate.none(undefined)
 
 
 def _balanced_accuracy(c: Confusion) -> Estimate:
@@ -195,8 +201,8 @@ def _balanced_accuracy(c: Confusion) -> Estimate:
     if reason := _one_class(c):
         return Estimate.none(reason)
     recall, specificity = c.true_positive / c.positives, c.true_negative / c.negatives
-    low_r, high_r = _wilson(c.true_positive, c.positives)
-    low_s, high_s = _wilson(c.true_negative, c.negatives)
+    low_r, high_r = wilson(c.true_positive, c.positives)
+    low_s, high_s = wilson(c.true_negative, c.negatives)
     value = (recall + specificity) / 2
     low = value - hypot(recall - low_r, specificity - low_s) / 2
     high = value + hypot(high_r - recall, high_s - specificity) / 2
@@ -209,7 +215,7 @@ def _f1(c: Confusion) -> Estimate:
     if not union:
         reason = "no sample is hallucinated and none was called so" if c.n else "there are no samples"
         return Estimate.none(reason)
-    low, high = (2 * j / (1 + j) for j in _wilson(c.true_positive, union))
+    low, high = (2 * j / (1 + j) for j in wilson(c.true_positive, union))
     return Estimate(2 * c.true_positive / (union + c.true_positive), low, high)
 
 

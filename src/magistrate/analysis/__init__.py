@@ -1,0 +1,1 @@
+"""Judging the judge: outcomes and labels become agreement, comparison, calibration and prevalence."""

@@ -1,0 +1,375 @@
+"""One judge's labels beside those of people, or of another judge, on the same samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.analysis.matching import missing, unlike
+from magistrate.display import decimal, shorten, table
+from magistrate.errors import InputError, SpecError
+from magistrate.stats.agreement import concordance, many_raters, two_raters
+from magistrate.stats.classification import Estimate
+from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
+
+MOST_SLICES = 100
+LOW_KAPPA, HIGH_AGREEMENT = 0.4, 0.8
+EXCERPT = 100  # characters of the output beside a disagreement
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What two sides say of one sample: the reference and the judge's verdict."""
+
+    sample: Sample
+    reference: str
+    verdict: Verdict
+    reference_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far two sides agree on n samples.
+
+    `table[i][j]` counts the samples that the reference calls by label i and the judge by label j, in the
+    order of the report's labels; `figures` are named as in `stats.agreement`, and `scores`, the concordance
+    of both sides' scores, where both are judges.
+    """
+
+    n: int
+    n_contexts: int
+    table: tuple[tuple[int, ...], ...]
+    figures: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "n": self.n,
+            "n_contexts": self.n_contexts,
+            "table": [list(row) for row in self.table],
+            **{name: estimate.to_dict() for name, estimate in self.figures.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Raters:
+    """What several people said of n samples: `people` among themselves, `all_raters` with the judge as one.
+
+    `ties` are samples for which no label had most votes; the judge is not compared on them.
+    """
+
+    n: int
+    n_raters: int
+    n_labels: int
+    ties: int
+    people: Mapping[str, Estimate]
+    all_raters: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "n": self.n,
+            "n_raters": self.n_raters,
+            "n_labels": self.n_labels,
+            "ties": self.ties,
+            "people": {name: estimate.to_dict() for name, estimate in self.people.items()},
+            "with_the_judge": {name: estimate.to_dict() for name, estimate in self.all_raters.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A sample that the two sides call by different labels."""
+
+    sample_id: str
+    reference: str
+    said: str
+    score: float
+    probability: float | None
+    excerpt: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "sample": self.sample_id,
+            "reference": self.reference,
+            "judge": self.said,
+            "score": self.score,
+            "probability": self.probability,
+            "excerpt": self.excerpt,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementReport:
+    """A judge of a run beside a reference, as a whole, by slices, and sample by sample where they differ.
+
+    `n_total` is how many samples the run has, `left_out` counts those that could not be compared by the
+    reason. `ordered` says that the labels are in an order, from least to most; `problems` are rows of a file
+    of labels that could not be read.
+    """
+
+    run: str
+    judge: str
+    reference: str
+    n_total: int
+    left_out: Mapping[str, int]
+    labels: tuple[str, ...]
+    ordered: bool
+    overall: Agreement
+    by: str | None = None
+    slices: Mapping[str, Agreement] = field(default_factory=dict)
+    raters: Raters | None = None
+    disagreements: tuple[Disagreement, ...] = ()
+    remarks: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, every disagreement among them."""
+        return {
+            "run": self.run,
+            "judge": self.judge,
+            "reference": self.reference,
+            "n_total": self.n_total,
+            "left_out": dict(self.left_out),
+            "labels": list(self.labels),
+            "ordered": self.ordered,
+            "overall": self.overall.to_dict(),
+            "by": self.by,
+            "slices": {name: each.to_dict() for name, each in self.slices.items()},
+            "raters": self.raters.to_dict() if self.raters else None,
+            "disagreements": [each.to_dict() for each in self.disagreements],
+            "remarks": list(self.remarks),
+            "problems": list(self.problems),
+        }
+
+    def _repr_html_(self) -> str:
+        overall, title = self.overall, f"{self.judge} against {self.reference}: {self.overall.n} samples"
+        pages = [table(("figure", "value"), [(n, str(e)) for n, e in overall.figures.items()], title=title)]
+        rows = zip(self.labels, overall.table, strict=True)
+        head = (f"{self.reference} \\ {self.judge}", *self.labels)
+        pages.append(table(head, [(label, *map(str, row)) for label, row in rows]))
+        if self.slices:
+            names = ("observed", "kappa", "alpha", "ac1")
+            found = [
+                (name, str(each.n), *(str(each.figures[figure]) for figure in names))
+                for name, each in self.slices.items()
+            ]
+            pages.append(table((self.by or "", "n", *names), found))
+        if self.remarks:
+            pages.append(table(("remarks",), [(each,) for each in self.remarks]))
+        return "".join(pages)
+
+
+# --- which samples have two labels ---------------------------------------------------------------
+
+
+def pairs_with(
+    samples: Mapping[str, Sample],
+    outcomes: Mapping[str, Outcome],
+    reference: Callable[[Sample], str | None],
+    lacking: Callable[[Sample], str],
+) -> tuple[list[Pair], dict[str, int]]:
+    """Verdicts beside the label that `reference` gives a sample; the others are counted by the reason.
+
+    `lacking` says why a sample has none.
+    """
+    pairs, left_out = list[Pair](), Counter[str]()
+    for sample in samples.values():
+        outcome, label = outcomes.get(sample.id), reference(sample)
+        if not isinstance(outcome, Verdict):
+            left_out[missing(outcome)] += 1
+        elif label is None:
+            left_out[lacking(sample)] += 1
+        else:
+            pairs.append(Pair(sample, label, outcome))
+    return pairs, dict(left_out.most_common())
+
+
+def pairs_of_judges(
+    samples: Mapping[str, Sample],
+    outcomes: Mapping[str, Outcome],
+    other_samples: Mapping[str, Sample],
+    other: Mapping[str, Outcome],
+) -> tuple[list[Pair], dict[str, int]]:
+    """Verdicts of two judges on samples of one id and one text; the others are counted by the reason."""
+    pairs, left_out = list[Pair](), Counter[str]()
+    for sample in samples.values():
+        twin = other_samples.get(sample.id)
+        mine, theirs = outcomes.get(sample.id), other.get(sample.id)
+        if twin is None:
+            left_out["not in the other run"] += 1
+        elif why := unlike(sample, twin):
+            left_out[f"{why} in the other run"] += 1
+        elif not isinstance(mine, Verdict):
+            left_out[missing(mine)] += 1
+        elif not isinstance(theirs, Verdict):
+            left_out[f"{missing(theirs)} in the reference"] += 1
+        else:
+            pairs.append(Pair(sample, theirs.label, mine, theirs.score))
+    only = sum(each not in samples for each in other_samples)
+    if only:
+        left_out["only in the other run"] += only
+    return pairs, dict(left_out.most_common())
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def order_of(found: Iterable[str], order: Sequence[str] | None = None) -> tuple[tuple[str, ...], bool]:
+    """The labels in the order of tables, and whether that order means something.
+
+    `order` is from least to most and must hold every label found. Numbers order themselves; faithful and
+    hallucinated are both named where no other label is found.
+    """
+    labels = set(found)
+    if order is not None:
+        if len(set(order)) != len(order) or len(order) < 2:
+            raise SpecError(f"--order takes two or more different labels, got {', '.join(order) or 'none'}")
+        if lost := sorted(labels - set(order)):
+            raise SpecError(f"--order lacks the label {lost[0]!r}; it is among: {', '.join(sorted(labels))}")
+        return tuple(order), True
+    if labels <= set(KNOWN):
+        return (HALLUCINATED, KNOWN[0]), False
+    numbers = {label: _number(label) for label in labels}
+    if all(value is not None for value in numbers.values()):
+        return tuple(sorted(labels, key=lambda label: (numbers[label] or 0.0, label))), True
+    return tuple(sorted(labels)), False
+
+
+def _number(label: str) -> float | None:
+    try:
+        return float(label)
+    except ValueError:
+        return None
+
+
+def agreement(
+    pairs: Sequence[Pair], labels: Sequence[str], ordered: bool, groups: Sequence[int] | None = None
+) -> Agreement:
+    """The table of some pairs, and every figure of it with its interval."""
+    import numpy as np
+
+    place = {label: at for at, label in enumerate(labels)}
+    first = np.array([place[pair.reference] for pair in pairs], dtype=np.int64)
+    second = np.array([place[pair.verdict.label] for pair in pairs], dtype=np.int64)
+    numbers = groups_of([pair.sample for pair in pairs]) if groups is None else np.asarray(groups)
+    k = len(labels)
+    figures = two_raters(first, second, k, numbers, ordered=ordered)
+    scores = [pair.reference_score for pair in pairs if pair.reference_score is not None]
+    if pairs and len(scores) == len(pairs):
+        figures["scores"] = concordance(scores, [pair.verdict.score for pair in pairs], numbers)
+    counts = np.bincount(first * k + second, minlength=k * k).reshape(k, k)
+    table = tuple(tuple(row) for row in counts.tolist())
+    return Agreement(len(pairs), int(np.unique(numbers).size), table, figures)
+
+
+def slices_of(
+    pairs: Sequence[Pair],
+    value: Callable[[Sample], str | None],
+    by: str,
+    labels: Sequence[str],
+    ordered: bool,
+) -> dict[str, Agreement]:
+    """The agreement of the pairs of each value, the most frequent first; samples without one are left out."""
+    found: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        if (at := value(pair.sample)) is not None:
+            found.setdefault(at, []).append(pair)
+    if pairs and not found:
+        raise InputError(f"no sample has {by}; --by takes label or metadata.NAME")
+    if len(found) > MOST_SLICES:
+        raise InputError(
+            f"{by} has {len(found)} different values; --by takes a field of at most {MOST_SLICES}"
+        )
+    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {name: agreement(each, labels, ordered) for name, each in ranked}
+
+
+def disagreements(pairs: Iterable[Pair]) -> tuple[Disagreement, ...]:
+    """Where the two sides differ, the judge's surest verdicts first."""
+    found = [
+        Disagreement(
+            pair.sample.id,
+            pair.reference,
+            pair.verdict.label,
+            pair.verdict.score,
+            pair.verdict.probability,
+            shorten(pair.sample.output or "", EXCERPT),
+        )
+        for pair in pairs
+        if pair.reference != pair.verdict.label
+    ]
+    return tuple(sorted(found, key=lambda each: (-sureness(each.score, each.probability), each.sample_id)))
+
+
+def sureness(score: float, probability: float | None) -> float:
+    """How sure a verdict is, in [0, 1]: its probability, else how far its score is from undecided."""
+    return probability if probability is not None else max(score, 1 - score)
+
+
+# --- several people ------------------------------------------------------------------------------
+
+
+def majority(votes: Sequence[str]) -> str | None:
+    """The label that most people gave; None where two have as many votes."""
+    ranked = Counter(votes).most_common(2)
+    return None if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]) else ranked[0][0]
+
+
+def raters_of(
+    samples: Mapping[str, Sample],
+    votes: Mapping[str, Sequence[str]],
+    n_raters: int,
+    outcomes: Mapping[str, Outcome],
+    labels: Sequence[str],
+) -> Raters:
+    """Agreement among people, and of people and the judge as one more, over samples that people labelled."""
+    import numpy as np
+
+    place = {label: at for at, label in enumerate(labels)}
+    rated = [sample for sample in samples.values() if votes.get(sample.id)]
+    counts = np.zeros((len(rated), len(labels)))
+    for at, sample in enumerate(rated):
+        for vote in votes[sample.id]:
+            counts[at, place[vote]] += 1
+    with_judge = counts.copy()
+    for at, sample in enumerate(rated):
+        if isinstance(verdict := outcomes.get(sample.id), Verdict):
+            with_judge[at, place[verdict.label]] += 1
+    groups = groups_of(rated)
+    ties = sum(majority(votes[sample.id]) is None for sample in rated)
+    return Raters(
+        len(rated),
+        n_raters,
+        int(counts.sum()),
+        ties,
+        many_raters(counts, groups),
+        many_raters(with_judge, groups),
+    )
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def remarks_of(overall: Agreement, labels: Sequence[str]) -> tuple[str, ...]:
+    """What a reader of the figures must not miss."""
+    found = []
+    kappa, observed, ac1 = (overall.figures[name].value for name in ("kappa", "observed", "ac1"))
+    if kappa is not None and observed is not None and kappa < LOW_KAPPA and observed >= HIGH_AGREEMENT:
+        common = max(range(len(labels)), key=lambda at: overall.table[at][at])
+        share = overall.table[common][common] / overall.n
+        found.append(
+            f"Agreement is high ({observed:.0%}) and kappa low ({decimal(kappa)}): both call {share:.0%} "
+            f"of the samples {labels[common]!r}, so chance alone would agree often, and kappa counts what is "
+            f"beyond it. AC1 ({decimal(ac1)}) expects less of chance. What matters stands in the table: how "
+            "the rarer label is found."
+        )
+    if overall.n and overall.n_contexts < 30:
+        found.append(
+            f"Only {overall.n_contexts} independent contexts: the intervals are rough, and likely too narrow."
+        )
+    return tuple(found)

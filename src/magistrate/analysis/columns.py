@@ -1,0 +1,135 @@
+"""One judge's verdicts beside the labels of people, as columns: what every analysis begins with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from magistrate.errors import InputError, SpecError
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+KNOWN = (FAITHFUL, HALLUCINATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a judge said of n labelled samples, in the samples' order.
+
+    `truth` and `said` are bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1]; `groups` int
+    `[n]`, the same number for samples of the same context. `left_out` counts the samples that are not among
+    them, by the reason.
+    """
+
+    judge: str
+    ids: tuple[str, ...]
+    truth: NDArray[np.bool_]
+    said: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    groups: NDArray[np.int64]
+    left_out: Mapping[str, int]
+
+    @property
+    def n(self) -> int:
+        """How many samples."""
+        return len(self.ids)
+
+    @property
+    def n_groups(self) -> int:
+        """How many different contexts."""
+        return len(set(self.groups.tolist()))
+
+    def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Columns:
+        """The same columns of some of the samples."""
+        import numpy as np
+
+        places = np.arange(self.n)[chosen]
+        return Columns(
+            self.judge,
+            tuple(self.ids[at] for at in places),
+            self.truth[places],
+            self.said[places],
+            self.scores[places],
+            self.groups[places],
+            self.left_out,
+        )
+
+
+def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: str) -> Columns:
+    """The verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
+
+    Raises `InputError` for an outcome of an unknown sample and for a second one of the same sample.
+    """
+    import numpy as np
+
+    own: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if outcome.judge != judge:
+            continue
+        if outcome.sample_id not in samples or outcome.sample_id in own:
+            known = "has two outcomes" if outcome.sample_id in own else "is not among the samples given"
+            raise InputError(f"judge {judge!r}: sample {outcome.sample_id!r} {known}")
+        own[outcome.sample_id] = outcome
+    kept, left_out = list[tuple[Sample, Verdict]](), Counter[str]()
+    for sample in samples.values():
+        found = own.get(sample.id)
+        reason = _left_out(sample, found)
+        if reason is None and isinstance(found, Verdict):
+            kept.append((sample, found))
+        else:
+            left_out[str(reason)] += 1
+    return Columns(
+        judge,
+        tuple(sample.id for sample, _ in kept),
+        np.array([sample.label == HALLUCINATED for sample, _ in kept], dtype=np.bool_),
+        np.array([verdict.label == HALLUCINATED for _, verdict in kept], dtype=np.bool_),
+        np.array([verdict.score for _, verdict in kept], dtype=np.float64),
+        groups_of([sample for sample, _ in kept]),
+        dict(left_out.most_common()),
+    )
+
+
+def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
+    """Why a sample cannot be counted, None where it can."""
+    match outcome:
+        case None:
+            return "not judged"
+        case Failure():
+            return "failed"
+        case Abstention():
+            return "abstained"
+        case Verdict() if outcome.label not in KNOWN:
+            return "verdict of another name"
+    if sample.label is None:
+        return "no gold label"
+    return None if sample.label in KNOWN else "gold label of another name"
+
+
+def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
+    """A number `[n]` a sample, the same where all that the output may rely on is the same.
+
+    A sample without any source is alone.
+    """
+    import numpy as np
+
+    numbers: dict[tuple[str, ...], int] = {}
+    keys = (sample.sources if any(sample.sources) else ("", sample.id) for sample in samples)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:
+    """The judge that is meant: the one named, or the only one. Raises `SpecError` with those there are."""
+    known = list(judges)
+    if named in known and named is not None:
+        return named
+    listed = ", ".join(known) or "none"
+    if named is not None:
+        raise SpecError(f"{of} has no judge {named!r}; it has: {listed}")
+    if len(known) != 1:
+        raise SpecError(f"{of} has {len(known)} judges ({listed}); name one: --judge NAME")
+    return known[0]

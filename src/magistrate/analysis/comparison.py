@@ -1,0 +1,301 @@
+"""Judges on the very same samples: which is better, by how much, and what cannot be told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
+from magistrate.analysis.matching import missing, unlike
+from magistrate.analysis.saying import remarks_of, sentences_of
+from magistrate.errors import InputError
+from magistrate.stats.classification import Estimate
+from magistrate.stats.paired import COMPARED, SCORED, Figures, exact_mcnemar, holm, smallest_difference
+from magistrate.stats.resampling import DRAWS, SEED, draws_of, interval_of, two_sided_p
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOST_DRAWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged."""
+
+    name: str
+    run: str
+    judge: str
+    n_total: int
+    samples: Mapping[str, Sample] = field(repr=False)
+    outcomes: Mapping[str, Outcome] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The samples that all sides have a verdict on, and each side's verdicts in their order."""
+
+    samples: tuple[Sample, ...]
+    verdicts: tuple[tuple[Verdict, ...], ...]
+    left_out: Mapping[str, int]
+    n_all: int
+    gold: bool
+
+
+# --- which samples are shared --------------------------------------------------------------------
+
+
+def shared(sides: Sequence[Side]) -> Shared:
+    """Samples of one id and one text in every run, with a verdict of every judge.
+
+    Where any of them is labelled faithful or hallucinated and every judge speaks in these words, those alone
+    are kept: what cannot be right or wrong says nothing of better or worse.
+    """
+    everything = {sample_id: None for side in sides for sample_id in side.samples}
+    left_out, kept = Counter[str](), list[tuple[Sample, tuple[Verdict, ...]]]()
+    for sample_id in everything:
+        reason, sample = _matched(sides, sample_id)
+        verdicts = tuple(
+            outcome for side in sides if isinstance(outcome := side.outcomes.get(sample_id), Verdict)
+        )
+        if reason is None and len(verdicts) < len(sides):
+            lacking = next(s for s in sides if not isinstance(s.outcomes.get(sample_id), Verdict))
+            reason = f"{missing(lacking.outcomes.get(sample_id))} ({lacking.name})"
+        if reason is None and sample is not None:
+            kept.append((sample, verdicts))
+        else:
+            left_out[str(reason)] += 1
+    speaks = all(_speaks(verdicts[at] for _, verdicts in kept) for at in range(len(sides)))
+    gold = speaks and any(sample.label in KNOWN for sample, _ in kept)
+    if gold:
+        left_out.update(why for each in kept if (why := _unlabelled(*each)))
+        kept = [each for each in kept if not _unlabelled(*each)]
+    columns = tuple(tuple(verdicts[at] for _, verdicts in kept) for at in range(len(sides)))
+    samples = tuple(sample for sample, _ in kept)
+    return Shared(samples, columns, dict(left_out.most_common()), len(everything), gold)
+
+
+def _unlabelled(sample: Sample, verdicts: Iterable[Verdict]) -> str | None:
+    """Why nobody can be right or wrong about a sample, None where they can."""
+    if sample.label is None:
+        return "no gold label"
+    if sample.label not in KNOWN:
+        return "gold label of another name"
+    return None if all(each.label in KNOWN for each in verdicts) else "verdict of another name"
+
+
+def _speaks(verdicts: Iterable[Verdict]) -> bool:
+    """Whether any verdict is in the words of the gold labels."""
+    return any(verdict.label in KNOWN for verdict in verdicts)
+
+
+def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample | None]:
+    """One sample with its gold label, or why the sides do not mean the same one."""
+    first: Sample | None = None
+    for side in sides:
+        sample = side.samples.get(sample_id)
+        if sample is None:
+            return f"not in {side.name}", None
+        if first is None:
+            first = sample
+            continue
+        if why := unlike(first, sample):
+            return f"{why} in {side.name}", None
+        if first.label is not None and sample.label is not None and first.label != sample.label:
+            return "labelled differently", None
+        first = first if first.label is not None else replace(first, label=sample.label)
+    return None, first
+
+
+# --- the comparison ------------------------------------------------------------------------------
+
+
+def compare(
+    sides: Sequence[Side], metrics: Sequence[str] = COMPARED, *, draws: int | None = None, seed: int = SEED
+) -> Comparison:
+    """Compare two judges or more on the samples that all of them share.
+
+    All p values of all pairs and `metrics` are corrected together (Holm), so that naming fewer metrics
+    beforehand costs less. Raises `InputError` for fewer than two sides and where nothing can be compared.
+    """
+    if len(sides) < 2:
+        raise InputError(f"a comparison takes at least two judges, got {len(sides)}")
+    both = shared(sides)
+    if not both.samples:
+        told = ", ".join(f"{count} {reason}" for reason, count in both.left_out.items())
+        raise InputError(
+            f"there is no sample that all {len(sides)} judges have judged: {told or 'no samples'}"
+        )
+    groups = groups_of(both.samples)
+    n_groups = int(groups.max()) + 1
+    names = tuple(dict.fromkeys(metrics)) if both.gold else ()
+    pairs = list(combinations(range(len(sides)), 2))
+    family = len(pairs) * len(names)
+    draws = min(max(DRAWS, 100 * family), MOST_DRAWS) if draws is None else draws
+    backwards = [side.name for side, said in zip(sides, both.verdicts, strict=True) if _backwards(said)]
+    measured = _Measured(both, names, groups, draws, seed, bool(backwards)) if both.gold else None
+    results = [_pair(sides, both, measured, one, two, n_groups) for one, two in pairs]
+    found = Comparison(
+        n=len(both.samples),
+        n_all=both.n_all,
+        n_contexts=n_groups,
+        left_out=both.left_out,
+        gold=both.gold,
+        metrics=names,
+        family=sum(each.p is not None for pair in results for each in pair.differences.values()),
+        draws=draws,
+        seed=seed,
+        sides=tuple(_side(side, both, measured, at, n_groups) for at, side in enumerate(sides)),
+        pairs=tuple(_corrected(results)),
+    )
+    return replace(found, sentences=sentences_of(found), remarks=remarks_of(found, backwards))
+
+
+def _backwards(verdicts: Sequence[Verdict]) -> bool:
+    """Whether a judge's scores run the other way: the higher, the more faithful."""
+    hallucinated = [verdict.score for verdict in verdicts if verdict.label == HALLUCINATED]
+    faithful = [verdict.score for verdict in verdicts if verdict.label == FAITHFUL]
+    return bool(hallucinated and faithful) and max(hallucinated) < min(faithful)
+
+
+class _Measured:
+    """The figures of every side on the shared samples and in every draw; `values` `[side, metric]`."""
+
+    def __init__(
+        self,
+        both: Shared,
+        names: Sequence[str],
+        groups: NDArray[np.int64],
+        draws: int,
+        seed: int,
+        backwards: bool,
+    ) -> None:
+        import numpy as np
+
+        truth = np.array([sample.label == HALLUCINATED for sample in both.samples], dtype=np.bool_)
+        figures = [
+            Figures(
+                truth,
+                np.array([verdict.label == HALLUCINATED for verdict in said], dtype=np.bool_),
+                np.array([verdict.score for verdict in said], dtype=np.float64),
+                names,
+            )
+            for said in both.verdicts
+        ]
+
+        def everything(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.concatenate([each(weights) for each in figures], axis=1)
+
+        shape = (-1, len(figures), len(names))
+        self.names = tuple(names)
+        self.values = everything(np.ones((1, truth.size))).reshape(shape)[0]
+        self.drawn = draws_of(everything, groups, draws=draws, seed=seed).reshape(shape)
+        self.backwards = backwards
+
+    def why_not(self, metric: str) -> str:
+        """Why there is no figure."""
+        if self.backwards and metric in SCORED:
+            return "the scores of a judge run the other way: the higher, the more faithful"
+        return "these samples do not define it"
+
+    def known(self, metric: str, *sides: int) -> bool:
+        """Whether all these sides have the figure."""
+        import numpy as np
+
+        at = self.names.index(metric)
+        missing_here = np.isnan(self.values[list(sides), at]).any()
+        return not missing_here and not (self.backwards and metric in SCORED)
+
+
+def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_groups: int) -> SideResult:
+    figures: dict[str, Estimate] = {}
+    for number, name in enumerate(measured.names if measured else ()):
+        assert measured is not None
+        figures[name] = (
+            interval_of(float(measured.values[at, number]), measured.drawn[:, at, number], n_groups)
+            if measured.known(name, at)
+            else Estimate.none(measured.why_not(name))
+        )
+    outcomes = list(side.outcomes.values())
+    return SideResult(
+        side.name,
+        side.run,
+        side.judge,
+        side.n_total,
+        sum(isinstance(each, Verdict) for each in outcomes),
+        sum(isinstance(each, Failure) for each in outcomes),
+        sum(isinstance(each, Abstention) for each in outcomes),
+        dict(Counter(verdict.label for verdict in both.verdicts[at]).most_common()),
+        figures,
+    )
+
+
+def _pair(
+    sides: Sequence[Side], both: Shared, measured: _Measured | None, one: int, two: int, n_groups: int
+) -> PairResult:
+    first, second = both.verdicts[one], both.verdicts[two]
+    flips = _flips(sides, both, one, two)
+    if measured is None:
+        return PairResult(sides[one].name, sides[two].name, None, None, None, None, None, None, {}, flips)
+    right = Counter(
+        (a.label == sample.label, b.label == sample.label)
+        for sample, a, b in zip(both.samples, first, second, strict=True)
+    )
+    return PairResult(
+        sides[one].name,
+        sides[two].name,
+        right[True, True],
+        right[True, False],
+        right[False, True],
+        right[False, False],
+        p := exact_mcnemar(right[True, False], right[False, True]),
+        p,
+        {name: _difference(measured, name, one, two, n_groups) for name in measured.names},
+        flips,
+    )
+
+
+def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: int) -> Difference:
+    if not measured.known(name, one, two):
+        return Difference(name, Estimate.none(measured.why_not(name)), None, None, None)
+    at = measured.names.index(name)
+    drawn = measured.drawn[:, one, at] - measured.drawn[:, two, at]
+    value = interval_of(float(measured.values[one, at] - measured.values[two, at]), drawn, n_groups)
+    # Without an interval the draws know too little for a p value, too.
+    p = None if value.low is None else two_sided_p(drawn)
+    return Difference(name, value, p, p, None if value.low is None else smallest_difference(drawn))
+
+
+def _corrected(results: Sequence[PairResult]) -> list[PairResult]:
+    """The same with every p value corrected for all of them, and McNemar's for all pairs."""
+    corrected = iter(holm([each.p for pair in results for each in pair.differences.values()]))
+    exact = holm([pair.mcnemar for pair in results])
+    return [
+        replace(
+            pair,
+            mcnemar_corrected=p,
+            differences={
+                name: replace(each, corrected=next(corrected)) for name, each in pair.differences.items()
+            },
+        )
+        for pair, p in zip(results, exact, strict=True)
+    ]
+
+
+def _flips(sides: Sequence[Side], both: Shared, one: int, two: int) -> tuple[Flip, ...]:
+    """Samples that the two call by different labels, those with the scores furthest apart first."""
+    found = []
+    for sample, a, b in zip(both.samples, both.verdicts[one], both.verdicts[two], strict=True):
+        if a.label == b.label:
+            continue
+        right = None
+        if both.gold:
+            right = sides[one].name if a.label == sample.label else sides[two].name
+        found.append(Flip(sample.id, sample.label, a.label, b.label, a.score, b.score, right))
+    return tuple(sorted(found, key=lambda flip: (-abs(flip.first_score - flip.second_score), flip.sample_id)))

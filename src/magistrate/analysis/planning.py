@@ -1,0 +1,201 @@
+"""How many labelled samples it takes to tell two judges apart: from assumptions, or from a pilot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any
+
+from magistrate.analysis.columns import groups_of
+from magistrate.analysis.comparison import Side, shared
+from magistrate.analysis.saying import name_of
+from magistrate.display import decimal, percent, table
+from magistrate.errors import InputError
+from magistrate.stats.paired import Figures
+from magistrate.stats.power import (
+    POWERED,
+    assumed,
+    auroc_samples_needed,
+    deviation,
+    samples_needed,
+    value_of,
+)
+from magistrate.stats.resampling import LEAST_GROUPS, draws_of
+from magistrate.types import HALLUCINATED
+
+STEPS = (0.01, 0.02, 0.03, 0.05, 0.1)
+CORRELATION = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many samples a paired comparison needs to show `difference` in `metric`.
+
+    `n` is for samples with contexts of their own. `design` is how much more is needed where samples share
+    contexts as in the pilot (at least 1), None without a pilot. `others` are the numbers for other
+    differences, None where no judge is that good. `assumptions` say what all of it rests on.
+    """
+
+    metric: str
+    difference: float
+    power: float
+    alpha: float
+    base_rate: float
+    n: int
+    others: Mapping[float, int | None]
+    assumptions: tuple[str, ...]
+    design: float | None = None
+
+    @property
+    def n_clustered(self) -> int | None:
+        """`n` times `design`."""
+        return None if self.design is None else ceil(self.n * self.design)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "metric": self.metric,
+            "difference": self.difference,
+            "power": self.power,
+            "alpha": self.alpha,
+            "base_rate": self.base_rate,
+            "n": self.n,
+            "design_effect": self.design,
+            "n_clustered": self.n_clustered,
+            "others": {f"{difference:g}": n for difference, n in self.others.items()},
+            "assumptions": list(self.assumptions),
+        }
+
+    def _repr_html_(self) -> str:
+        rows = [(f"{each:g}", "-" if n is None else f"{n:,}") for each, n in self.others.items()]
+        title = f"{self.metric}: samples for a power of {self.power:g} at a level of {self.alpha:g}"
+        told = table(("rests on",), [(each,) for each in self.assumptions])
+        return table(("difference", "samples"), rows, title=title) + told
+
+
+def _check(metric: str, difference: float, power: float, alpha: float, base_rate: float) -> None:
+    if metric not in POWERED:
+        raise InputError(f"unknown metric {metric!r}; known: {', '.join(POWERED)}")
+    limits = {"difference": difference, "power": power, "alpha": alpha, "base rate": base_rate}
+    for name, value in limits.items():
+        if not 0 < value < 1:
+            raise InputError(f"the {name} must be between 0 and 1, got {value:g}")
+    if power <= alpha:
+        raise InputError(f"the power must be above alpha, {alpha:g}, got {power:g}")
+
+
+def plan(
+    metric: str,
+    difference: float,
+    *,
+    value: float = 0.7,
+    base_rate: float = 0.5,
+    agreement: float | None = None,
+    correlation: float = CORRELATION,
+    power: float = 0.8,
+    alpha: float = 0.05,
+) -> Plan:
+    """The samples needed where one judge has `value` and the other `value + difference`.
+
+    `agreement` is how often both give one label (default: they err independently), `correlation` that of two
+    areas under the ROC curve, for which agreement says nothing. Raises `InputError` for what cannot be.
+    """
+    _check(metric, difference, power, alpha, base_rate)
+
+    def needed(each: float) -> int:
+        if metric == "auroc":
+            return auroc_samples_needed(value, each, base_rate, correlation, alpha=alpha, power=power)
+        shares = assumed(metric, value, each, base_rate, agreement)
+        return samples_needed(metric, shares, each, alpha=alpha, power=power)
+
+    if value + difference >= 1:
+        raise InputError(f"{value:g} and {difference:g} more is not below 1: no judge has such a {metric}")
+    n = needed(difference)
+    others = {each: _tried(needed, each) for each in sorted({*STEPS, difference})}
+    told = [f"{name_of(metric)}: {value:g} against {value + difference:g}"]
+    told.append(f"{percent(base_rate)} of the samples are hallucinated")
+    if metric == "auroc":
+        told.append(f"the two areas are correlated by {correlation:g} (--correlation)")
+        told.append("variances by Hanley and McNeil (1982), which suppose exponential scores")
+    else:
+        told.append("each judge is right about as many hallucinated as faithful samples")
+        told.append(
+            "the judges err independently; judges that err on the same samples need fewer (--agreement)"
+            if agreement is None
+            else f"they give the same label to {percent(agreement)} of the samples, in either class alike"
+        )
+    told.append("samples have contexts of their own; where they share contexts more are needed (--pilot)")
+    return Plan(metric, difference, power, alpha, base_rate, n, others, tuple(told))
+
+
+def _tried(needed: Any, difference: float) -> int | None:
+    try:
+        found: int = needed(difference)
+    except InputError:
+        return None
+    return found
+
+
+def plan_from(
+    pilot: Sequence[Side], metric: str, difference: float, *, power: float = 0.8, alpha: float = 0.05
+) -> Plan:
+    """The samples needed by judges that are right and wrong as in a pilot of two, whatever its difference.
+
+    Raises `InputError` where the pilot has no labelled samples that both judged, or too few contexts.
+    """
+    import numpy as np
+
+    if len(pilot) != 2:
+        raise InputError(f"a pilot is two judges, got {len(pilot)}")
+    both = shared(pilot)
+    if not both.gold:
+        raise InputError("the pilot has no labelled sample that both judges have judged")
+    truth = np.array([sample.label == HALLUCINATED for sample in both.samples])
+    said = [np.array([each.label == HALLUCINATED for each in column]) for column in both.verdicts]
+    n, base_rate = truth.size, float(truth.mean())
+    _check(metric, difference, power, alpha, min(max(base_rate, 1e-9), 1 - 1e-9))
+    groups = groups_of(both.samples)
+    n_groups = int(groups.max()) + 1
+    if n_groups < LEAST_GROUPS:
+        raise InputError(f"a pilot needs at least {LEAST_GROUPS} contexts, got {n_groups}")
+    shares = np.zeros((2, 2, 2))
+    np.add.at(shares, (truth.astype(int), *((each == truth).astype(int) for each in said)), 1 / n)
+    figures = [
+        Figures(truth, labels, np.array([each.score for each in column]), [metric])
+        for labels, column in zip(said, both.verdicts, strict=True)
+    ]
+    drawn = draws_of(lambda weights: figures[0](weights) - figures[1](weights), groups)[:, 0]
+    known = drawn[~np.isnan(drawn)]
+    spread = float(known.std(ddof=1)) * sqrt(n) if known.size > 1 else 0.0
+    if not spread:
+        raise InputError("the two judges of the pilot are never apart: it says nothing of their difference")
+    first, second = pilot
+    told = [f"a pilot of {n} samples and {n_groups} contexts: {first.name} and {second.name}"]
+    if metric == "auroc":
+        design = None
+        found = {each: _normal(spread, each, alpha, power) for each in sorted({*STEPS, difference})}
+        told.append("the spread of the areas' difference over whole contexts, which holds what they share")
+    else:
+        plain = deviation(metric, shares)
+        if not plain:
+            raise InputError(f"the two judges of the pilot are never apart in {metric}")
+        design = max(1.0, (spread / plain) ** 2) if n_groups < n else 1.0
+        found = {
+            each: samples_needed(metric, shares, each, alpha=alpha, power=power)
+            for each in sorted({*STEPS, difference})
+        }
+        values = [value_of(metric, shares, second=each) for each in (False, True)]
+        agreeing = float(shares[:, 0, 0].sum() + shares[:, 1, 1].sum())
+        told.append(f"{name_of(metric)} of {decimal(values[0])} and {decimal(values[1])}")
+        told.append(f"they give the same label to {percent(agreeing)} of the samples")
+    told.append(f"{percent(base_rate)} of the samples are hallucinated")
+    told.append("any difference has the spread that these two have")
+    return Plan(metric, difference, power, alpha, base_rate, found[difference], found, tuple(told), design)
+
+
+def _normal(spread: float, difference: float, alpha: float, power: float) -> int:
+    """The samples needed where one sample's share of the difference has this standard deviation."""
+    from scipy.special import ndtri
+
+    return ceil((float(ndtri(1 - alpha / 2) + ndtri(power)) * spread / difference) ** 2)

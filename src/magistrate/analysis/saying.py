@@ -1,0 +1,107 @@
+"""What a comparison shows, in words that do not say more than it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from magistrate.display import decimal, signed
+from magistrate.stats.paired import ALPHA
+
+if TYPE_CHECKING:
+    from magistrate.analysis.compared import Comparison, Difference, PairResult
+
+NAMES = {
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "brier": "Brier score (lower is better)",
+}
+ALWAYS_SAID = ("balanced_accuracy", "f1", "auroc")
+FEW_CONTEXTS = 30
+
+
+def name_of(metric: str) -> str:
+    """A metric's name for people."""
+    return NAMES.get(metric, metric)
+
+
+def sentences_of(comparison: Comparison) -> tuple[str, ...]:
+    """One sentence a pair and metric that matters: the usual ones, those asked for, and all differences."""
+    asked = comparison.metrics if len(comparison.metrics) <= 3 else ALWAYS_SAID
+    return tuple(
+        _sentence(pair, each, " corrected" if comparison.family > 1 else "")
+        for pair in comparison.pairs
+        for each in pair.differences.values()
+        if each.metric in asked or each.better
+    )
+
+
+def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
+    value, name = each.value, name_of(each.metric)
+    if value.value is None:
+        return f"{pair.first} and {pair.second} cannot be compared by {name}: {value.undefined}."
+    if value.low is None:
+        return f"{pair.first} against {pair.second} by {name}: {signed(value.value)}, {value.undefined}."
+    shown = f"{signed(value.value)} {bounds(value.low, value.high)}, p {p_of(each.corrected)}"
+    shown += corrected
+    if each.better:
+        word = "better" if each.better > 0 else "worse"
+        return f"{pair.first} is {word} than {pair.second} by {name}: {shown}."
+    could = f"; this n could have shown {decimal(each.detectable)} or more" if each.detectable else ""
+    alone = each.p is not None and each.p < ALPHA
+    why = " (a difference before the correction for several comparisons)" if alone else ""
+    return f"{pair.first} and {pair.second} are statistically tied by {name}{why}: {shown}{could}."
+
+
+def bounds(low: float | None, high: float | None) -> str:
+    """`[+.01, +.11]`; empty where there is none."""
+    return "" if low is None else f"[{signed(low)}, {signed(high)}]"
+
+
+def p_of(p: float | None) -> str:
+    """A p value as people read it.
+
+    >>> p_of(0.0004), p_of(0.03), p_of(None)
+    ('<.001', '.030', '-')
+    """
+    if p is None:
+        return "-"
+    return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+
+
+def remarks_of(comparison: Comparison, backwards: Sequence[str]) -> tuple[str, ...]:
+    """What limits the comparison, the gravest first."""
+    return tuple(_remarks(comparison, backwards))
+
+
+def _remarks(comparison: Comparison, backwards: Sequence[str]) -> Iterator[str]:
+    if not comparison.gold:
+        yield ("There are no gold labels to go by: who differs can be said, who is better or worse cannot.")
+    silent = [side for side in comparison.sides if side.failures or side.abstentions]
+    if silent:
+        told = "; ".join(
+            f"{side.name} failed on {side.failures} and abstained on {side.abstentions} of {side.n_total}"
+            for side in silent
+        )
+        yield f"Left out, which may flatter whoever fails on what is hard: {told}."
+    for name in backwards:
+        yield (
+            f"The scores of {name} run the other way (the higher, the more faithful), so that neither AUROC "
+            "nor Brier score is compared."
+        )
+    if comparison.gold and comparison.n_contexts < FEW_CONTEXTS:
+        yield (
+            f"Only {comparison.n_contexts} independent contexts: intervals and p values are rough, and the "
+            "former likely too narrow."
+        )
+    if comparison.gold and comparison.n_contexts < comparison.n:
+        yield (
+            f"{comparison.n} samples share {comparison.n_contexts} contexts. Intervals take that into "
+            "account, McNemar's test does not: it takes samples as independent."
+        )
+    if comparison.family and 2 * comparison.family / (comparison.draws + 1) > ALPHA:
+        yield (
+            f"{comparison.family} comparisons at once are more than {comparison.draws:,} draws can tell "
+            "apart after the correction; name fewer with --metric, or fewer judges."
+        )

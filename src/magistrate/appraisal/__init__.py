@@ -1,0 +1,1 @@
+"""How good a judge is, asked of stored runs: agreement, comparison, calibration, prevalence, audit."""

@@ -1,0 +1,97 @@
+"""Judges of stored runs beside each other on the same samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from magistrate.analysis import comparison
+from magistrate.analysis.compared import Comparison
+from magistrate.analysis.comparison import Side
+from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged, record_of
+from magistrate.errors import SpecError
+from magistrate.runs import Run
+from magistrate.stats.paired import COMPARED
+from magistrate.store import RunRecord
+
+
+def compare(
+    *runs: RunRef,
+    judges: Sequence[str] = (),
+    metrics: Sequence[str] = COMPARED,
+    store: StorePlace | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Which of several judges is better, on the samples that all of them have judged.
+
+    A run may be named as `RUN:JUDGE`. One run alone compares its judges; of several runs each gives the
+    judges named in `judges`, or its only one. `metrics` are those of interest; fewer of them cost less in the
+    correction of p values. Raises `SpecError` for what is not known, `InputError` where nothing can be
+    compared.
+    """
+    if unknown := [name for name in metrics if name not in COMPARED]:
+        raise SpecError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
+    return comparison.compare(sides_of(runs, judges, store), metrics, seed=seed)
+
+
+def sides_of(
+    runs: Sequence[RunRef], judges: Sequence[str] = (), store: StorePlace | None = None
+) -> list[Side]:
+    """The judges that are meant, each with a name of its own; `SpecError` for fewer than two."""
+    sides = [side for run in runs for side in _judged(run, judges, len(runs) == 1, store)]
+    if len(sides) < 2:
+        had = f"{sides[0].judge} of {sides[0].name}" if sides else "none"
+        raise SpecError(f"a comparison takes two judges or more, got only {had}; name another run or judge")
+    seen = Counter((side.record.id, side.judge) for side in sides)
+    if twice := [judge for (_, judge), count in seen.items() if count > 1]:
+        raise SpecError(f"{twice[0]} is named twice; a judge and itself do not differ")
+    return [
+        Side(name, side.record.id, side.judge, side.n_total, side.samples, side.outcomes)
+        for name, side in zip(_names(sides), sides, strict=True)
+    ]
+
+
+def _judged(run: RunRef, judges: Sequence[str], alone: bool, store: StorePlace | None) -> list[Judged]:
+    """The judges of one run that are meant."""
+    record, named, place = _parsed(run, store)
+    found = Run(record.id, place)
+    if named is not None:
+        return [judged(found, named)]
+    if judges:
+        wanted = [judge for judge in judges if judge in record.judges]
+        if not wanted or (alone and len(wanted) < len(judges)):
+            lost = next(judge for judge in judges if judge not in record.judges)
+            known = ", ".join(record.judges) or "none"
+            raise SpecError(f"run {record.name or record.id} has no judge {lost!r}; it has: {known}")
+        return [judged(found, judge) for judge in wanted]
+    if alone:
+        return [judged(found, judge) for judge in record.judges]
+    return [judged(found)]
+
+
+def _parsed(run: RunRef, store: StorePlace | None) -> tuple[RunRecord, str | None, StorePlace]:
+    """The run and the judge of `RUN:JUDGE`; names of runs and words of judges may hold a colon, too."""
+    try:
+        record, place = record_of(run, store)
+        return record, None, place
+    except SpecError:
+        if isinstance(run, Run) or ":" not in run:
+            raise
+        for at in (at for at, letter in enumerate(run) if letter == ":"):
+            try:
+                record, place = record_of(run[:at], store)
+            except SpecError:
+                continue
+            return record, run[at + 1 :], place
+        raise
+
+
+def _names(sides: Sequence[Judged]) -> list[str]:
+    """What to call the sides: by the judge, the run or both, as far as that tells them apart."""
+    by_judge = [side.judge for side in sides]
+    by_run = [side.name for side in sides]
+    both = [f"{side.name}:{side.judge}" for side in sides]
+    for names in (by_judge, by_run, both):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{side.record.id}:{side.judge}" for side in sides]

@@ -1,0 +1,190 @@
+"""The share of hallucinated outputs where nobody has labelled them, corrected for the judge's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of
+from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged
+from magistrate.display import decimal
+from magistrate.errors import InputError, SpecError
+from magistrate.stats.prevalence import Prevalence
+from magistrate.stats.prevalence import prevalence as estimated
+from magistrate.types import HALLUCINATED, Recipe, Sample, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LEAST, LEAST_OF_EITHER, LEAST_CONTEXTS = 30, 5, 10
+"""Below these the normal approximation of the interval is no longer near 95 %."""
+PINS = ("judge", "model", "fingerprint", "prompt", "constraint")
+
+Using = Literal["label", "score"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrevalenceReport:
+    """The estimates, what they rest on (`facts`, by name) and what limits them (`remarks`)."""
+
+    judge: str
+    estimates: Prevalence
+    facts: tuple[tuple[str, str], ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        """What is estimated, by whose verdicts."""
+        return f"share of hallucinated outputs, by verdicts of {self.judge}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "judge": self.judge,
+            **self.estimates.to_dict(),
+            "facts": dict(self.facts),
+            "remarks": list(self.remarks),
+        }
+
+    def __str__(self) -> str:
+        from magistrate.report.prevalence import render_prevalence
+        from magistrate.report.text import as_text
+
+        return as_text(
+            lambda console: render_prevalence(self.estimates, self.head, self.facts, self.remarks, console)
+        )
+
+    def _repr_html_(self) -> str:
+        from magistrate.report.prevalence import prevalence_html
+
+        return prevalence_html(self.estimates, self.head, self.facts, self.remarks)
+
+
+def prevalence(
+    run: RunRef,
+    labelled: RunRef | None = None,
+    *,
+    judge: str | None = None,
+    using: Using = "label",
+    store: StorePlace | None = None,
+) -> PrevalenceReport:
+    """Estimate how many of a run's unlabelled outputs are hallucinated.
+
+    The judge's errors are measured on the labelled samples of `labelled`, a run of the same judge, or of the
+    run itself, and taken off. `using` says what is corrected: its labels, or its scores, whose intervals are
+    narrower where the scores rank better than the labels. Raises `InputError` for too few labels and where no
+    sample is unlabelled, `SpecError` where the two runs are not of the same judge.
+    """
+    if using not in ("label", "score"):
+        raise SpecError(f"using is label or score, got {using!r}")
+    own = judged(run, judge, store)
+    other = own if labelled is None else judged(labelled, judge, store)
+    _same_judge(own, other)
+    known = columns(other.samples, other.outcomes.values(), other.judge)
+    asked, verdicts, missing = _unlabelled(own)
+    _check(known, asked, other, own)
+    groups = groups_of([*(other.samples[each] for each in known.ids), *asked])
+    called = _called(verdicts)
+    scored = using == "score"
+    found = estimated(
+        known.truth,
+        known.scores if scored else known.said,
+        _scores(verdicts) if scored else called,
+        groups=groups,
+        called=known.said,
+        unlabelled_called=called,
+    )
+    facts = tuple(_facts(own, other, known, len(asked), missing))
+    return PrevalenceReport(own.judge, found, facts, tuple(_remarks(found, own, other, known, missing)))
+
+
+def _unlabelled(own: Judged) -> tuple[list[Sample], list[Verdict], int]:
+    """Unlabelled samples with a verdict, their verdicts, and how many have none."""
+    bare = [sample for sample in own.samples.values() if sample.label is None]
+    pairs = [(sample, own.outcomes.get(sample.id)) for sample in bare]
+    kept = [(s, o) for s, o in pairs if isinstance(o, Verdict) and o.label in KNOWN]
+    return [s for s, _ in kept], [o for _, o in kept], len(bare) - len(kept)
+
+
+def _called(verdicts: Sequence[Verdict]) -> NDArray[np.bool_]:
+    import numpy as np
+
+    return np.array([verdict.label == HALLUCINATED for verdict in verdicts], dtype=np.bool_)
+
+
+def _scores(verdicts: Sequence[Verdict]) -> NDArray[np.float64]:
+    import numpy as np
+
+    return np.array([verdict.score for verdict in verdicts], dtype=np.float64)
+
+
+def _same_judge(own: Judged, other: Judged) -> None:
+    """Refuse labels that measured the errors of another judge, model or prompt."""
+    recipes: list[Mapping[str, Recipe]] = [own.record.recipes, other.record.recipes]
+    here, there = recipes[0].get(own.judge), recipes[1].get(other.judge)
+    if here is None or there is None:
+        raise SpecError(f"{own.judge!r} has no recipe in both runs, so it is not known to be the same judge")
+    differing = [
+        f"{name} is {getattr(here, name)!r} in {own.name} and {getattr(there, name)!r} in {other.name}"
+        for name in PINS
+        if getattr(here, name) != getattr(there, name)
+    ]
+    if differing:
+        raise SpecError(
+            f"errors of one judge do not correct another: {'; '.join(differing)}. Judge both with the same"
+        )
+
+
+def _check(known: Columns, asked: Sequence[Sample], other: Judged, own: Judged) -> None:
+    if not asked:
+        raise InputError(
+            f"run {own.name} has no unlabelled sample with a verdict of {own.judge!r}, so that there is "
+            "nothing to estimate: of its labelled ones 'magistrate show' has the share"
+        )
+    positives = int(known.truth.sum())
+    enough = known.n >= LEAST and min(positives, known.n - positives) >= LEAST_OF_EITHER
+    if not enough or known.n_groups < LEAST_CONTEXTS:
+        raise InputError(
+            f"a correction takes at least {LEAST} labelled samples with a verdict in {LEAST_CONTEXTS} "
+            f"contexts, {LEAST_OF_EITHER} of either class; run {other.name} has {known.n} in "
+            f"{known.n_groups}: {positives} hallucinated, {known.n - positives} faithful. "
+            "Labels of another run: --labelled RUN"
+        )
+
+
+def _facts(own: Judged, other: Judged, known: Columns, n: int, missing: int) -> Iterator[tuple[str, str]]:
+    lost = f"; {missing} more have no verdict and are not in it" if missing else ""
+    yield "unlabelled", f"{n} outputs of {own.record.dataset} (run {own.name}){lost}"
+    yield (
+        "labelled",
+        f"{known.n} outputs of {other.record.dataset} (run {other.name}) in {known.n_groups} contexts: "
+        f"{int(known.truth.sum())} hallucinated",
+    )
+
+
+def _remarks(found: Prevalence, own: Judged, other: Judged, known: Columns, missing: int) -> Iterator[str]:
+    if own.record.dataset_digest != other.record.dataset_digest:
+        yield (
+            f"The labels are of other data ({other.record.dataset}, run {other.name}) than the outputs asked "
+            f"about ({own.record.dataset}, run {own.name}). Where hallucinations are more or less frequent "
+            "there, or the judge errs differently, the corrected share is off by as much and its interval "
+            "does not know it: label a random sample of the outputs themselves. If only the frequency "
+            "differs, Rogan-Gladen still holds."
+        )
+    naive, low, high = found.naive.value, found.corrected.low, found.corrected.high
+    if naive is not None and low is not None and high is not None and not low <= naive <= high:
+        yield (
+            f"What the judge says ({decimal(naive)}) lies outside the corrected interval "
+            f"[{decimal(low)}, {decimal(high)}]: do not report it as the share."
+        )
+    if bool((known.truth == known.said).all()):
+        yield (
+            f"The judge made no error on the {known.n} labelled samples, so its interval knows of none; it "
+            f"may still err on up to {decimal(3 / known.n)} of all outputs."
+        )
+    elif found.tuning == 0:
+        yield "The judge's verdicts say nothing of the labels here: the estimate is that of the labels alone."
+    if missing:
+        yield f"{missing} unlabelled outputs have no verdict; they may be hallucinated more often."

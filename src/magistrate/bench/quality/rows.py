@@ -1,0 +1,121 @@
+"""What was measured, as rows of a JSONL file: read and appended, never rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from magistrate.errors import SpecError
+
+Figure = tuple[float | None, float | None, float | None]
+"""A figure and the ends of its 95 % interval; None where it is undefined."""
+
+BASELINE = "baseline"  # in place of a model, for rules that ask none
+
+
+class QualityRow(BaseModel):
+    """One judge (or trivial rule) on the test part of one set.
+
+    `tuned` are figures with the `threshold` that had the best balanced accuracy on the dev part, `own` with
+    the judge's own labels; `auroc`, `ece` and `brier` are of the scores as they come and know no threshold.
+    Figures are of verdicts; `n_ok` of `n` samples have one. `ms` is wall clock a sample, `in_flight` at a
+    time; `load` how many processes wanted to run when it began. `read` and `written` are tokens a sample.
+    `run` is the id of the run that the figures are of, None for a rule.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Literal["quality"] = "quality"
+    protocol: int
+    set: str
+    n_dev: int
+    n: int
+    hallucinated: float
+    model: str
+    judge: str
+    recipe: str
+    run: str | None
+    commit: str | None
+    date: str
+    cpu: str
+    cores: int
+    load: float | None
+    n_ok: int
+    failures: dict[str, int]
+    abstentions: dict[str, int]
+    threshold: float | None
+    tuned: dict[str, Figure]
+    own: dict[str, Figure]
+    auroc: Figure
+    ece: float | None
+    brier: float | None
+    ms: float | None
+    in_flight: int
+    read: float
+    written: float
+
+    @property
+    def coverage(self) -> float:
+        """Share of the samples that have a verdict."""
+        return self.n_ok / self.n
+
+    @property
+    def key(self) -> tuple[int, str, str, str, int]:
+        """What is measured: later rows of the same key replace earlier ones in tables.
+
+        A rule costs nothing, so it has a row for every size that a judge was measured at.
+        """
+        return self.protocol, self.set, self.model, self.judge, self.n if self.model == BASELINE else 0
+
+    @property
+    def measured_at(self) -> tuple[str, str]:
+        """Commit and day."""
+        return self.commit or "unknown", self.date[:10]
+
+
+def append(path: Path, rows: Iterable[QualityRow]) -> None:
+    """Add rows to a file, which is made with its folder. Raises `SpecError` where that cannot be."""
+    text = "".join(row.model_dump_json() + "\n" for row in rows)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SpecError(
+            f"cannot append to {path}: {error.strerror or error}; name another file with --append"
+        ) from error
+
+
+def read(path: Path) -> list[QualityRow]:
+    """All rows of a file in their order; none where there is no file.
+
+    Raises `SpecError` with the line that is no row.
+    """
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(QualityRow.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the line"
+            raise SpecError(f"{path}, line {number} is no row of figures: {where}: {first['msg']}") from None
+    return rows
+
+
+def newest(rows: Sequence[QualityRow]) -> list[QualityRow]:
+    """The last row of every measurement, in the order in which each was first measured.
+
+    Of the rules those that some judge was measured beside, on as many samples.
+    """
+    found: dict[tuple[int, str, str, str, int], QualityRow] = {}
+    for row in rows:
+        found[row.key] = row
+    sizes = {(row.set, row.n) for row in found.values() if row.model != BASELINE}
+    return [row for row in found.values() if row.model != BASELINE or (row.set, row.n) in sizes]

@@ -1,0 +1,169 @@
+"""Rows as tables: one a set, beside trivial rules and what others have published."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from magistrate.bench.quality.protocol import SETS, QualitySet
+from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
+from magistrate.report.figures import decimal
+
+PUBLISHED = Path(__file__).with_name("published.toml")
+HEAD = (
+    *("judge", "n", "balanced accuracy", "F1", "precision", "recall", "AUROC"),
+    *("as it decides", "ECE", "coverage", "ms (load)"),
+)
+PAIR = ("halubench", "ragtruth")
+PAIR_HEAD = ("method", "HaluBench P / R / F1", "RAGTruth P / R / F1", "drop in F1")
+NONE = "–"
+
+READING = (
+    "Precision, recall, F1 and balanced accuracy are at the threshold with the best balanced accuracy on "
+    "the dev part, measured on the test part, hallucinated being positive; *as it decides* is the balanced "
+    "accuracy of the judge's own labels. Brackets: 95 % intervals. AUROC and ECE are of the scores as they "
+    "come. Figures are of verdicts, coverage says how many of the samples have one. "
+    "*ms* is wall clock a sample with 32 in flight, and *load* how many processes wanted the machine's cores "
+    "when it began: where that is above 0, others were at work and the time is too long."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What somebody else reports; None where they do not."""
+
+    method: str
+    source: str
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+    balanced_accuracy: float | None = None
+
+
+@cache
+def published() -> Mapping[str, tuple[Published, ...]]:
+    """By set."""
+    document = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
+    sources = document.pop("sources")
+    return {
+        name: tuple(Published(**{**entry, "source": sources[entry["source"]]}) for entry in entries)
+        for name, entries in document.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One set: its heading, what to know of it, and the lines of its table under `HEAD`."""
+
+    name: str
+    facts: str
+    lines: tuple[tuple[str, ...], ...]
+    sources: tuple[str, ...]
+
+
+def sections(rows: Sequence[QualityRow]) -> Iterator[Section]:
+    """A section for every set that has rows, in the order of the protocol."""
+    for each in SETS:
+        own = [row for row in rows if row.set == each.name]
+        if own:
+            yield _section(each, own)
+
+
+def _section(each: QualitySet, rows: Sequence[QualityRow]) -> Section:
+    lines: list[tuple[str, ...]] = []
+    for size in sorted({row.n for row in rows}, reverse=True):
+        lines += [_line(row) for row in _ordered([row for row in rows if row.n == size])]
+    known = published().get(each.name, ())
+    lines += [
+        (
+            f"{other.method} (published)",
+            *(NONE, decimal(other.balanced_accuracy), decimal(other.f1)),
+            *(decimal(other.precision), decimal(other.recall), NONE, NONE, NONE, NONE, NONE),
+        )
+        for other in known
+    ]
+    lines = [tuple(NONE if cell == "-" else cell for cell in line) for line in lines]
+    largest = max(rows, key=lambda row: row.n)
+    facts = f"{each.task}; {largest.hallucinated:.0%} of {largest.n} hallucinated; chosen on {largest.n_dev}."
+    return Section(
+        each.name,
+        f"{facts} {each.trap}".strip(),
+        tuple(lines),
+        tuple(dict.fromkeys(other.source for other in known)),
+    )
+
+
+def _ordered(rows: Sequence[QualityRow]) -> list[QualityRow]:
+    """Trivial rules first, then models with their judges, each in the order they were measured in."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    models.sort(key=lambda model: model != BASELINE)
+    return [row for model in models for row in rows if row.model == model]
+
+
+def _line(row: QualityRow) -> tuple[str, ...]:
+    ruled = row.model == BASELINE
+    return (
+        row.judge if ruled else f"{row.judge}, {row.model}",
+        str(row.n),
+        figure(row.tuned.get("balanced_accuracy")),
+        *(decimal(_value(row.tuned.get(name))) for name in ("f1", "precision", "recall")),
+        figure(row.auroc),
+        decimal(_value(row.own.get("balanced_accuracy"))),
+        decimal(row.ece),
+        f"{row.n_ok}/{row.n}",
+        _milliseconds(row),
+    )
+
+
+def _milliseconds(row: QualityRow) -> str:
+    if row.ms is None:
+        return NONE
+    return f"{row.ms:,.0f}" + ("" if row.load is None else f" ({row.load:.1f})")
+
+
+def figure(value: Figure | None) -> str:
+    """`.62 [.55, .69]`, or a dash."""
+    if value is None or value[0] is None:
+        return NONE
+    shown, low, high = map(decimal, value)
+    return shown if low == "-" else f"{shown} [{low}, {high}]"
+
+
+def _value(value: Figure | None) -> float | None:
+    return None if value is None else value[0]
+
+
+# --- the layout of Datadog's table ----------------------------------------------------------------
+
+
+def pairs(rows: Sequence[QualityRow]) -> list[tuple[str, ...]]:
+    """Lines under `PAIR_HEAD`: every method with a figure on one of the two sets, and the drop."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in PAIR:
+        for row in (row for row in rows if row.set == name):
+            label = row.judge if row.model == BASELINE else f"{row.judge}, {row.model}"
+            three = tuple(_value(row.tuned.get(metric)) for metric in ("precision", "recall", "f1"))
+            found.setdefault(f"{label} (n={row.n})", {})[name] = three
+        for other in published()[name]:
+            found.setdefault(f"{other.method} (published)", {})[name] = (
+                other.precision,
+                other.recall,
+                other.f1,
+            )
+    return [_pair(method, figures) for method, figures in found.items()]
+
+
+def _pair(method: str, figures: Mapping[str, tuple[float | None, ...]]) -> tuple[str, ...]:
+    cells, last = [], []
+    for name in PAIR:
+        three = figures.get(name)
+        cells.append(
+            NONE if three is None else " / ".join(decimal(each) for each in three).replace("-", NONE)
+        )
+        last.append(None if three is None else three[-1])
+    drop = NONE if last[0] is None or last[1] is None else f"{last[0] - last[1]:+.2f}".replace("0.", ".")
+    return method, *cells, drop

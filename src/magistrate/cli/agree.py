@@ -1,0 +1,79 @@
+"""`magistrate agree`: a judge beside people, or beside another judge."""
+
+from __future__ import annotations
+
+import click
+
+from magistrate.cli.options import Assignment, console, json_option, print_json, store_option
+
+EXAMPLE = (
+    "Example: magistrate agree last; magistrate agree last --with labels.csv --by metadata.domain; "
+    "magistrate agree last --judge faithfulness --with-judge hallucination"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option("--judge", help="The judge that is meant, where the run has several.")
+@click.option(
+    "--with",
+    "reference",
+    metavar="FILE|RUN",
+    help="Labels by sample id, of one person or several, or another run (default: the gold labels).",
+)
+@click.option("--with-judge", help="The judge of the other run, or another judge of this one.")
+@click.option("--by", metavar="FIELD", help="Also for each value of label or metadata.NAME.")
+@click.option("--order", metavar="A,B,C", help="The labels from least to most, for weighted kappa.")
+@click.option(
+    "--map",
+    "mapping",
+    type=Assignment(),
+    multiple=True,
+    help="A field of the file and its column; repeatable.",
+)
+@click.option(
+    "--list",
+    "listed",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="How many disagreements to show, the judge's surest first.",
+)
+@store_option
+@json_option
+def command(
+    run: str,
+    judge: str | None,
+    reference: str | None,
+    with_judge: str | None,
+    by: str | None,
+    order: str | None,
+    mapping: tuple[tuple[str, str], ...],
+    listed: int,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Say how far a judge of RUN agrees with people, or with another judge.
+
+    Beyond the share of equal labels: Cohen's kappa, weighted where labels are ordered, Krippendorff's alpha
+    and Gwet's AC1, with intervals, and the samples on which the two differ.
+    """
+    from magistrate.appraisal.agree import agree
+    from magistrate.cli.ending import left_out
+    from magistrate.report.agreement import render_agreement
+
+    report = agree(
+        run,
+        reference,
+        judge=judge,
+        reference_judge=with_judge,
+        by=by,
+        order=[word.strip() for word in order.split(",")] if order is not None else None,
+        mapping=dict(mapping),
+        store=store,
+    )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        render_agreement(report, console(), listed)
+    left_out(report.problems)

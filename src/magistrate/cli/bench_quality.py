@@ -1,0 +1,168 @@
+"""`magistrate bench quality`: how well judges judge labelled sets, by a fixed protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import console, json_option, print_json
+
+if TYPE_CHECKING:
+    from magistrate.bench.quality.protocol import QualitySet
+    from magistrate.bench.quality.rows import QualityRow
+    from magistrate.engines.base import Engine
+
+EXAMPLE = (
+    "Example: magistrate bench quality --data ../labelled --judge faithfulness --judge rubric --samples 100"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="The folder of labelled sets (default: $MAGISTRATE_DATA_DIR).",
+)
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME", help="A set; repeatable (default: all that are here)."
+)
+@click.option(
+    "--model", "models", multiple=True, help="A model; repeatable (default: the small built-in one)."
+)
+@click.option(
+    "--judge",
+    "judges",
+    multiple=True,
+    help="A judge; repeatable (default: all that say faithful or hallucinated).",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(0),
+    help="How many of a set are measured, half as many are for choosing thresholds; 0 takes all "
+    "(default: 300).",
+)
+@click.option("--again", is_flag=True, help="Measure anew what has been measured with the same recipe.")
+@click.option(
+    "--append",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="JSONL file that every row is added to (default: bench/quality.jsonl in $MAGISTRATE_HOME).",
+)
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Markdown page that the tables of all rows of the file are written into, between its marks.",
+)
+@click.option("--tables-only", is_flag=True, help="Measure nothing; show the rows that are in the file.")
+@json_option
+def quality(
+    data: Path | None,
+    sets: tuple[str, ...],
+    models: tuple[str, ...],
+    judges: tuple[str, ...],
+    samples: int | None,
+    again: bool,
+    file: Path | None,
+    page: Path | None,
+    tables_only: bool,
+    as_json: bool,
+) -> int:
+    """Judge labelled sets and compare with their labels, with trivial rules and with published figures.
+
+    What is tuned (thresholds, trivial rules) is tuned on one part of a set and measured on the other. Runs
+    are kept: what was cut off is gone on with, what was measured with the same recipe not measured twice.
+    """
+    from magistrate import resolve
+    from magistrate.bench.machine import machine
+    from magistrate.bench.quality import page as pages
+    from magistrate.bench.quality import rows as journal
+    from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
+    from magistrate.bench.quality.session import faithfulness_judges, session
+    from magistrate.cli import DONE
+    from magistrate.engines.catalog import default
+    from magistrate.engines.local.cores import available_cores
+    from magistrate.home import home
+    from magistrate.report.progress import ProgressBar
+
+    folder = home() / "bench"
+    file = file or folder / "quality.jsonl"
+    found: list[QualityRow] = []
+    if tables_only:
+        found = journal.read(file)
+        if not found:
+            raise click.UsageError(f"there are no rows in {file} yet; measure some without --tables-only")
+    else:
+        asked = list(dict.fromkeys(judges)) or faithfulness_judges()
+        resolve.judges(asked)  # a wrong name costs nothing yet
+        journal.append(file, [])
+        with data_in(data):
+            for row in session(
+                _sets(sets),
+                list(dict.fromkeys(models)) or [default().name],
+                asked,
+                TEST_SAMPLES if samples is None else samples,
+                file=file,
+                store=folder / "quality.db",
+                opened=_opened,
+                machine=machine(available_cores()),
+                again=again,
+                tell=lambda text: click.echo(text, err=True),
+                watching=lambda: ProgressBar(console(error=True), lines=True),
+            ):
+                found.append(row)
+    found = journal.newest(found)
+    if page is not None:
+        pages.write(page, journal.newest(journal.read(file)))
+    if as_json:
+        print_json({"rows": [row.model_dump() for row in found]})
+    else:
+        _print(found)
+        click.echo(f"\n{len(found)} rows; all that were ever measured are in {file}")
+    return DONE
+
+
+def _sets(names: tuple[str, ...]) -> list[QualitySet]:
+    """The sets that were named, or all that are here. Says on standard error which are left out."""
+    from magistrate.bench.quality.protocol import SETS, here, named
+    from magistrate.errors import DatasetError
+
+    if names:
+        return named(names)
+    found = [each for each in SETS if here(each)]
+    missing = [each.name for each in SETS if each not in found]
+    if not found:
+        raise DatasetError(
+            f"none of the protocol's sets is here ({', '.join(missing)}); name a folder that has their files "
+            "with --data, or download one with --set NAME"
+        )
+    if missing:
+        click.echo(f"not here, left out: {', '.join(missing)}; --set NAME fetches one", err=True)
+    return found
+
+
+def _opened(model: str) -> Engine:
+    """A model of its own for every measurement, so that none finds what another left in its cache."""
+    from magistrate.engines.local.engine import LocalEngine
+
+    return LocalEngine(model)
+
+
+def _print(rows: list[QualityRow]) -> None:
+    from rich.text import Text
+
+    from magistrate.bench.quality.tables import HEAD, PAIR, PAIR_HEAD, READING, pairs, sections
+    from magistrate.cli.tables import print_table
+
+    terminal = console()
+    for section in sections(rows):
+        terminal.print(Text(section.name, style="bold"))
+        terminal.print(Text(section.facts))
+        spare = ("precision", "recall", "as it decides", "ECE", "n", "coverage", "F1")
+        print_table(HEAD, section.lines, wrapped={"judge": 16}, spare=spare)
+        terminal.print()
+    if {row.set for row in rows} & set(PAIR):
+        print_table(PAIR_HEAD, pairs(rows), wrapped={"method": 20})
+        terminal.print()
+    terminal.print(Text(READING.replace("*", ""), style="dim"))

@@ -1,0 +1,132 @@
+"""`magistrate calibrate`: a judge's scores made probabilities, and a threshold with an aim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import console, json_option, print_json, store_option
+
+if TYPE_CHECKING:
+    from magistrate.stats.calibration import Method
+    from magistrate.stats.reliability import Binning
+    from magistrate.stats.thresholds import Aim
+
+EXAMPLE = (
+    "Example: magistrate calibrate last --recall 0.9 --to faithfulness.json; "
+    "magistrate run new.jsonl --calibration faithfulness.json"
+)
+SHARE = click.FloatRange(0, 1, min_open=True)
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option("--judge", help="The judge that is meant, where the run has several.")
+@click.option(
+    "--method",
+    type=click.Choice(["platt", "isotonic", "temperature"]),
+    default="platt",
+    show_default=True,
+    help="What is fitted; isotonic takes the most labels.",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(["f1", "balanced_accuracy", "accuracy"]),
+    help="Threshold: the one with the highest of this.",
+)
+@click.option("--precision", type=SHARE, help="Threshold: finds the most with at least this precision.")
+@click.option("--recall", type=SHARE, help="Threshold: the most precise that finds at least this share.")
+@click.option(
+    "--costs",
+    metavar="MISS/FALSE_ALARM",
+    help="Threshold: costs least, where errors cost this, such as 10/1.",
+)
+@click.option(
+    "--base-rate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="The share of hallucinated outputs where it will be used, if it is not that of the labels.",
+)
+@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of folds and intervals.")
+@click.option(
+    "--bins",
+    "binning",
+    type=click.Choice(["mass", "width"]),
+    default="mass",
+    show_default=True,
+    help="ECE over ten bins of as many samples, or as wide, as each other.",
+)
+@click.option("--to", "target", type=click.Path(path_type=Path), help="Write the calibration to this .json.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@store_option
+@json_option
+def command(
+    run: str,
+    judge: str | None,
+    method: Method,
+    maximize: str | None,
+    precision: float | None,
+    recall: float | None,
+    costs: str | None,
+    base_rate: float | None,
+    folds: int,
+    seed: int,
+    binning: Binning,
+    target: Path | None,
+    force: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Calibrate the scores of a judge on the labelled samples of RUN.
+
+    Shows how reliable its scores are before and after, on samples that the calibration had not seen, and
+    writes a file that `run`, `judge` and `calibrated:of=JUDGE,file=FILE` use. Without an aim the label is
+    what is likelier.
+    """
+    from magistrate.appraisal.calibrate import calibrate
+    from magistrate.report.calibration import render_calibration
+    from magistrate.train.files import check_free
+
+    aim = _aim(maximize, precision, recall, costs)
+    if target is not None:
+        check_free(target, replace=force)
+    found = calibrate(
+        run,
+        judge,
+        method=method,
+        aim=aim,
+        folds=folds,
+        seed=seed,
+        base_rate=base_rate,
+        binning=binning,
+        store=store,
+    )
+    if target is not None:
+        found.save(target, replace=force)
+    if as_json:
+        print_json({**found.to_dict(), "file": None if target is None else str(target)})
+        return
+    render_calibration(found.fit, found.file, console())
+    if target is not None:
+        click.echo(f"\nwritten to {target}; use it with: magistrate run DATA --calibration {target}")
+
+
+def _aim(
+    maximize: str | None, precision: float | None, recall: float | None, costs: str | None
+) -> Aim | None:
+    """The one aim that was named, if one was."""
+    from magistrate.stats.thresholds import Aim
+
+    given = {"--maximize": maximize, "--precision": precision, "--recall": recall, "--costs": costs}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise click.UsageError(f"a threshold has one aim; got {' and '.join(named)}")
+    if maximize is not None:
+        return Aim("maximize", metric=maximize)
+    if precision is not None:
+        return Aim("precision", least=precision)
+    if recall is not None:
+        return Aim("recall", least=recall)
+    return None if costs is None else Aim.costs(costs)

@@ -1,0 +1,47 @@
+"""`magistrate prevalence`: how many outputs are hallucinated where nobody has labelled them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import console, json_option, print_json, store_option
+
+if TYPE_CHECKING:
+    from magistrate.appraisal.prevalence import Using
+
+EXAMPLE = "Example: magistrate prevalence production --labelled checked-by-hand --judge faithfulness"
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option(
+    "--labelled", metavar="RUN", help="The run whose labels measure the judge's errors (default: the same)."
+)
+@click.option("--judge", help="The judge that is meant, where a run has several.")
+@click.option(
+    "--using",
+    type=click.Choice(["label", "score"]),
+    default="label",
+    show_default=True,
+    help="What of the verdicts is corrected.",
+)
+@store_option
+@json_option
+def command(
+    run: str, labelled: str | None, judge: str | None, using: Using, store: str | None, as_json: bool
+) -> None:
+    """Estimate the share of hallucinated outputs among the unlabelled samples of RUN.
+
+    The judge's share is corrected for the errors that it made on labelled samples, by prediction-powered
+    inference, beside the share by the labels alone, the judge's own, and Rogan and Gladen's.
+    """
+    from magistrate.appraisal.prevalence import prevalence
+    from magistrate.report.prevalence import render_prevalence
+
+    found = prevalence(run, labelled, judge=judge, using=using, store=store)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        render_prevalence(found.estimates, found.head, found.facts, found.remarks, console())

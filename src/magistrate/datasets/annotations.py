@@ -1,0 +1,132 @@
+"""Files of labels alone: an id, what somebody called the sample, and perhaps who."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from magistrate.datasets.fields import POLARITY, field_of, label_of, plain
+from magistrate.datasets.files import open_file
+from magistrate.datasets.source import Problem, Row
+from magistrate.errors import DatasetError, SpecError
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+ANNOTATORS = ("annotator", "annotator_id", "rater", "worker", "worker_id")
+FIELDS = ("id", "label", "hallucination", "faithful", "annotator")
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """The labels that people gave, by sample id, in the order of the file.
+
+    `n_raters` is how many people there are: those named, else the most labels of one sample. `problems` are
+    rows that say nothing that can be read; `unlabelled` counts rows without a label.
+    """
+
+    votes: Mapping[str, tuple[str, ...]]
+    n_raters: int
+    problems: tuple[Problem, ...]
+    unlabelled: int
+
+
+@dataclass(slots=True)
+class _Reading:
+    votes: dict[str, list[str]] = field(default_factory=dict)
+    named: dict[tuple[str, str], tuple[str, Row]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    unlabelled: int = 0
+
+
+def read_annotations(
+    path: str | Path, *, known: Collection[str] = (), mapping: Mapping[str, str] | None = None
+) -> Annotations:
+    """The labels in a file; columns go by the names that data sets use for `id` and `label`.
+
+    `known` are the labels that a judge gives. A word among them is taken as it is; else, where they are
+    faithful and hallucinated or there are none, it is read as data sets are, and any other word is a problem;
+    else it is a label of its own. Several rows of one id are several people. `mapping` (field to column) wins
+    over known names. Raises `DatasetError` where no row can be read, or where one annotator contradicts
+    themselves.
+    """
+    fields = dict(mapping or {})
+    if wrong := [name for name in fields if name not in FIELDS]:
+        raise SpecError(f"unknown field {plain(repr(wrong[0]))} in --map; known: {', '.join(FIELDS)}")
+    found = _Reading()
+    source = open_file(path)
+    for row in source.rows():
+        if isinstance(row, Problem):
+            found.problems.append(row)
+            continue
+        try:
+            _add(found, row, fields, known)
+        except ValueError as error:
+            found.problems.append(row.problem(str(error)))
+    if not found.votes:
+        first = f"; {found.problems[0]}" if found.problems else ""
+        raise DatasetError(
+            f"no row of {source.shown} gives a sample's id and a label{first}; "
+            "it takes the columns id and label, or say which with --map id=COLUMN --map label=COLUMN"
+        )
+    people = {annotator for _, annotator in found.named}
+    n_raters = len(people) or max(map(len, found.votes.values()))
+    votes = {sample_id: tuple(labels) for sample_id, labels in found.votes.items()}
+    return Annotations(votes, n_raters, tuple(found.problems), found.unlabelled)
+
+
+def _add(found: _Reading, row: Row, fields: Mapping[str, str], known: Collection[str]) -> None:
+    """One row's vote; ValueError where it cannot be read."""
+    claimed = _columns(row.values, fields)
+    sample_id = claimed.get("id", ("", None))[1]
+    if sample_id is None or str(sample_id) == "":
+        raise ValueError("no id of a sample; say which column has it with --map id=COLUMN")
+    given = [name for name in ("label", *POLARITY) if name in claimed]
+    if not given:
+        raise ValueError("no column gives the label; say which with --map label=COLUMN")
+    label = _label(given[0], claimed[given[0]][1], known)
+    if label is None:
+        found.unlabelled += 1
+        return
+    who = claimed.get("annotator", ("", None))[1]
+    if who is not None and str(who) != "":
+        key = (str(sample_id), str(who))
+        if key in found.named:
+            before, first = found.named[key]
+            if before == label:
+                return
+            raise DatasetError(
+                f"{row.problem('')}annotator {plain(str(who))!r} calls {plain(str(sample_id))!r} {label!r} "
+                f"here and {before!r} on line {first.line}; keep one"
+            )
+        found.named[key] = (label, row)
+    found.votes.setdefault(str(sample_id), []).append(label)
+
+
+def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    """Which column gives which field, and what it says."""
+    claimed: dict[str, tuple[str, Any]] = {}
+    for name, column in fields.items():
+        if column not in values:
+            listed = ", ".join(plain(str(each), 40) for each in list(values)[:15])
+            raise ValueError(f"no column {plain(column)!r}, which --map asks for; columns: {listed}")
+        claimed[name] = (column, values[column])
+    said_label = any(name in claimed for name in ("label", *POLARITY))
+    for column, value in values.items():
+        word = column.strip().lower().replace(" ", "_").replace("-", "_")
+        known = "annotator" if word in ANNOTATORS else field_of(column)
+        if known not in FIELDS or known in claimed or (said_label and known in ("label", *POLARITY)):
+            continue
+        claimed[known] = (column, value)
+    return claimed
+
+
+def _label(name: str, value: Any, known: Collection[str]) -> str | None:
+    word = "" if value is None or value != value else str(value).strip()
+    if not word:
+        return None
+    if name == "label" and word in known:
+        return word
+    if name in POLARITY or set(known) <= {FAITHFUL, HALLUCINATED}:
+        return label_of(name, word)
+    return word

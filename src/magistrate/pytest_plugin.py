@@ -1,0 +1,130 @@
+"""The pytest plugin: a `judge` fixture and a marker that turns a data set into test cases.
+
+Loaded by every pytest that finds the package, so that it imports nothing but pytest until it is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.testing import Judging
+    from magistrate.types import Sample
+
+MARKER = "magistrate_dataset"
+GROUP = "magistrate"
+"""The group that pytest-xdist gives to one worker, with `--dist loadgroup`."""
+ENGINE = "magistrate_engine"  # what the fixture `judge` needs, unless a project has a `judge` of its own
+TOLD = 3  # rows that cannot be read, in a message
+HELP = (
+    f"{MARKER}(source, *, limit, sample, balance, seed, mapping, view): run the test once for each sample of "
+    "a data set, as its argument 'sample'."
+)
+OPTIONS = {
+    "judge": "the judge that the fixture 'judge' asks, such as faithfulness or rubric:most=2",
+    "model": "the model that it asks: a catalogue name, a GGUF file or an OpenVINO folder",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--magistrate-judge` and `--magistrate-model`, and the same in the ini file."""
+    group = parser.getgroup("magistrate", "Magistrate: is what a model wrote faithful?")
+    for name, told in OPTIONS.items():
+        parser.addini(f"magistrate_{name}", told, default="")
+        group.addoption(f"--magistrate-{name}", metavar="NAME", default=None, help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", HELP)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One case a sample, for a test with the marker."""
+    marker = metafunc.definition.get_closest_marker(MARKER)
+    if marker is None:
+        return
+    name = metafunc.definition.nodeid
+    if "sample" not in metafunc.fixturenames:
+        raise pytest.Collector.CollectError(
+            f"{name}: a test with @pytest.mark.{MARKER} takes the argument 'sample'"
+        )
+    samples = _samples(metafunc, marker)
+    from magistrate.testing import case_ids
+
+    metafunc.parametrize("sample", samples, ids=case_ids(samples))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests that ask the engine into one group, so that pytest-xdist can keep them in one process."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        asks = ENGINE in getattr(item, "fixturenames", ()) or item.get_closest_marker(MARKER) is not None
+        if asks and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(GROUP))
+
+
+@pytest.fixture(scope="session")
+def magistrate_engine(pytestconfig: pytest.Config) -> Engine:
+    """The engine that `judge` asks, loaded once a process; define your own in conftest.py to replace it."""
+    from magistrate import resolve
+
+    return resolve.engine(_setting(pytestconfig, "model"))
+
+
+@pytest.fixture(scope="session")
+def judge(pytestconfig: pytest.Config, magistrate_engine: Engine) -> Judging:
+    """A judge on an engine: `judge(output, context=…)` is an outcome, `judge.assert_faithful(…)` a test."""
+    from magistrate import resolve
+    from magistrate.testing import Judging
+
+    return Judging(resolve.judge(_setting(pytestconfig, "judge") or resolve.DEFAULT_JUDGE), magistrate_engine)
+
+
+def _setting(config: pytest.Config, name: str) -> str | None:
+    """What the command line says, else the ini file, else nothing."""
+    given: str | None = config.getoption(f"--magistrate-{name}") or config.getini(f"magistrate_{name}")
+    return given or None
+
+
+def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
+    """The samples of a marker; what of them cannot be read ends the collection, so that none is missed."""
+    from magistrate.datasets import load
+    from magistrate.errors import MagistrateError
+
+    name = metafunc.definition.nodeid
+    if len(marker.args) != 1:
+        raise pytest.Collector.CollectError(
+            f"{name}: @pytest.mark.{MARKER} takes one data set, got {len(marker.args)}"
+        )
+    options: dict[str, Any] = dict(marker.kwargs)
+    try:
+        found = load(_place(marker.args[0], metafunc), **options)
+        samples = list(found)
+    except (MagistrateError, TypeError) as error:
+        raise pytest.Collector.CollectError(f"{name}: {error}") from None
+    if found.problems:
+        told = "; ".join(str(problem) for problem in found.problems[:TOLD])
+        raise pytest.Collector.CollectError(
+            f"{name}: rows that cannot be read ({len(found.problems)}): {told}"
+        )
+    if not samples:
+        raise pytest.Collector.CollectError(
+            f"{name}: {found.name} has no samples, so that nothing would be tested"
+        )
+    return samples
+
+
+def _place(source: Any, metafunc: pytest.Metafunc) -> Any:
+    """A file beside the test or below the root, else what was named."""
+    if isinstance(source, str | Path):
+        for folder in (metafunc.definition.path.parent, metafunc.config.rootpath):
+            if (folder / source).is_file():
+                return folder / source
+    return source

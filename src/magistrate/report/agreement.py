@@ -1,0 +1,149 @@
+"""How far a judge agrees with its reference, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
+from magistrate.display import percent
+from magistrate.report.figures import decimal
+from magistrate.report.plain import plain
+from magistrate.report.tables import cut, estimated, lines, numbers, tallied
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+NAMES = {
+    "observed": "observed agreement",
+    "kappa": "Cohen's kappa",
+    "linear": "kappa, linear weights",
+    "quadratic": "kappa, quadratic weights",
+    "alpha": "Krippendorff's alpha",
+    "ac1": "Gwet's AC1",
+    "scores": "scores' concordance",
+}
+SLICED = ("observed", "kappa", "alpha", "ac1")
+SHORT = {"observed": "observed", "kappa": "kappa", "alpha": "alpha", "ac1": "AC1"}
+WIDE = 118  # columns from which slices have room for every interval
+
+
+def render_agreement(report: AgreementReport, console: Console, listed: int = 10) -> None:
+    """Print the figures, the table, the slices and the first `listed` disagreements."""
+    from rich.text import Text
+
+    for part in _parts(report, console, listed):
+        console.print(part)
+    if report.overall.n:
+        console.print()
+        notes = ["Brackets: 95 % intervals, by a bootstrap of whole contexts."]
+        if report.ordered and len(report.labels) > 2:
+            notes.append(f"Weights go by places in the order {' < '.join(map(plain, report.labels))}.")
+        if "scores" in report.overall.figures:
+            notes.append("Concordance (Lin): kappa of the scores, weighted by their squared distance.")
+        console.print(Text(" ".join(notes), style="dim"))
+
+
+def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    overall = report.overall
+    yield Text.assemble((plain(report.judge), "bold cyan"), " against ", (plain(report.reference), "bold"))
+    compared = f"{overall.n} of {report.n_total} samples compared, {overall.n_contexts} contexts"
+    yield Text(plain(f"run {report.run}  ·  {compared}"))
+    if report.left_out:
+        yield Text(plain(f"left out: {tallied(report.left_out.items())}"))
+    yield ""
+    if overall.n:
+        yield _matrix(report, console.width)
+        yield ""
+    yield _figures(overall)
+    reasons = [(NAMES[name], each.undefined) for name, each in overall.figures.items() if each.undefined]
+    if reasons:
+        yield ""
+        yield lines(*((name, reason or "") for name, reason in reasons))
+    if report.raters is not None:
+        yield ""
+        yield from _raters(report.raters)
+    if report.slices:
+        yield ""
+        yield _slices(report, console.width)
+    if report.remarks:
+        yield ""
+        yield lines(*(("remark", each) for each in report.remarks), style="yellow")
+    yield from _disagreements(report, console.width, listed)
+
+
+def _matrix(report: AgreementReport, width: int) -> Table:
+    """The reference down, the judge across, and both sides' base rates."""
+    overall = report.overall
+    room = max((width - 30) // len(report.labels) - 2, 3)
+    table = numbers("reference \\ judge", *(cut(label, room) for label in report.labels), "share")
+    for label, row in zip(report.labels, overall.table, strict=True):
+        table.add_row(plain(label), *map(str, row), percent(sum(row) / overall.n))
+    columns = [sum(row[at] for row in overall.table) for at in range(len(report.labels))]
+    table.add_row("share", *(percent(count / overall.n) for count in columns), "")
+    return table
+
+
+def _figures(overall: Agreement) -> Table:
+    table = numbers("agreement", "value")
+    for name, estimate in overall.figures.items():
+        table.add_row(NAMES[name], estimated(estimate))
+    return table
+
+
+def _raters(raters: Raters) -> Iterator[RenderableType]:
+    ties = f", {raters.ties} of them tied" if raters.ties else ""
+    yield f"{raters.n_labels} labels of {raters.n} samples by {raters.n_raters} people{ties}"
+    table = numbers("raters", NAMES["alpha"], NAMES["ac1"])
+    table.add_row("people among themselves", *(estimated(raters.people[name]) for name in ("alpha", "ac1")))
+    table.add_row("people and the judge", *(estimated(raters.all_raters[name]) for name in ("alpha", "ac1")))
+    yield table
+
+
+def _slices(report: AgreementReport, width: int) -> Table:
+    # Within one gold label the reference is a constant, and kappa and its like are 0 whatever the judge says.
+    constant = report.by == "label"
+    shown = SLICED[:1] if constant else SLICED if width >= WIDE else SLICED[:2]
+    table = numbers(report.by or "", "n", *(SHORT[name] for name in shown))
+    for value, each in report.slices.items():
+        table.add_row(plain(value), str(each.n), *(estimated(each.figures[name]) for name in shown))
+    counted = sum(each.n for each in report.slices.values())
+    if lacking := report.overall.n - counted:
+        table.add_row(f"(without {plain(report.by or '')})", str(lacking), *[""] * len(shown))
+    return table
+
+
+def _disagreements(report: AgreementReport, width: int, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    found = report.disagreements
+    if not found:
+        return
+    yield ""
+    shown = f", the judge's surest {min(listed, len(found))}" if len(found) > listed else ""
+    if not listed:
+        yield Text(f"{len(found)} disagreements; --list N shows them")
+        return
+    yield Text(f"{len(found)} disagreements{shown}", style="bold")
+    head = ("sample", "probability", "score", "reference", "judge", "output")
+    rows = [
+        (
+            cut(each.sample_id, 24),
+            decimal(each.probability),
+            decimal(each.score),
+            cut(each.reference, 14),
+            cut(each.said, 14),
+        )
+        for each in found[:listed]
+    ]
+    taken = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=False))
+    table = numbers(*head[:3])
+    table.columns[0].no_wrap = True
+    for name in head[3:]:
+        table.add_column(name, no_wrap=True)
+    for row, each in zip(rows, found, strict=False):
+        table.add_row(*row, cut(each.excerpt, max(width - taken, 10)))
+    yield table

@@ -1,0 +1,200 @@
+"""An audit in words, in the terminal and as a page: what flips the judge, gravest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from magistrate.analysis.stability import Audit, Effect, Finding
+from magistrate.report.figures import decimal, duration, interval, tally
+from magistrate.report.plain import plain
+from magistrate.stats.classification import Estimate
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+OPENINGS = {
+    "repeated": "Asked the very same again",
+    "options_swapped": "With its labels offered in the opposite order",
+    "reasons": "With reasons written before the decision instead of after it",
+    "padding": "With true sentences of the context added to the output",
+    "contexts_shuffled": "With the context in another order",
+    "formatting": "With the same words as a Markdown list",
+    "noise": "With typos in function words, doubled spaces and typographic quotes",
+    "hostile output": "With a hostile text in the output",
+    "hostile context": "With a hostile text in the context",
+}
+KEY = (
+    "Flipped: the share of pairs whose label is another; control: the same under plain words of the same "
+    "size; score: its mean change. Gravest first: by flips beyond the control. Brackets: 95 % intervals over "
+    "other contexts (and attacks)."
+)
+SURE = 0.005  # scores that move less than this are said to stay
+
+
+def words(finding: Finding, audit: Audit) -> str:
+    """What a check found, in a sentence or two."""
+    effect = finding.effect
+    if effect is None:
+        return f"Not applicable: {finding.not_applicable}."
+    told = f"{OPENINGS.get(finding.name, finding.name)}, {_flips(effect)}"
+    parts = [told, *_score(effect, audit), *_lost(effect)]
+    if finding.check == "repeated" and audit.repeatable and effect.n_flips:
+        parts.append("The engine promises the same answer to the same question, so none was to be expected.")
+    if finding.note:
+        parts.append(f"Done: {finding.note}.")
+    return " ".join(parts)
+
+
+def _flips(effect: Effect) -> str:
+    if not effect.pairs:
+        return "nothing is known: no pair has a verdict on every side."
+    ways = (
+        f" ({tally({way.replace(' -> ', ' to '): n for way, n in effect.flips.items()})})"
+        if effect.flips
+        else ""
+    )
+    told = f"{effect.n_flips} of {effect.pairs} labels flip{ways}"
+    if effect.under_control is not None and effect.under_control.value is not None:
+        n = round(effect.under_control.value * effect.pairs)
+        told += f"; {n} flip with plain words of the same size there"
+        told += (
+            "" if effect.excess is None else f" ({signed(effect.excess)} beyond them{_why(effect.excess)})"
+        )
+    return f"{told}."
+
+
+def _why(excess: Estimate) -> str:
+    """Why there is no interval, where there is none and it is not plain to see."""
+    return f", {excess.undefined}" if excess.low is None and excess.value and excess.undefined else ""
+
+
+def _score(effect: Effect, audit: Audit) -> Iterator[str]:
+    moved = effect.moved
+    if moved.value is None:
+        return
+    if abs(moved.value) < SURE:
+        yield "Scores stay where they are on average."
+        return
+    told = f"Scores move by {signed(moved)} on average"
+    if audit.direction == "minimize":
+        told += f", towards {HALLUCINATED if moved.value > 0 else FAITHFUL}"
+    control = effect.moved_under_control
+    if control is not None and control.value is not None:
+        told += f"; under the control by {signed(control)}"
+    yield f"{told}."
+
+
+def _lost(effect: Effect) -> Iterator[str]:
+    if effect.n_lost:
+        reasons = [tally({f"failed ({name})": n for name, n in effect.failures.items()})]
+        reasons.append(tally({f"abstained ({name})": n for name, n in effect.abstentions.items()}))
+        reasons.append(
+            f"{effect.unjudged} without a verdict on the sample as it is" if effect.unjudged else ""
+        )
+        told = "; ".join(each for each in reasons if each)
+        yield f"{effect.n_lost} of {effect.trials} pairs are not counted: {told}."
+    if effect.unchanged:
+        yield f"{effect.unchanged} samples are left as they are by it and not counted."
+
+
+def signed(estimate: Estimate) -> str:
+    """`+.03 [-.01, +.07]`; a dash where there is nothing."""
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return _signed(estimate.value)
+    return f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
+
+
+def _signed(value: float) -> str:
+    sign = "-" if value < -SURE else "+"
+    return f"{sign}{decimal(abs(value))}"
+
+
+def share(estimate: Estimate | None) -> str:
+    """`.12 [.05, .26]`; empty where there is none, a dash where it is not known."""
+    if estimate is None:
+        return ""
+    return f"{decimal(estimate.value)} {interval(estimate)}".strip()
+
+
+def facts(audit: Audit) -> list[tuple[str, str]]:
+    """What pins the figures, name by name."""
+    known = [("judge", audit.judge), ("data", f"{audit.dataset}, n={audit.n_samples}")]
+    known.append(("judgements", f"{audit.n_judged:,} of {audit.n_planned:,} in {duration(audit.seconds)}"))
+    if audit.attacks:
+        known.append(("attacks", f"{len(audit.attacks)}: {', '.join(audit.attacks)}"))
+    known += [("recipe", audit.recipe), ("data sha256", audit.digest), ("seed", str(audit.seed))]
+    return known
+
+
+def render(audit: Audit, console: Console) -> None:
+    """Print the audit: a line a check, gravest first, then what each line means, then the recipe."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text.assemble("audit of ", (plain(audit.judge), "bold")))
+    if not audit.complete:
+        console.print(
+            Text(f"not complete: {audit.n_judged} of {audit.n_planned} judgements", style="bold yellow")
+        )
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column("check", overflow="fold")
+    for name in ("pairs", "flipped", "control", "score"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for finding in audit.findings:
+        table.add_row(Text(finding.name, style="bold"), *row(finding))
+    console.print()
+    console.print(table)
+    for finding in audit.findings:
+        console.print()
+        console.print(
+            Text(f"{finding.name}: ", style="bold").append(plain(words(finding, audit)), style="not bold")
+        )
+    console.print()
+    console.print(Text(KEY, style="dim"))
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in facts(audit):
+        grid.add_row(name, Text(plain(value)))
+    console.print()
+    console.print(grid)
+
+
+def row(finding: Finding) -> tuple[str, str, str, str]:
+    """Pairs, flipped, control and score of a finding; dashes where it does not apply."""
+    effect = finding.effect
+    if effect is None:
+        return ("-", "-", "-", "-")
+    pairs = f"{effect.pairs}/{effect.trials}"
+    return pairs, share(effect.flipped), share(effect.under_control), signed(effect.moved)
+
+
+def page(audit: Audit) -> str:
+    """The audit as one HTML page that needs nothing else; all that comes from outside is escaped."""
+    from importlib.resources import files
+
+    from jinja2 import Environment, StrictUndefined
+
+    source = files("magistrate.report").joinpath("audit.html").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    rows: list[dict[str, Any]] = [
+        {
+            "name": finding.name,
+            "cells": row(finding),
+            "flipped": None if finding.effect is None else finding.effect.flipped,
+            "control": None if finding.effect is None else finding.effect.under_control,
+            "words": plain(words(finding, audit)),
+        }
+        for finding in audit.findings
+    ]
+    told = [(name, plain(value)) for name, value in facts(audit)]
+    return environment.from_string(source).render(audit=audit, rows=rows, facts=told, key=KEY)

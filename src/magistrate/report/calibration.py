@@ -1,0 +1,157 @@
+"""A calibration in the terminal and in a notebook: reliability before and after, figures, caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from magistrate import display
+from magistrate.display import decimal, signed
+from magistrate.report.figures import interval, tally
+from magistrate.report.plain import plain
+from magistrate.report.tables import estimated, lines, numbers
+from magistrate.stats.classification import Estimate
+from magistrate.stats.reliability import LOSSES, Bin, Reliability
+from magistrate.stats.thresholds import RATES
+from magistrate.train.remarks import LOSS_NAMES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from magistrate.train.calibration import Fit
+    from magistrate.train.files import CalibrationFile
+
+NAMES = {
+    **LOSS_NAMES,
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "flagged": "share flagged",
+    "cost": "cost a sample",
+}
+BAR = 24  # columns that stand for 1
+KEY = (
+    "Bar: the share of these samples that is hallucinated in truth. │: their mean score. Where scores are "
+    "probabilities, the bar ends there."
+)
+FOOT = (
+    "After: on held-out samples only, by maps and thresholds fitted to the other folds. Brackets: 95 % "
+    "intervals; those of a bin as if every sample had a context of its own, the others draw contexts anew."
+)
+
+
+def render_calibration(fit: Fit, told: CalibrationFile, console: Console) -> None:
+    """Print what was fitted, how reliable scores are before and after, figures and remarks."""
+    from rich.text import Text
+
+    head = Text.assemble((plain(told.judge.words), "bold"), f"  {fit.method} on {plain(told.data.dataset)}")
+    console.print(head)
+    console.print(lines(*_facts(fit, told)))
+    for name, measured in (("before", fit.before), ("after, held out", fit.after)):
+        console.print()
+        console.print(Text(f"── {name} ", style="bold cyan"))
+        console.print(diagram(measured.reliability))
+    console.print(Text(KEY, style="dim"))
+    console.print()
+    console.print(_figures(fit))
+    if fit.remarks:
+        console.print()
+        console.print(lines(*(("remark", each) for each in fit.remarks), style="yellow"))
+    console.print()
+    console.print(Text(FOOT, style="dim"))
+
+
+def diagram(found: Reliability) -> Table:
+    """A reliability diagram, one row a bin of scores."""
+    table = numbers("scores", "n", "mean", "hallucinated")
+    table.add_column("0" + " " * (BAR - 1) + "1", no_wrap=True)
+    for each in found.bins:
+        ends = f"{decimal(each.low)} to {decimal(each.high)}"
+        table.add_row(ends, str(each.n), decimal(each.mean_score), estimated(each.observed), _bar(each))
+    return table
+
+
+def figures_html(fit: Fit, told: CalibrationFile) -> str:
+    """Figures and remarks as HTML, all of it escaped."""
+    rows = [
+        [
+            NAMES.get(name, name),
+            *map(_words, (fit.before.figures[name], fit.after.figures[name])),
+            _change(each),
+        ]
+        for name, each in fit.change.items()
+    ]
+    head = [f"{told.judge.words}, {fit.method}", "before", "after, held out", "change"]
+    facts = [["remark", each] for each in fit.remarks]
+    facts = [[name, words] for name, words in _facts(fit, told)] + facts
+    return display.table(head, rows) + display.table(["", ""], facts, left=2)
+
+
+def _bar(each: Bin) -> Text:
+    from rich.text import Text
+
+    share, mark = round(BAR * (each.observed.value or 0)), min(round(BAR * each.mean_score), BAR)
+    cells = ["█" if at < share else " " for at in range(BAR + 1)]
+    cells[mark] = "│"
+    return Text("".join(cells))
+
+
+def _figures(fit: Fit) -> Table:
+    table = numbers("figure", "before", "after", "change")
+    for name in (*LOSSES, *RATES, "cost"):
+        if name in fit.change:
+            before, after = fit.before.figures[name], fit.after.figures[name]
+            table.add_row(
+                NAMES.get(name, name), estimated(before), estimated(after), _change(fit.change[name])
+            )
+    return table
+
+
+def _change(change: Estimate) -> str:
+    if change.value is None:
+        return "-"
+    if change.low is None:
+        return signed(change.value)
+    return f"{signed(change.value)} [{signed(change.low)}, {signed(change.high)}]"
+
+
+def _words(estimate: Estimate) -> str:
+    return f"{decimal(estimate.value)} {interval(estimate)}".strip()
+
+
+def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:
+    yield (
+        "samples",
+        f"{fit.n} in {fit.contexts} contexts: {fit.positives} hallucinated, {fit.n - fit.positives} faithful",
+    )
+    if fit.left_out:
+        yield "left out", tally(fit.left_out)
+    yield "model", f"{told.model.name} #{told.model.fingerprint[:12]}"
+    yield "folds", f"{fit.folds}, no context in two of them, seed {fit.seed}"
+    if fit.base_rate is not None:
+        yield (
+            "base rate",
+            f"{fit.base_rate:g} hallucinated where it will be used; fits and figures are weighted",
+        )
+    if fit.method == "isotonic":
+        yield "fitted", f"{len(fit.calibrator.parameters['scores'])} points of isotonic steps"
+    else:
+        values = (f"{name} {value[0]:.3f}" for name, value in fit.calibrator.parameters.items())
+        yield "fitted", ", ".join(values)
+    aim = "no aim: a label is what is likelier" if fit.aim is None else f"chosen to {_aim(fit)}"
+    yield "threshold", f"{fit.threshold:.3f} of the calibrated score; {aim}"
+
+
+def _aim(fit: Fit) -> str:
+    aim = fit.aim
+    assert aim is not None
+    match aim.kind:
+        case "maximize":
+            return f"maximize {NAMES.get(aim.metric, aim.metric)}"
+        case "precision":
+            return f"find the most with a precision of at least {aim.least:g}"
+        case "recall":
+            return f"find at least {aim.least:g} of all with the highest precision"
+        case "costs":
+            return f"cost least, a miss {aim.miss:g} and a false alarm {aim.false_alarm:g}"

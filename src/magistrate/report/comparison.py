@@ -1,0 +1,172 @@
+"""Judges beside each other, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from magistrate.analysis.compared import Comparison, Difference, PairResult
+from magistrate.analysis.saying import bounds, p_of
+from magistrate.display import decimal, percent, signed
+from magistrate.report.figures import tally
+from magistrate.report.plain import plain
+from magistrate.report.tables import cut, estimated, lines, numbers, tallied
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+NAMES = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC", "brier": "Brier score"}
+MOST_TABLES = 6
+FIRST = ("balanced_accuracy", "f1", "auroc")  # where there is no room for every metric
+ROOM = 20  # columns for a figure with its interval
+LONGEST = 20  # columns for the name of a judge
+KEY = (
+    "Brackets: 95 % intervals, by a bootstrap of whole contexts; differences are taken draw by draw. "
+    "Detectable: the difference that as many samples would show 4 times in 5. Lower is better for the Brier "
+    "score only."
+)
+
+
+def render_comparison(comparison: Comparison, console: Console, listed: int = 10) -> None:
+    """Print what every side is, every pair's differences in figures and words, and `listed` flips of each."""
+    for part in _parts(comparison, console, listed):
+        console.print(part)
+
+
+def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(
+        f"on the {comparison.n} samples that all share, of {comparison.n_all} in all "
+        f"({percent(comparison.n / comparison.n_all)}); {comparison.n_contexts} contexts",
+        style="bold",
+    )
+    if comparison.left_out:
+        yield Text(plain(f"left out: {tallied(comparison.left_out.items())}"))
+    yield ""
+    yield _sides(comparison)
+    if comparison.gold:
+        yield ""
+        yield _figures(comparison, console.width)
+    few = len(comparison.pairs) <= MOST_TABLES
+    for pair in comparison.pairs:
+        yield ""
+        yield Text.assemble(("── ", "dim"), (plain(f"{pair.first} minus {pair.second}"), "bold cyan"))
+        yield from _pair(pair, few)
+        yield from _flips(pair, console.width, listed if few else 0)
+    if not few:
+        yield ""
+        yield Text(f"{len(comparison.pairs)} pairs: --json has the figures and flips of each.", style="dim")
+    if comparison.sentences:
+        yield ""
+        yield lines(*(("·", each) for each in comparison.sentences))
+    if comparison.remarks:
+        yield ""
+        yield lines(*(("remark", each) for each in comparison.remarks), style="yellow")
+    if comparison.gold:
+        yield ""
+        yield Text(f"{KEY} {_family(comparison)}", style="dim")
+
+
+def _family(comparison: Comparison) -> str:
+    """What the p values are corrected for."""
+    if comparison.family < 2:
+        return "One p value, so nothing is corrected."
+    pairs = len(comparison.pairs)
+    exact = f"McNemar's for the {pairs} pairs" if pairs > 1 else "McNemar's is not"
+    return (
+        f"p of the bootstrap: corrected by Holm's method for all {comparison.family} on this page (--metric, "
+        f"named beforehand, makes them fewer); {exact}."
+    )
+
+
+def _sides(comparison: Comparison) -> Table:
+    """Coverage and labels, one row a side."""
+    table = numbers("judge", "ok", "coverage", "failed", "abstained")
+    table.add_column("labels on the shared")
+    for side in comparison.sides:
+        table.add_row(
+            plain(side.name),
+            f"{side.n_ok}/{side.n_total}",
+            percent(side.coverage),
+            str(side.failures),
+            str(side.abstentions),
+            plain(tally(side.labels)),
+        )
+    return table
+
+
+def _figures(comparison: Comparison, width: int) -> Table:
+    """Metrics down and the sides across; many sides stand down, with as many metrics as there is room."""
+    sides = comparison.sides
+    if ROOM * len(sides) + len("balanced accuracy") <= width:
+        table = numbers("metric", *(cut(side.name, ROOM - 2) for side in sides))
+        for name in comparison.metrics:
+            table.add_row(NAMES.get(name, name), *(estimated(side.figures[name]) for side in sides))
+        return table
+    first = [name for name in FIRST if name in comparison.metrics]
+    ranked = [*first, *(name for name in comparison.metrics if name not in first)]
+    shown = ranked[: max((width - LONGEST) // ROOM, 1)]
+    table = numbers("judge", *(NAMES.get(name, name) for name in shown))
+    for side in sides:
+        table.add_row(plain(side.name), *(estimated(side.figures[name]) for name in shown))
+    return table
+
+
+def _pair(pair: PairResult, few: bool) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if pair.mcnemar is None:
+        return
+    told = (
+        f"right: both {pair.both_right}, only {pair.first} {pair.only_first}, only {pair.second} "
+        f"{pair.only_second}, neither {pair.both_wrong}; exact McNemar p {p_of(pair.mcnemar)}"
+    )
+    if pair.mcnemar_corrected != pair.mcnemar:
+        told += f", corrected {p_of(pair.mcnemar_corrected)}"
+    yield Text(plain(told))
+    if few:
+        table = numbers("metric", "difference", "p", "corrected", "detectable", "")
+        for name, each in pair.differences.items():
+            table.add_row(NAMES.get(name, name), *_difference(each, pair))
+        yield table
+
+
+def _difference(each: Difference, pair: PairResult) -> Iterator[str]:
+    yield f"{signed(each.value.value)} {bounds(each.value.low, each.value.high)}".rstrip()
+    yield p_of(each.p)
+    yield p_of(each.corrected)
+    yield decimal(each.detectable)
+    if each.value.low is None:
+        yield "not known"
+    else:
+        yield {1: "better", -1: "worse", 0: "tied"}[each.better]
+
+
+def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    if not pair.flips:
+        yield Text("no flips: both give the same label to every sample")
+        return
+    shown = f", the {min(listed, len(pair.flips))} furthest apart" if listed < len(pair.flips) else ""
+    if not listed:
+        yield Text(f"{len(pair.flips)} flips; --list N shows them")
+        return
+    yield ""
+    yield Text(f"{len(pair.flips)} flips{shown}", style="bold")
+    table = numbers("sample")
+    table.columns[0].no_wrap = True
+    for name in ("gold", cut(pair.first, 16), cut(pair.second, 16), "right"):
+        table.add_column(name, no_wrap=True)
+    room = max(16, width - 64)
+    for flip in pair.flips[:listed]:
+        table.add_row(
+            cut(flip.sample_id, min(room, 40)),
+            cut(flip.gold or "-", 12),
+            f"{cut(flip.first, 12)} {decimal(flip.first_score)}",
+            f"{cut(flip.second, 12)} {decimal(flip.second_score)}",
+            cut(flip.right or "-", 14),
+        )
+    yield table

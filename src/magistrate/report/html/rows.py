@@ -1,0 +1,188 @@
+"""One outcome with its sample as a page shows it: a line, and what it opens to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from magistrate.display import shorten
+from magistrate.report.figures import decimal, duration
+from magistrate.report.html.listing import is_right
+from magistrate.report.html.marking import Mark, marked
+from magistrate.types import Abstention, Claim, Failure, Outcome, Sample, Verdict
+
+EXCERPT = 160
+LONGEST_DATA = 10_000  # characters of metadata and of details
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """A claim in words; `place` says which text of the context it quotes."""
+
+    number: int
+    kind: str
+    output: str
+    context: str | None
+    place: str | None
+    probability: str | None
+    reasoning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with its marks, under a title."""
+
+    title: str
+    body: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a page says of one outcome.
+
+    `judged` is the verdict's label, or `failed` or `abstained` with `code`. `right` is `right`, `wrong` or
+    empty where nothing can be said. Texts are as they came, except those that are `Markup`.
+    """
+
+    id: str
+    judge: str
+    judged: str
+    code: str | None
+    gold: str | None
+    right: str
+    score: float | None
+    facts: tuple[tuple[str, str], ...]
+    excerpt: str
+    said: str | None
+    said_title: str
+    claims: tuple[ClaimRow, ...]
+    asked: tuple[Text, ...]
+    output: Text
+    sources: tuple[Text, ...]
+    data: tuple[tuple[str, str], ...]
+    has_gold_spans: bool
+
+
+def row_of(sample: Sample, outcome: Outcome) -> Row:
+    """Everything about `outcome` but its engine calls."""
+    verdict = outcome if isinstance(outcome, Verdict) else None
+    claims = verdict.claims if verdict else ()
+    right = is_right(sample, outcome)
+    what = said_of(outcome)
+    return Row(
+        id=sample.id,
+        judge=outcome.judge,
+        judged=what.judged,
+        code=what.code,
+        gold=sample.label,
+        right="" if right is None else "right" if right else "wrong",
+        score=verdict.score if verdict else None,
+        facts=tuple(_facts(outcome)),
+        excerpt=shorten((sample.output or "")[: 20 * EXCERPT], EXCERPT),
+        said=what.words,
+        said_title=what.title,
+        claims=tuple(_claim(number, claim, sample) for number, claim in enumerate(claims, 1)),
+        asked=tuple(_asked(sample)),
+        output=Text("Output", _output(sample, claims)),
+        sources=tuple(_sources(sample, claims)),
+        data=tuple(_data(sample, verdict)),
+        has_gold_spans=bool(sample.spans),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The label, or `failed` or `abstained` with its code, and the words that go with it under a title."""
+
+    judged: str
+    code: str | None
+    words: str | None
+    title: str
+
+
+def said_of(outcome: Outcome) -> Said:
+    """What an outcome says, in words."""
+    match outcome:
+        case Verdict():
+            flipped = outcome.explanation_agrees is False
+            title = "Explanation, which leads to another label" if flipped else "Explanation"
+            return Said(outcome.label, None, outcome.explanation or None, title)
+        case Failure():
+            return Said("failed", outcome.code, outcome.message, "Why it failed")
+        case Abstention():
+            return Said("abstained", outcome.reason, outcome.message, "Why it abstained")
+
+
+def _facts(outcome: Outcome) -> list[tuple[str, str]]:
+    facts = []
+    if isinstance(outcome, Verdict):
+        facts += [("score", f"{outcome.score:.3f}")]
+        if outcome.probability is not None:
+            facts += [("probability", f"{outcome.probability:.3f}")]
+        if outcome.mass is not None:
+            facts += [("mass", decimal(outcome.mass))]
+    usage = outcome.usage
+    facts += [("time", duration(outcome.seconds))]
+    facts += [("tokens", f"{usage.prompt:,} read, {usage.generated:,} written")]
+    return facts
+
+
+def _claim(number: int, claim: Claim, sample: Sample) -> ClaimRow:
+    return ClaimRow(
+        number=number,
+        kind=claim.kind,
+        output=claim.output_text or (sample.output or "")[claim.output_quote.start : claim.output_quote.end],
+        context=claim.context_text,
+        place=None if claim.context_index is None else _title(sample, claim.context_index).lower(),
+        probability=None if claim.probability is None else decimal(claim.probability),
+        reasoning=claim.reasoning,
+    )
+
+
+def _output(sample: Sample, claims: tuple[Claim, ...]) -> Markup:
+    if sample.output is None:
+        return Markup('<span class="gap">not produced yet</span>')
+    marks = [
+        Mark(c.output_quote.start, c.output_quote.end, c.kind, f"claim {n}: {c.kind}", n)
+        for n, c in enumerate(claims, 1)
+    ]
+    gold = [Mark(s.start, s.end, "gold", f"marked by people: {s.kind}") for s in sample.spans]
+    return marked(sample.output, [*marks, *gold])
+
+
+def _title(sample: Sample, index: int) -> str:
+    n = len(sample.context)
+    if index >= n:
+        turn = sample.messages[index - n].role if index - n < len(sample.messages) else "?"
+        return f"Message {index - n + 1}, {turn}"
+    return "Context" if n == 1 else f"Context {index + 1}"
+
+
+def _sources(sample: Sample, claims: tuple[Claim, ...]) -> list[Text]:
+    """All that the output may rely on, in the order of `Sample.sources`."""
+    marks: Mapping[int, list[Mark]] = {at: [] for at in range(len(sample.sources))}
+    for number, claim in enumerate(claims, 1):
+        quote = claim.context_quote
+        if quote is not None and claim.context_index is not None and claim.context_index in marks:
+            title = f"claim {number}: {claim.kind}"
+            marks[claim.context_index].append(Mark(quote.start, quote.end, claim.kind, title, number))
+    return [Text(_title(sample, at), marked(text, marks[at])) for at, text in enumerate(sample.sources)]
+
+
+def _asked(sample: Sample) -> list[Text]:
+    named = (("Input", sample.input), ("Expected", sample.expected))
+    return [Text(title, marked(text, ())) for title, text in named if text is not None]
+
+
+def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
+    named = (("Metadata", sample.metadata), ("Details", verdict.details if verdict else {}))
+    return [(title, _json(values)) for title, values in named if values]
+
+
+def _json(values: Mapping[str, object]) -> str:
+    text = json.dumps(dict(values), ensure_ascii=False, indent=2, default=str)
+    cut = len(text) - LONGEST_DATA
+    return text if cut <= 0 else f"{text[:LONGEST_DATA]}\n… {cut:,} characters are left out here …"

@@ -1,0 +1,129 @@
+"""Several judges on the same samples: what differs, by how much, and what could have been seen.
+
+Every figure of every judge is a function of the same weights, so their differences are taken draw by draw:
+what makes a sample hard for both sides cancels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magistrate.errors import InputError
+from magistrate.stats.classification import METRICS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+COMPARED = (*METRICS, "brier")
+"""What judges are compared by: higher is better for all but `brier`."""
+SCORED = ("auroc", "brier")
+ALPHA, POWER = 0.05, 0.8
+
+
+def exact_mcnemar(only_first: int, only_second: int) -> float:
+    """The exact p value of McNemar's test: how many samples only one of two judges got right.
+
+    It takes samples as independent. 1 where the judges are right and wrong together.
+    """
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    return float(min(1.0, mcnemar([[0, only_first], [only_second, 0]], exact=True).pvalue))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """The p values of one family, corrected for their number by Holm's (1979) method; None stays None."""
+    from statsmodels.stats.multitest import multipletests
+
+    known = [p for p in p_values if p is not None]
+    corrected = iter(multipletests(known, method="holm")[1].tolist() if known else [])
+    return [None if p is None else float(next(corrected)) for p in p_values]
+
+
+def smallest_difference(drawn: NDArray[np.float64]) -> float | None:
+    """The true difference that as many samples would show 4 times in 5 at a level of .05, from draws `[b]`.
+
+    None without two draws, or where all of them are the same.
+    """
+    import numpy as np
+    from scipy.special import ndtri
+
+    known = drawn[~np.isnan(drawn)]
+    spread = float(known.std(ddof=1)) if known.size > 1 else 0.0
+    return float(ndtri(1 - ALPHA / 2) + ndtri(POWER)) * spread if spread > 0 else None
+
+
+class Figures:
+    """The figures of one judge over n samples as a function of weights `[b, n]`.
+
+    `truth` and `said` bool `[n]`, True is hallucinated; `scores` `[n]` in [0, 1]. Raises `InputError` for a
+    name that is not in `COMPARED`.
+    """
+
+    def __init__(
+        self,
+        truth: NDArray[np.bool_],
+        said: NDArray[np.bool_],
+        scores: NDArray[np.float64],
+        names: Sequence[str] = COMPARED,
+    ) -> None:
+        import numpy as np
+
+        if unknown := [name for name in names if name not in COMPARED]:
+            raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
+        self.names = tuple(names)
+        cells = [truth & said, ~truth & said, ~truth & ~said, truth & ~said, (scores - truth) ** 2]
+        self._pieces = np.stack(cells, axis=1).astype(np.float64)
+        self._ranks = _Ranks(truth, scores) if "auroc" in names else None
+
+    def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The figures `[b, names]` of each draw, NaN where one is not defined."""
+        import numpy as np
+
+        sums = weights @ self._pieces
+        tp, fp, tn, fn, brier = sums.T
+        n = sums[:, :4].sum(1)
+        found = {
+            "accuracy": _over(tp + tn, n),
+            "balanced_accuracy": (_over(tp, tp + fn) + _over(tn, tn + fp)) / 2,
+            "precision": _over(tp, tp + fp),
+            "recall": _over(tp, tp + fn),
+            "f1": _over(2 * tp, 2 * tp + fp + fn),
+            "brier": _over(brier, n),
+        }
+        if self._ranks is not None:
+            found["auroc"] = self._ranks.area(weights)
+        return np.stack([found[name] for name in self.names], axis=1)
+
+
+class _Ranks:
+    """Where the score of each hallucinated sample stands among those of the faithful ones."""
+
+    def __init__(self, truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> None:
+        import numpy as np
+
+        self._positive = np.flatnonzero(truth)
+        negative = np.flatnonzero(~truth)
+        self._negative = negative[np.argsort(scores[negative], kind="stable")]
+        ranked = scores[self._negative]
+        self._below = np.searchsorted(ranked, scores[self._positive], side="left")
+        self._not_above = np.searchsorted(ranked, scores[self._positive], side="right")
+
+    def area(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How often a hallucinated sample scores above a faithful one, ties a half; `[b]` of `[b, n]`."""
+        import numpy as np
+
+        drawn = np.ascontiguousarray(weights.T)  # samples down, so that each is one stretch of memory
+        sums = np.zeros((self._negative.size + 1, drawn.shape[1]))
+        np.cumsum(drawn[self._negative], axis=0, out=sums[1:])
+        positive = drawn[self._positive]
+        beaten = (sums[self._below] + sums[self._not_above]) / 2
+        return _over(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])
+
+
+def _over(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+    import numpy as np
+
+    quotient: NDArray[np.float64] = np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
+    return quotient

@@ -1,0 +1,182 @@
+"""Where to cut a score: the threshold that does best by a stated aim.
+
+An output is called hallucinated from the threshold on. Cuts stand midway between neighbouring scores, and
+between the outermost ones and 0 and 1, so that no threshold lies on a score it was chosen by.
+
+=========================  =====================================================================
+maximize METRIC            the highest f1, balanced_accuracy or accuracy
+precision P                the highest recall among the cuts with a precision of at least P
+recall R                   the highest precision among the cuts with a recall of at least R
+costs MISS/FALSE_ALARM     the lowest mean cost of a sample, where a hallucination called faithful
+                           costs MISS and a faithful output called hallucinated FALSE_ALARM
+=========================  =====================================================================
+
+Of cuts that do equally well the highest is taken: it raises the fewest alarms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING, Literal
+
+from magistrate.errors import InputError, SpecError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+
+MAXIMIZED = ("f1", "balanced_accuracy", "accuracy")
+RATES = ("precision", "recall", "f1", "balanced_accuracy", "accuracy", "flagged")
+EQUAL = 1e-12  # figures nearer than this are the same: they are sums in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a threshold is for; made by `maximize`, `precision`, `recall`, `costs` or `parse`."""
+
+    kind: Literal["maximize", "precision", "recall", "costs"]
+    metric: str = ""
+    least: float = 0.0
+    miss: float = 0.0
+    false_alarm: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind == "maximize" and self.metric not in MAXIMIZED:
+            raise SpecError(f"cannot maximize {self.metric!r}; known: {', '.join(MAXIMIZED)}")
+        if self.kind in ("precision", "recall") and not 0 < self.least <= 1:
+            raise SpecError(f"a {self.kind} to reach must be in (0, 1], got {self.least:g}")
+        costs = (self.miss, self.false_alarm)
+        if self.kind == "costs" and not (all(map(isfinite, costs)) and min(costs) >= 0 < max(costs)):
+            raise SpecError(
+                f"costs are numbers from 0 on, not both 0, got {self.miss:g}/{self.false_alarm:g}"
+            )
+
+    @classmethod
+    def costs(cls, text: str) -> Aim:
+        """`MISS/FALSE_ALARM`, such as 10/1. Raises `SpecError`."""
+        miss, slash, alarm = text.partition("/")
+        try:
+            if not slash:
+                raise ValueError
+            return cls("costs", miss=float(miss), false_alarm=float(alarm))
+        except ValueError:
+            raise SpecError(f"costs are written MISS/FALSE_ALARM, such as 10/1; got {text!r}") from None
+
+    @classmethod
+    def parse(cls, text: str) -> Aim:
+        """An aim as `str` writes it: `maximize f1`, `precision 0.95`, `recall 0.9`, `costs 10/1`.
+
+        >>> str(Aim.parse("precision 0.95"))
+        'precision 0.95'
+        """
+        kind, _, rest = text.strip().partition(" ")
+        try:
+            match kind:
+                case "maximize":
+                    return cls("maximize", metric=rest.strip())
+                case "precision" | "recall":
+                    return cls(kind, least=float(rest))
+                case "costs":
+                    return cls.costs(rest)
+        except ValueError:
+            raise SpecError(f"{kind} takes a number, such as 0.9; got {rest!r}") from None
+        raise SpecError(
+            f"unknown aim {text!r}; known: maximize METRIC, precision P, recall R, costs MISS/ALARM"
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "maximize":
+            return f"maximize {self.metric}"
+        if self.kind == "costs":
+            return f"costs {self.miss:.10g}/{self.false_alarm:.10g}"
+        return f"{self.kind} {self.least:.10g}"
+
+
+class Unreachable(InputError):
+    """No threshold reaches an aim; the message says how near the best one comes."""
+
+
+def best_cut(scores: ArrayLike, truth: ArrayLike, aim: Aim, weights: ArrayLike | None = None) -> float:
+    """The threshold in (0, 1) that does best by `aim`.
+
+    `scores` float `[n]` in [0, 1], `truth` bool `[n]`, `weights` float `[n]`, all 1 where left out. Raises
+    `Unreachable` where no cut has the precision that is asked for, `InputError` where a class is missing.
+    """
+    import numpy as np
+
+    values, flags = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=np.bool_)
+    if not values.size or flags.all() or not flags.any():
+        raise InputError("a threshold needs samples of both classes")
+    counted = np.ones(values.size) if weights is None else np.asarray(weights, dtype=np.float64)
+    cuts, hits, alarms = _cuts(values, flags, counted)
+    positive, negative = counted[flags].sum(), counted[~flags].sum()
+    figures = rates(hits, alarms, positive - hits, negative - alarms)
+    if aim.kind == "maximize":
+        return _first(cuts, figures[aim.metric])
+    if aim.kind == "costs":
+        return _first(cuts, -(aim.miss * (positive - hits) + aim.false_alarm * alarms) / counted.sum())
+    held, sought = ("precision", "recall") if aim.kind == "precision" else ("recall", "precision")
+    reached = figures[held] >= aim.least - EQUAL  # NaN, where nothing is flagged, is not
+    if not (reached & (hits > 0)).any():
+        best = int(np.nanargmax(figures[held]))
+        raise Unreachable(
+            f"no threshold reaches a {held} of {aim.least:g} on {values.size} samples: the highest is "
+            f"{figures[held][best]:.3f}, at {cuts[best]:.3f}"
+        )
+    among = np.where(reached & (hits > 0), figures[sought], -1.0)
+    return _first(cuts, among, figures[held])
+
+
+def rates(tp: Floats, fp: Floats, fn: Floats, tn: Floats) -> dict[str, Floats]:
+    """`RATES` by name from (weighted) counts of any one shape; NaN where a figure is undefined."""
+    import numpy as np
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        recall = tp / (tp + fn)
+        total = tp + fp + fn + tn
+        return {
+            "precision": tp / (tp + fp),
+            "recall": recall,
+            "f1": 2 * tp / (2 * tp + fp + fn),
+            "balanced_accuracy": (recall + tn / (tn + fp)) / 2,
+            "accuracy": (tp + tn) / total,
+            "flagged": (tp + fp) / total,
+        }
+
+
+def confusion_of(truth: NDArray[np.bool_], said: NDArray[np.bool_]) -> Callable[[Floats], tuple[Floats, ...]]:
+    """(tp, fp, fn, tn), each `[b]`, as a function of weights `[b, n]`."""
+    import numpy as np
+
+    cells = np.column_stack([truth & said, ~truth & said, truth & ~said, ~truth & ~said]).astype(np.float64)
+    return lambda weights: tuple((weights @ cells).T)
+
+
+def _cuts(scores: Floats, truth: NDArray[np.bool_], weights: Floats) -> tuple[Floats, Floats, Floats]:
+    """Every cut, the highest first, with the weight of the hits and of the false alarms from it on."""
+    import numpy as np
+
+    distinct, inverse = np.unique(scores, return_inverse=True)
+    up = np.bincount(inverse, weights * truth, distinct.size)[::-1].cumsum()
+    down = np.bincount(inverse, weights * ~truth, distinct.size)[::-1].cumsum()
+    edges = np.concatenate([[0.0], distinct, [1.0]])
+    cuts = ((edges[1:] + edges[:-1]) / 2)[::-1]
+    hits, alarms = np.concatenate([[0.0], up]), np.concatenate([[0.0], down])
+    # Beyond a score of exactly 1 there is no cut, and below one of exactly 0 it is the one at 0.
+    kept = slice(1, None) if distinct[-1] == 1 else slice(None)
+    return cuts[kept], hits[kept], alarms[kept]
+
+
+def _first(cuts: Floats, *figures: Floats) -> float:
+    """The highest cut with the highest figure; of those with the same, by the next figure."""
+    import numpy as np
+
+    left = np.ones(cuts.size, dtype=np.bool_)
+    for figure in figures:
+        known = np.where(np.isnan(figure) | ~left, -np.inf, figure)
+        left &= known >= known.max() - EQUAL
+    return float(cuts[left][0])

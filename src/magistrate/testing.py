@@ -1,0 +1,203 @@
+"""For test suites: `assert_faithful`, and a judge that is asked again and again.
+
+    from magistrate.testing import assert_faithful
+
+    def test_answer():
+        assert_faithful(answer(question), context=documents, input=question)
+
+What could not be judged is never a pass: it raises `NoVerdict`, or fails as an assertion where it is told to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from magistrate.errors import MagistrateError, SpecError
+from magistrate.types import FAITHFUL, Abstention, Claim, Failure, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.judges.base import Judge
+
+OnFailure = Literal["error", "fail"]
+DEADLINE = 300.0  # seconds, as everywhere
+SHOWN = 600  # characters of an output or a context that a message shows
+
+
+class NoVerdict(MagistrateError):
+    """A judgement that could not be made, in a test that needs one; `outcome` is what came instead."""
+
+    def __init__(self, message: str, outcome: Failure | Abstention) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """A judge on an engine, for tests: called with an output it answers the outcome.
+
+    `judging(output, context=…)`, `judging(sample)`; `judging.assert_faithful(…)` takes the same and fails
+    unless the verdict is faithful. `deadline` is in seconds.
+    """
+
+    judge: Judge
+    engine: Engine
+    deadline: float = DEADLINE
+
+    def __call__(
+        self,
+        output: str | Sample,
+        context: str | Sequence[str] = (),
+        *,
+        input: str | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+    ) -> Outcome:
+        """The verdict, failure or abstention."""
+        from magistrate.judging import judge_sample
+
+        sample = _sample(output, context, input, messages)
+        return judge_sample(sample, judge=self.judge, model=self.engine, deadline=self.deadline)
+
+    def assert_faithful(
+        self,
+        output: str | Sample,
+        context: str | Sequence[str] = (),
+        *,
+        input: str | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        on_failure: OnFailure = "error",
+    ) -> Verdict:
+        """The verdict, if it is faithful; as the function of this name."""
+        __tracebackhide__ = True
+        _check(self.judge, on_failure)
+        sample = _sample(output, context, input, messages)
+        return _faithful(sample, self(sample), on_failure)
+
+
+def assert_faithful(
+    output: str | Sample,
+    context: str | Sequence[str] = (),
+    *,
+    input: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    judge: str | Judge | None = None,
+    model: str | Path | Engine | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    deadline: float = DEADLINE,
+    on_failure: OnFailure = "error",
+) -> Verdict:
+    """The verdict, if `judge` finds the output (or the sample) faithful to its context.
+
+    Else raises AssertionError with label, score, probability, and every claim with both quotes. A failure or
+    an abstention raises `NoVerdict`; with `on_failure="fail"` an AssertionError too. The other options are
+    those of `magistrate.judge`; an engine is loaded once a process.
+    """
+    __tracebackhide__ = True
+    from magistrate import resolve
+
+    asked = resolve.judge(resolve.DEFAULT_JUDGE if judge is None else judge)
+    _check(asked, on_failure)
+    judging = Judging(asked, resolve.engine(model, device=device, threads=threads), deadline)
+    return judging.assert_faithful(output, context, input=input, messages=messages, on_failure=on_failure)
+
+
+def described(sample: Sample, outcome: Outcome) -> str:
+    """What a failed test says: the outcome, the texts, and every claim with its quotes.
+
+    Characters that a terminal would obey are made visible.
+    """
+    from magistrate.report.plain import plain
+
+    return plain("\n".join([_headline(outcome), *_texts(sample), *_evidence(outcome)]))
+
+
+def _sample(
+    output: str | Sample,
+    context: str | Sequence[str],
+    input: str | None,
+    messages: Sequence[Mapping[str, Any]],
+) -> Sample:
+    from magistrate.judging import sample_of
+
+    if isinstance(output, Sample):
+        if context or input is not None or messages:
+            raise SpecError("a sample has its own context, input and messages; give either a sample or texts")
+        return output
+    return sample_of(output=output, context=context, input=input, messages=messages)
+
+
+def _check(judge: Judge, on_failure: str) -> None:
+    """Raise `SpecError` where an assertion could never pass, or what is to happen is not known."""
+    if on_failure not in ("error", "fail"):
+        raise SpecError(f"on_failure is 'error' or 'fail', got {on_failure!r}")
+    info = judge.info
+    if info.labels and FAITHFUL not in info.labels:
+        raise SpecError(
+            f"judge {info.name!r} never says {FAITHFUL!r}, so that nothing could pass; "
+            f"it says: {', '.join(info.labels)}. Compare labels of judge(…) instead"
+        )
+
+
+def _faithful(sample: Sample, outcome: Outcome, on_failure: OnFailure) -> Verdict:
+    __tracebackhide__ = True
+    if isinstance(outcome, Failure | Abstention):
+        if on_failure == "error":
+            raise NoVerdict(described(sample, outcome), outcome)
+        raise AssertionError(described(sample, outcome))
+    if outcome.label != FAITHFUL:
+        raise AssertionError(described(sample, outcome))
+    return outcome
+
+
+def _headline(outcome: Outcome) -> str:
+    match outcome:
+        case Failure():
+            return f"{outcome.judge} has no verdict: failed ({outcome.code}): {outcome.message}"
+        case Abstention():
+            return f"{outcome.judge} has no verdict: abstained ({outcome.reason}): {outcome.message}"
+    known = "not known" if outcome.probability is None else f"{outcome.probability:.3f}"
+    return f"{outcome.judge} says {outcome.label} (score {outcome.score:.3f}, probability {known})"
+
+
+def _texts(sample: Sample) -> list[str]:
+    named = [] if sample.id == "sample" else [f"sample: {sample.id}"]
+    named += [] if sample.input is None else [f"input: {_cut(sample.input)}"]
+    sources = sample.sources
+    for number, text in enumerate(sources, 1):
+        named.append(f"context{f' {number}' if len(sources) > 1 else ''}: {_cut(text)}")
+    return [*named, f"output: {_cut(sample.output or '')}"]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters)"
+
+
+def _evidence(outcome: Outcome) -> list[str]:
+    if not isinstance(outcome, Verdict):
+        return []
+    told = [] if outcome.explanation is None else [f"because: {outcome.explanation}"]
+    for number, claim in enumerate(outcome.claims, 1):
+        told += _claim(number, claim)
+    return told
+
+
+def _claim(number: int, claim: Claim) -> list[str]:
+    sure = "" if claim.probability is None else f", probability {claim.probability:.3f}"
+    where = "" if claim.context_index is None else f" {claim.context_index + 1}"
+    theirs = "nothing is quoted" if claim.context_text is None else f"“{claim.context_text}”"
+    lines = [
+        f"claim {number}: {claim.kind}{sure}",
+        f"  output: “{claim.output_text}”",
+        f"  context{where}: {theirs}",
+    ]
+    return [*lines, f"  reasoning: {claim.reasoning}"] if claim.reasoning else lines
+
+
+def case_ids(samples: Sequence[Sample]) -> list[str]:
+    """Ids of test cases: those of the samples, with dashes for what test runners read as their own."""
+    return [re.sub(r"[^\w.-]+", "-", sample.id).strip("-") or "sample" for sample in samples]

@@ -1,0 +1,282 @@
+"""A judge's scores calibrated on labels, and what that is worth on labels it was not fitted to.
+
+The samples are parted into folds that share no context. For each fold a map and a threshold are fitted to
+all the others and applied to it, so that every figure "after" is of held-out samples; the map and threshold
+that are kept are then fitted to all of them. Intervals draw contexts anew, with the folds' maps as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from magistrate.analysis.columns import Columns
+from magistrate.errors import InputError, SpecError
+from magistrate.stats.calibration import METHODS, Calibrator, Method, fitted, shifted
+from magistrate.stats.classification import Estimate, classification
+from magistrate.stats.reliability import BINS, LOSSES, Binning, Reliability, bin_numbers, losses, reliability
+from magistrate.stats.resampling import DRAWS, draws_of, interval_of
+from magistrate.stats.thresholds import RATES, Aim, Unreachable, best_cut, confusion_of, rates
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+FOLDS, MOST_FOLDS = 5, 20
+LEAST: Mapping[Method, int] = {"platt": 50, "temperature": 50, "isotonic": 200}
+"""Fewer samples are refused: Platt's two numbers need some ten of the rarer class each (Peduzzi and others
+1996), isotonic steps need hundreds before they are more than chance (Niculescu-Mizil and Caruana 2005)."""
+LEAST_OF_EITHER = 15
+HALF = 0.5  # the threshold where no aim is stated
+COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How good scores are as probabilities, and the labels that a threshold makes of them.
+
+    `figures` holds an estimate for each of `LOSSES` and `RATES`, and `cost` where costs are the aim.
+    """
+
+    reliability: Reliability
+    figures: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        figures = {name: each.to_dict() for name, each in self.figures.items()}
+        return {"figures": figures, "reliability": self.reliability.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A calibration and its figures, all on held-out samples.
+
+    `calibrator` and `threshold` are fitted to all n samples, of which `positives` are hallucinated, in
+    `contexts` contexts. `before` is the judge as it is, `after` calibrated by maps that had not seen the
+    sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
+    threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
+    """
+
+    method: Method
+    calibrator: Calibrator
+    threshold: float
+    aim: Aim | None
+    base_rate: float | None
+    folds: int
+    seed: int
+    n: int
+    positives: int
+    contexts: int
+    left_out: Mapping[str, int]
+    auroc: Estimate
+    before: Measured
+    after: Measured
+    change: Mapping[str, Estimate]
+    unreached: int = 0
+    constant: bool = False
+    remarks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "method": self.method,
+            "parameters": {name: list(values) for name, values in self.calibrator.parameters.items()},
+            "threshold": self.threshold,
+            "aim": None if self.aim is None else str(self.aim),
+            "base_rate": self.base_rate,
+            "folds": self.folds,
+            "seed": self.seed,
+            "n": self.n,
+            "hallucinated": self.positives,
+            "contexts": self.contexts,
+            "left_out": dict(self.left_out),
+            "auroc": self.auroc.to_dict(),
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "change": {name: each.to_dict() for name, each in self.change.items()},
+            "folds_without_threshold": self.unreached,
+            "remarks": list(self.remarks),
+        }
+
+
+def fit(
+    columns: Columns,
+    method: Method = "platt",
+    *,
+    aim: Aim | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+    base_rate: float | None = None,
+    binning: Binning = "mass",
+    draws: int = DRAWS,
+) -> Fit:
+    """Calibrate the scores of a judge, and measure that on held-out folds.
+
+    `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples,
+    `Unreachable` where no threshold reaches `aim`, and `SpecError` for options that are none.
+    """
+    import numpy as np
+
+    from magistrate.train.remarks import remarks_of
+
+    _check(columns, method, folds, base_rate)
+    truth, scores = columns.truth, columns.scores
+    calibrator = fitted(method, scores, truth, _weights(truth, base_rate))
+    threshold = _threshold(calibrator, scores, truth, aim, base_rate)
+    held_out, said, unreached = np.empty(truth.size), np.zeros(truth.size, dtype=np.bool_), 0
+    for train, test in _parts(columns, folds, seed):
+        own = fitted(method, scores[train], truth[train], _weights(truth[train], base_rate))
+        held_out[test] = own.of_all(scores[test])
+        try:
+            said[test] = held_out[test] >= _threshold(own, scores[train], truth[train], aim, base_rate)
+        except Unreachable:
+            unreached += 1  # and nothing is flagged: what has no threshold raises no alarm
+    before, after, change = _measured(columns, held_out, said, aim, base_rate, binning, draws, seed)
+    found = Fit(
+        method=method,
+        calibrator=calibrator,
+        threshold=threshold,
+        aim=aim,
+        base_rate=base_rate,
+        folds=folds,
+        seed=seed,
+        n=columns.n,
+        positives=int(truth.sum()),
+        contexts=columns.n_groups,
+        left_out=columns.left_out,
+        auroc=classification(truth, columns.said, scores).metrics["auroc"],
+        before=before,
+        after=after,
+        change=change,
+        unreached=unreached,
+        constant=bool(said.all() or not said.any()),
+    )
+    return replace(found, remarks=remarks_of(found))
+
+
+def _weights(truth: Flags, base_rate: float | None) -> Floats:
+    import numpy as np
+
+    return shifted(np.ones(truth.size), truth, base_rate)
+
+
+def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, rate: float | None) -> float:
+    """The threshold of a calibrated score, by the samples that the map was fitted to."""
+    if aim is None:
+        return HALF
+    return float(f"{best_cut(own.of_all(scores), truth, aim, _weights(truth, rate)):.10g}")
+
+
+def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Places of the others and of the fold, fold by fold; no context is in two of them."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    parts = [
+        (train, test) for train, test in cut.split(columns.scores, columns.truth, columns.groups) if test.size
+    ]
+    for train, _ in parts:
+        if columns.truth[train].all() or not columns.truth[train].any():
+            raise InputError(
+                f"of {folds} folds that share no context, one holds a whole class: too many samples of it "
+                "have the same context; label samples of more contexts, or take fewer --folds"
+            )
+    return parts
+
+
+def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
+    """Refuse options that are none, and samples that are too few to be parted and to be learnt from."""
+    import numpy as np
+
+    if method not in METHODS:
+        raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+    if not 2 <= folds <= MOST_FOLDS:
+        raise SpecError(f"folds must be 2 to {MOST_FOLDS}, got {folds}")
+    if base_rate is not None and not 0 < base_rate < 1:
+        raise SpecError(f"a base rate must be in (0, 1), got {base_rate}")
+    positives = int(columns.truth.sum())
+    places = [int(np.unique(columns.groups[each]).size) for each in (columns.truth, ~columns.truth)]
+    negatives = columns.n - positives
+    if columns.n >= LEAST[method] and min(positives, negatives) >= LEAST_OF_EITHER and min(places) >= folds:
+        return
+    left_out = ", ".join(f"{n} {reason}" for reason, n in columns.left_out.items())
+    raise InputError(
+        f"{method} needs at least {LEAST[method]} labelled samples with a verdict, {LEAST_OF_EITHER} of "
+        f"either class in at least {folds} contexts (as many as folds); {columns.judge!r} has {columns.n}: "
+        f"{positives} hallucinated in {places[0]} contexts, {negatives} faithful in {places[1]}"
+        + (f"; left out: {left_out}" if left_out else "")
+    )
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def _measured(
+    columns: Columns,
+    held_out: Floats,
+    said: Flags,
+    aim: Aim | None,
+    base_rate: float | None,
+    binning: Binning,
+    draws: int,
+    seed: int,
+) -> tuple[Measured, Measured, dict[str, Estimate]]:
+    """Before, after, and after minus before draw by draw."""
+    import numpy as np
+
+    truth, n_groups = columns.truth, columns.n_groups
+    names: tuple[str, ...] = (*LOSSES, *RATES, *((COST,) if aim is not None and aim.kind == "costs" else ()))
+    sides = ((columns.scores, columns.said), (held_out, said))
+    parts = [_figures(truth, scores, labels, aim, binning) for scores, labels in sides]
+
+    def statistic(weights: Floats) -> Floats:
+        moved = shifted(weights, truth, base_rate)
+        return np.column_stack([part(moved) for part in parts])
+
+    values = statistic(np.ones((1, truth.size)))[0]
+    drawn = draws_of(statistic, columns.groups, draws=draws, seed=seed)
+    size, found = len(names), []
+    for at, (scores, labels) in enumerate(sides):
+        own = slice(at * size, (at + 1) * size)
+        figures = _estimates(names, values[own], drawn[:, own], n_groups)
+        if base_rate is None:
+            figures |= _certain(truth, labels, figures)
+        diagram = reliability(truth, scores, binning=binning, base_rate=base_rate)
+        found.append(Measured(diagram, figures))
+    difference, moves = values[size:] - values[:size], drawn[:, size:] - drawn[:, :size]
+    return found[0], found[1], _estimates(names, difference, moves, n_groups)
+
+
+def _certain(truth: Flags, said: Flags, figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Closed intervals of shares that are the same in every draw: 7 of 7 do not make a precision certain."""
+    exact = classification(truth, said).metrics
+    return {name: exact[name] for name in exact if name in figures and figures[name].low is None}
+
+
+def _figures(
+    truth: Flags, scores: Floats, said: Flags, aim: Aim | None, binning: Binning
+) -> Callable[[Floats], Floats]:
+    """All figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
+    import numpy as np
+
+    lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
+    counted = confusion_of(truth, said)
+
+    def of(weights: Floats) -> Floats:
+        tp, fp, fn, tn = counted(weights)
+        found = rates(tp, fp, fn, tn)
+        columns = [lost(weights), *(found[name] for name in RATES)]
+        if aim is not None and aim.kind == "costs":
+            columns.append((aim.miss * fn + aim.false_alarm * fp) / (tp + fp + fn + tn))
+        return np.column_stack(columns)
+
+    return of
+
+
+def _estimates(names: tuple[str, ...], values: Floats, drawn: Floats, n_groups: int) -> dict[str, Estimate]:
+    return {name: interval_of(float(values[at]), drawn[:, at], n_groups) for at, name in enumerate(names)}

@@ -1,0 +1,89 @@
+"""Pictures that say in words and in points what scikit-learn says in numbers."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_curve
+
+from magistrate.report import charts
+from magistrate.stats.classification import Estimate, classification
+from magistrate.stats.reliability import reliability
+
+
+def drawn(n: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    source = np.random.default_rng(3)
+    truth = source.random(n) < 0.4
+    return truth, np.clip(truth * 0.3 + source.random(n) * 0.7, 0, 1)
+
+
+def all_of_them(n: int = 200) -> list[charts.Chart]:
+    truth, scores = drawn(n)
+    area = classification(truth, scores > 0.5, scores).metrics["auroc"]
+    groups = {"hallucinated": scores[truth].tolist(), "faithful": scores[~truth].tolist()}
+    return [
+        charts.roc(truth, scores, area, "a"),
+        charts.precision_recall(truth, scores, "b"),
+        charts.reliability(reliability(truth, scores), "c"),
+        charts.scores_by_label(groups, "d"),
+    ]
+
+
+def test_a_picture_has_no_style_no_colour_of_its_own_and_no_address() -> None:
+    ids: list[str] = []
+    for chart in all_of_them():
+        root = ElementTree.fromstring(chart.svg)
+        assert root.tag == "svg" and root.get("aria-hidden") == "true"
+        assert not {"width", "height"} & set(root.attrib), "the page says how wide"
+        for element in root.iter():
+            assert "style" not in element.attrib and element.tag not in ("style", "metadata", "script")
+            assert element.get("fill", "none") == "none" and element.get("stroke", "none") == "none"
+            ids += [element.get("id", "")] if element.get("id") else []
+            for reference in re.findall(r"#([\w.-]+)", " ".join(element.attrib.values())):
+                assert f'id="{reference}"' in chart.svg
+        assert {"fill-ink", "stroke-dim"} <= set(re.findall(r"(?:fill|stroke)-\w+", chart.svg))
+    assert len(set(ids)) == len(ids), "pictures stand in one page"
+    assert "://" not in "".join(chart.svg for chart in all_of_them())
+
+
+def test_the_same_numbers_draw_the_same_bytes() -> None:
+    assert all_of_them() == all_of_them()
+
+
+def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:
+    truth, scores = drawn(50)
+    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9), "a")
+    assert ".80 [.70, .90]" in chart.words
+    (path,) = [
+        element.get("d", "")
+        for element in ElementTree.fromstring(chart.svg).iter("path")
+        if element.get("class") == "stroke-accent"
+    ]
+    found = np.array([[float(n) for n in pair] for pair in re.findall(r"[ML] (\S+) (\S+)", path)])
+    scaled = (found - found[0]) / (found[-1] - found[0])
+    false_rate, true_rate, _ = roc_curve(truth, scores)
+    assert scaled == pytest.approx(np.stack([false_rate, true_rate], axis=1), abs=1e-4)
+
+
+def test_words_hold_the_figures() -> None:
+    truth, scores = drawn()
+    roc, curve, bins, histogram = all_of_them()
+    mean = average_precision_score(truth, scores)
+    assert f"Average precision is {mean:.2f}".replace("0.", ".") in curve.words
+    assert f"{truth.mean():.2f}".removeprefix("0") in curve.words
+    measured = reliability(truth, scores)
+    assert f"calibration error {measured.ece:.2f}".replace("0.", ".") in bins.words
+    assert len(bins.points) == len(measured.bins) == 10
+    assert f"Hallucinated: {truth.sum()} samples" in histogram.words and roc.title == "ROC"
+
+
+def test_very_many_points_stay_a_small_picture() -> None:
+    assert max(len(chart.svg) for chart in all_of_them(100_000)) < 60_000
+
+
+def test_one_group_is_a_picture_too() -> None:
+    chart = charts.scores_by_label({"verdicts": [0.5]}, "x")
+    assert "Verdicts: 1 sample, median score .50" in chart.words
