@@ -446,7 +446,7 @@ def test_the_page_is_one_file_without_a_script_and_everything_foreign_is_escaped
     assert "<script" not in text and html.escape(evil, quote=False)[:8] in text
     assert not re.search(r"(src|href|url)\s*[=(]", text)
     for finding in audit.findings:
-        assert f"<h2>{finding.name}</h2>" in text
+        assert f"<h3>{finding.name}</h3>" in text
     assert text.count("<svg") == sum(bool(each.effect and each.effect.pairs) for each in audit.findings)
     assert "Not complete" not in text and "Not complete" in page(replace(audit, n_judged=1))
 

@@ -178,14 +178,8 @@ def row(finding: Finding) -> tuple[str, str, str, str]:
 
 def page(audit: Audit) -> str:
     """The audit as one HTML page that needs nothing else; all that comes from outside is escaped."""
-    from importlib.resources import files
+    from magistrate.report.html import document
 
-    from jinja2 import Environment, StrictUndefined
-
-    source = files("magistrate.report").joinpath("audit.html").read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     rows: list[dict[str, Any]] = [
         {
             "name": finding.name,
@@ -197,4 +191,7 @@ def page(audit: Audit) -> str:
         for finding in audit.findings
     ]
     told = [(name, plain(value)) for name, value in facts(audit)]
-    return environment.from_string(source).render(audit=audit, rows=rows, facts=told, key=KEY)
+    title = f"Audit of {audit.judge}"
+    return "".join(
+        document("audit.html", title=title, script="", audit=audit, rows=rows, facts=told, key=KEY)
+    )

@@ -75,11 +75,14 @@ def page(
     )
 
 
-def document(template: str, *, title: str, **values: Any) -> Iterator[str]:
-    """A template of this package that extends `base.html`, filled in, with its policy, style and script."""
+def document(template: str, *, title: str, script: str | None = None, **values: Any) -> Iterator[str]:
+    """A template of this package that extends `base.html`, filled in, with its policy, style and script.
+
+    `script` takes the place of the one that filters a listing; an empty one leaves the page without any.
+    """
     from markupsafe import Markup
 
-    style, script = text_of("style.css"), text_of("script.js")
+    style, script = text_of("style.css"), text_of("script.js") if script is None else script
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -131,8 +134,9 @@ def _unfinished(report: Report) -> str | None:
     run = report.run
     if run.status == "done":
         return None
-    judged = max((judge.n_judged for judge in report.judges), default=0)
-    told = f"{judged:,} of {run.n_total:,} samples are judged, and every figure is of those"
+    judged = sum(judge.n_judged for judge in report.judges)
+    asked = run.n_total * len(report.judges)
+    told = f"{judged:,} of {asked:,} judgements are made, and every figure is of those"
     return f"This run is {run.status}: {told}."
 
 
