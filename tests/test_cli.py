@@ -85,7 +85,7 @@ def test_every_command_has_help_with_an_example_and_data_for_machines(
     assert (done.code, done.err) == (0, "")
     assert f"Usage: magistrate {' '.join(words)}" in done.out
     assert f"magistrate {' '.join(words)}" in done.out.partition("Example")[2].replace("\n  ", " ")
-    assert "--json" in done.out or words in (("models",), ("cache",), ("runs", "schema"))
+    assert "--json" in done.out or words in (("bench",), ("models",), ("cache",), ("runs", "schema"))
     options = [each for each in EVERY[words].params if isinstance(each, click.Option)]
     assert [each.name for each in options if not each.help] == []
 
