@@ -218,6 +218,7 @@ def test_failures_and_abstentions_are_seen_and_are_no_label(data: Path, tmp_path
     what = Measurement(draw(SUMMEDITS, 60), "refusing", "faithfulness")
     row = row_of(measure(what, tmp_path / "q.db", opened, None), MACHINE)
     assert row.n_ok < row.n
+    assert row.n_dev_ok < row.n_dev
     assert sum(row.failures.values()) == row.n - row.n_ok
     assert row.threshold is None
     assert row.tuned == {}
@@ -289,10 +290,20 @@ def test_halubench_and_ragtruth_are_laid_out_side_by_side_with_the_drop_between_
     )
     lower = row.model_copy(update={"set": "ragtruth", "tuned": {**row.tuned, "f1": (0.72, 0.7, 0.9)}})
     lines = {line[0]: line[1:] for line in tables.pairs([higher, lower])}
-    assert lines["faithfulness, scripted (n=40)"][0].endswith("/ .50 / .80")
-    assert lines["faithfulness, scripted (n=40)"][2] == "+.08"
-    assert lines["Datadog rubric, GPT-4o (published)"] == (".87 / .82 / .84", ".79 / .83 / .81", "+.03")
-    assert lines["RAG-HAT 8B (published)"] == ("–", "– / – / .84", "–")
+    assert lines["faithfulness, scripted"][0].endswith("/ .50 / .80")
+    assert lines["faithfulness, scripted"][1] == "40/40"
+    assert lines["faithfulness, scripted"][4] == "+.08"
+    datadog = (".87 / .82 / .84", "–", ".79 / .83 / .81", "–", "+.03")
+    assert lines["Datadog rubric, GPT-4o (published)"] == datadog
+    assert lines["RAG-HAT 8B (published)"] == ("–", "–", "– / – / .84", "–", "–")
+
+
+def test_a_quick_look_does_not_displace_a_row_that_rests_on_more(data: Path, tmp_path: Path) -> None:
+    (*_, row) = go(data, tmp_path)
+    small = row.model_copy(update={"n": 20, "run": "quick"})
+    assert rows.newest([row, small]) == [row]
+    later = row.model_copy(update={"run": "later"})
+    assert rows.newest([row, small, later]) == [later]
 
 
 def test_published_figures_name_their_source() -> None:
@@ -352,10 +363,33 @@ def test_the_command_measures_prints_appends_and_writes(
     assert "faithfulness" in shown.out
 
 
+def test_what_cannot_be_used_is_told_before_anything_is_measured(
+    call: Call, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import magistrate.cli.bench_quality as command
+
+    asked: list[Prompt] = []
+
+    def opened(model: str) -> Engine:
+        if model == "nope":
+            raise SpecError("unknown model 'nope'")
+        return scripted(model, asked)
+
+    monkeypatch.setattr(command, "_opened", opened)
+    done = call("bench", "quality", "--judge", "faithfulness", "--model", "good", "--model", "nope")
+    assert done.code == 2 and "unknown model 'nope'" in done.err
+    Path("page.md").write_text("no marks")
+    done = call("bench", "quality", "--judge", "faithfulness", "--model", "good", "--page", "page.md")
+    assert done.code == 2 and "page.md has no lines" in done.err
+    assert asked == []
+
+
 def test_the_command_says_what_is_missing(call: Call, home: Path) -> None:
     done = call("bench", "quality")
     assert done.code == 2
     assert "none of the protocol's sets is here" in done.err
     assert call("bench", "quality", "--tables-only").code == 2
+    page = call("bench", "quality", "--tables-only", "--page", "nowhere.md")
+    assert page.code == 2 and "cannot read nowhere.md" in page.err
     wrong = call("bench", "quality", "--judge", "rubrik")
     assert wrong.code == 2 and "unknown judge 'rubrik'" in wrong.err

@@ -24,7 +24,8 @@ def options_swapped(judge: Judge) -> Judge | str:
     if not isinstance(inner, Classify):
         return f"{judge.info.name} offers the model no list of answers whose order could be swapped"
     criterion = dataclasses.replace(inner.criterion, labels=inner.criterion.labels[::-1])
-    return _with_inner(judge, dataclasses.replace(inner, criterion=criterion))
+    swapped = _forms(judge, dataclasses.replace(inner, criterion=criterion))
+    return swapped if isinstance(swapped, str) else swapped[0]
 
 
 def reasons_moved(judge: Judge) -> tuple[Judge, Judge] | str:
@@ -45,7 +46,18 @@ def reasons_moved(judge: Judge) -> tuple[Judge, Judge] | str:
         after, before = (dataclasses.replace(inner, **{option: value}) for value in values)
     except SpecError as error:
         return str(error)
-    return _with_inner(judge, after), _with_inner(judge, before)
+    forms = _forms(judge, after, before)
+    return forms if isinstance(forms, str) else (forms[0], forms[1])
+
+
+def _forms(judge: Judge, *inner: Any) -> tuple[Judge, ...] | str:
+    """The same wrappers around each of these, or in words why a wrapper does not take another prompt."""
+    try:
+        return tuple(_with_inner(judge, each) for each in inner)
+    except SpecError as error:
+        if judge.info.fitted_to is not None:
+            return f"it changes the prompt, and a calibration is for one prompt ({judge.info.name} has one)"
+        return str(error)
 
 
 def _inner(judge: Judge) -> Judge:

@@ -78,6 +78,7 @@ def quality(
     from magistrate.bench.machine import machine
     from magistrate.bench.quality import page as pages
     from magistrate.bench.quality import rows as journal
+    from magistrate.bench.quality.measuring import let_go
     from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
     from magistrate.bench.quality.session import faithfulness_judges, session
     from magistrate.cli import DONE
@@ -89,18 +90,24 @@ def quality(
     folder = home() / "bench"
     file = file or folder / "quality.jsonl"
     found: list[QualityRow] = []
+    if page is not None:
+        pages.around(page)
     if tables_only:
         found = journal.read(file)
         if not found:
             raise click.UsageError(f"there are no rows in {file} yet; measure some without --tables-only")
     else:
         asked = list(dict.fromkeys(judges)) or faithfulness_judges()
+        wanted = list(dict.fromkeys(models)) or [default().name]
         resolve.judges(asked)  # a wrong name costs nothing yet
-        journal.append(file, [])
         with data_in(data):
+            chosen = _sets(sets)
+            for model in wanted:
+                let_go(_opened(model))
+            journal.append(file, [])
             for row in session(
-                _sets(sets),
-                list(dict.fromkeys(models)) or [default().name],
+                chosen,
+                wanted,
                 asked,
                 TEST_SAMPLES if samples is None else samples,
                 file=file,

@@ -1,4 +1,4 @@
-"""An audit in words, in the terminal and as a page: what flips the judge, gravest first."""
+"""An audit in words, in the terminal and as a page: what flips the judge, gravest first, faults before the rest."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ OPENINGS = {
     "hostile output": "With a hostile text in the output",
     "hostile context": "With a hostile text in the context",
 }
+MAY_DIFFER = ("reasons",)
+"""Checks whose flips are no fault of the judge: it is asked something else."""
+FAULTS = "What should not flip the judge"
+NO_FAULTS = "What may well flip it, and is no fault"
 KEY = (
     "Flipped: the share of pairs whose label is another; control: the same under plain words of the same "
     "size; score: its mean change. Gravest first: by flips beyond the control. Brackets: 95 % intervals over "
@@ -78,12 +82,19 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
         yield "Scores stay where they are on average."
         return
     told = f"Scores move by {signed(moved)} on average"
-    if audit.direction == "minimize":
+    if audit.direction == "minimize" and _one_way(moved):
         told += f", towards {HALLUCINATED if moved.value > 0 else FAITHFUL}"
     control = effect.moved_under_control
     if control is not None and control.value is not None:
         told += f"; under the control by {signed(control)}"
     yield f"{told}."
+
+
+def _one_way(moved: Estimate) -> bool:
+    """Whether a mean change is known to be one: its interval is to one side of 0, or every pair moves alike."""
+    if moved.low is None or moved.high is None:
+        return moved.same
+    return moved.low > 0 or moved.high < 0
 
 
 def _lost(effect: Effect) -> Iterator[str]:

@@ -90,9 +90,14 @@ def measure(
         )
         return _measured(what, run, tags)
     finally:
-        close = getattr(engine, "close", None)
-        if close is not None:
-            close()
+        let_go(engine)
+
+
+def let_go(engine: Engine) -> None:
+    """Free what an engine holds, if it can be told to."""
+    close = getattr(engine, "close", None)
+    if close is not None:
+        close()
 
 
 def _measured(what: Measurement, run: Run, tags: Iterable[str]) -> Measured:

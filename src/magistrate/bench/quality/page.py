@@ -15,15 +15,24 @@ BEGIN, END = "<!-- begin: quality -->", "<!-- end: quality -->"
 
 def write(path: Path, rows: Sequence[QualityRow]) -> None:
     """Put the tables between the marks of a page. Raises `SpecError` where it has none."""
+    before, after = around(path)
     try:
-        page = path.read_text(encoding="utf-8")
-        before, begin, rest = page.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            raise SpecError(f"{path} has no lines {BEGIN} and {END} to write between")
         path.write_text(f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}", encoding="utf-8")
     except OSError as error:
         raise SpecError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def around(path: Path) -> tuple[str, str]:
+    """What stands before and behind the marks of a page. Raises `SpecError` where it has none."""
+    try:
+        page = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read {path}: {error}") from error
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SpecError(f"{path} has no lines {BEGIN} and {END} to write between")
+    return before, after
 
 
 def markdown(rows: Sequence[QualityRow]) -> str:

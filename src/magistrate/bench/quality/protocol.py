@@ -1,10 +1,10 @@
 """The protocol: which sets, which samples of them, and what may be tuned on which.
 
 Version 1. Every sample of a set belongs by the sha256 of its context to the part `dev` (a third) or `test`,
-so that no context is in both; where a set comes with a part for training, that is `dev` and the set itself is
-`test`. Of each part the samples with the smallest sha256 of their ids are taken, so that a smaller draw is
-the beginning of a larger one. Whatever is chosen (a threshold, the direction of a trivial rule) is chosen on
-`dev`; figures are of `test`.
+so that no context, letter for letter, is in both; where a set comes with a part for training, that is `dev`
+and the set itself is `test`. Of each part the samples with the smallest sha256 of their ids are taken, so
+that a smaller draw is the beginning of a larger one. Whatever is chosen (a threshold, the direction of a
+trivial rule) is chosen on `dev`; figures are of `test`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ class QualityRow(BaseModel):
 
     `tuned` are figures with the `threshold` that had the best balanced accuracy on the dev part, `own` with
     the judge's own labels; `auroc`, `ece` and `brier` are of the scores as they come and know no threshold.
-    Figures are of verdicts; `n_ok` of `n` samples have one. `ms` is wall clock a sample, `in_flight` at a
+    Figures are of verdicts; `n_ok` of `n` samples have one, and `n_dev_ok` of the `n_dev` chosen on.
+    `ms` is wall clock a sample, `in_flight` at a
     time; `load` how many processes wanted to run when it began. `read` and `written` are tokens a sample.
     `run` is the id of the run that the figures are of, None for a rule.
     """
@@ -44,6 +45,7 @@ class QualityRow(BaseModel):
     cores: int
     load: float | None
     n_ok: int
+    n_dev_ok: int
     failures: dict[str, int]
     abstentions: dict[str, int]
     threshold: float | None
@@ -64,7 +66,7 @@ class QualityRow(BaseModel):
 
     @property
     def key(self) -> tuple[int, str, str, str, int]:
-        """What is measured: later rows of the same key replace earlier ones in tables.
+        """What is measured: later rows of the same key replace earlier, not larger ones in tables.
 
         A rule costs nothing, so it has a row for every size that a judge was measured at.
         """
@@ -105,17 +107,22 @@ def read(path: Path) -> list[QualityRow]:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the line"
-            raise SpecError(f"{path}, line {number} is no row of figures: {where}: {first['msg']}") from None
+            raise SpecError(
+                f"{path}, line {number} is no row of figures: {where}: {first['msg']}; take the line out: "
+                "what it told is made again of its run, which is kept"
+            ) from None
     return rows
 
 
 def newest(rows: Sequence[QualityRow]) -> list[QualityRow]:
     """The last row of every measurement, in the order in which each was first measured.
 
-    Of the rules those that some judge was measured beside, on as many samples.
+    Of a judge that was measured at several sizes the largest counts: a quick look does not displace what
+    rests on more. Of the rules those that some judge was measured beside, on as many samples.
     """
     found: dict[tuple[int, str, str, str, int], QualityRow] = {}
     for row in rows:
-        found[row.key] = row
+        if row.key not in found or row.n >= found[row.key].n:
+            found[row.key] = row
     sizes = {(row.set, row.n) for row in found.values() if row.model != BASELINE}
     return [row for row in found.values() if row.model != BASELINE or (row.set, row.n) in sizes]

@@ -11,7 +11,7 @@ from typing import Any
 
 from magistrate.bench.quality.protocol import SETS, QualitySet
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
-from magistrate.report.figures import decimal
+from magistrate.display import decimal, signed
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 HEAD = (
@@ -19,7 +19,7 @@ HEAD = (
     *("as it decides", "ECE", "coverage", "ms (load)"),
 )
 PAIR = ("halubench", "ragtruth")
-PAIR_HEAD = ("method", "HaluBench P / R / F1", "RAGTruth P / R / F1", "drop in F1")
+PAIR_HEAD = ("method", "HaluBench P / R / F1", "of", "RAGTruth P / R / F1", "of", "drop in F1")
 NONE = "–"
 
 READING = (
@@ -88,7 +88,9 @@ def _section(each: QualitySet, rows: Sequence[QualityRow]) -> Section:
     ]
     lines = [tuple(NONE if cell == "-" else cell for cell in line) for line in lines]
     largest = max(rows, key=lambda row: row.n)
-    facts = f"{each.task}; {largest.hallucinated:.0%} of {largest.n} hallucinated; chosen on {largest.n_dev}."
+    facts = (
+        f"{each.task}; {largest.hallucinated:.0%} of {largest.n} hallucinated; chosen on half as many others."
+    )
     return Section(
         each.name,
         f"{facts} {each.trap}".strip(),
@@ -147,23 +149,22 @@ def pairs(rows: Sequence[QualityRow]) -> list[tuple[str, ...]]:
         for row in (row for row in rows if row.set == name):
             label = row.judge if row.model == BASELINE else f"{row.judge}, {row.model}"
             three = tuple(_value(row.tuned.get(metric)) for metric in ("precision", "recall", "f1"))
-            found.setdefault(f"{label} (n={row.n})", {})[name] = three
+            found.setdefault(label, {})[name] = (*three, f"{row.n_ok}/{row.n}")
         for other in published()[name]:
             found.setdefault(f"{other.method} (published)", {})[name] = (
                 other.precision,
                 other.recall,
                 other.f1,
+                NONE,
             )
     return [_pair(method, figures) for method, figures in found.items()]
 
 
-def _pair(method: str, figures: Mapping[str, tuple[float | None, ...]]) -> tuple[str, ...]:
-    cells, last = [], []
+def _pair(method: str, figures: Mapping[str, tuple[Any, ...]]) -> tuple[str, ...]:
+    cells, f1 = list[str](), list[float | None]()
     for name in PAIR:
-        three = figures.get(name)
-        cells.append(
-            NONE if three is None else " / ".join(decimal(each) for each in three).replace("-", NONE)
-        )
-        last.append(None if three is None else three[-1])
-    drop = NONE if last[0] is None or last[1] is None else f"{last[0] - last[1]:+.2f}".replace("0.", ".")
-    return method, *cells, drop
+        *three, of = figures.get(name, (NONE,))
+        cells += [" / ".join(decimal(each) for each in three).replace("-", NONE) if three else NONE, of]
+        f1.append(three[-1] if three else None)
+    known = [each for each in f1 if each is not None]
+    return method, *cells, signed(known[0] - known[1]) if len(known) == 2 else NONE
