@@ -56,7 +56,10 @@ CLAIMS = (
 
 
 def samples_of(n: int, labelled: bool = True) -> list[Sample]:
-    """`n` samples, every other one hallucinated; some with labelled spans, some with a conversation."""
+    """`n` samples, every other one hallucinated, each with a context of its own.
+
+    Some have labelled spans, some a conversation.
+    """
     start = OUTPUT.index("four lanes")
     gold = (Span(start, start + len("four lanes of traffic. It"), "evident conflict"),)
     said = (Turn("user", "Which bridges are there?"), Turn("assistant", "Two."), Turn("user", "The first?"))
@@ -64,7 +67,7 @@ def samples_of(n: int, labelled: bool = True) -> list[Sample]:
         Sample(
             f"bridge-{i:03d}",
             OUTPUT,
-            CONTEXT,
+            (*CONTEXT, f"Page {i} of the survey."),
             input="What is known of the bridge at Holm?",
             expected="Opened in 1931, two lanes." if i % 4 == 0 else None,
             label=(HALLUCINATED, FAITHFUL)[i % 2] if labelled else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def test_kappa_is_that_of_scikit_learn(k: int) -> None:
     source = np.random.default_rng(k)
     first = source.integers(k, size=200)
     second = np.where(source.random(200) < 0.6, first, source.integers(k, size=200))
-    found = two_raters(first, second, k, np.arange(200), ordered=True, draws=50)
+    found = two_raters(first, second, k, np.arange(200), places=range(k), draws=50)
     assert found["kappa"].value == pytest.approx(cohen_kappa_score(first, second))
     for weights in ("linear", "quadratic"):
         expected = cohen_kappa_score(first, second, weights=weights)
@@ -59,6 +60,20 @@ def test_kappa_is_that_of_scikit_learn(k: int) -> None:
         else:
             assert weights not in found  # of two labels they are all the same
             assert found["kappa"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("order", [None, ["1", "2", "3", "4", "5"]])
+def test_numbers_that_nobody_gave_are_not_skipped(order: list[str] | None) -> None:
+    """Of marks from 1 to 5 only 1, 2 and 5 occur: 2 and 5 are three apart, not one."""
+    source = np.random.default_rng(0)
+    first = source.choice([1, 2, 5], 200)
+    second = np.where(source.random(200) < 0.6, first, source.choice([1, 2, 5], 200))
+    labels, places = order_of(map(str, [*first, *second]), order)
+    one, two = ([labels.index(str(each)) for each in side] for side in (first, second))
+    found = two_raters(one, two, len(labels), np.arange(200), places=places, draws=50)
+    for weights in ("linear", "quadratic"):
+        expected = cohen_kappa_score(first, second, weights=weights, labels=[1, 2, 3, 4, 5])
+        assert found[weights].value == pytest.approx(expected)
 
 
 def test_figures_of_gwet_2014_three_abstractors() -> None:
@@ -179,9 +194,9 @@ def test_every_sample_is_compared_or_left_out_for_a_reason() -> None:
     outcomes["s4"] = Abstention("s4", "judge", "over_length", "long")
     pairs, left_out = pairs_with(samples, outcomes, lambda s: s.label, lambda s: "no gold label")
     assert left_out == {"no gold label": 1, "failed": 1, "abstained": 1, "not judged": 1}
-    labels, ordered = order_of([FAITHFUL])
-    found = agreement(pairs, labels, ordered)
-    assert (labels, ordered, found.n) == ((HALLUCINATED, FAITHFUL), False, 2)
+    labels, places = order_of([FAITHFUL])
+    found = agreement(pairs, labels, places)
+    assert (labels, places, found.n) == ((HALLUCINATED, FAITHFUL), None, 2)
     assert found.table == ((1, 0), (1, 0))
 
 
@@ -213,9 +228,11 @@ def test_the_surest_disagreements_come_first() -> None:
 
 
 def test_labels_of_any_names_in_any_order() -> None:
-    assert order_of(["3", "10", "1"]) == (("1", "3", "10"), True)
-    assert order_of(["rude", "curt"]) == (("curt", "rude"), False)
-    assert order_of(["rude", "curt"], ["friendly", "curt", "rude"]) == (("friendly", "curt", "rude"), True)
+    assert order_of(["3", "10", "1"]) == (("1", "3", "10"), (1, 3, 10))
+    assert order_of(["1", "nan"]) == (("1", "nan"), None)
+    assert order_of(["rude", "curt"]) == (("curt", "rude"), None)
+    named = ["friendly", "curt", "rude"]
+    assert order_of(["rude", "curt"], named) == (("friendly", "curt", "rude"), (0, 1, 2))
     with pytest.raises(SpecError, match="lacks the label 'rude'"):
         order_of(["rude", "curt"], ["friendly", "curt"])
     with pytest.raises(SpecError, match="two or more different labels"):
@@ -228,11 +245,11 @@ def test_slices_hold_all_that_have_a_value() -> None:
         for at, (key, each) in enumerate(samples_of([True, False] * 5).items())
     }
     pairs, _ = pairs_with(samples, verdicts([0.9] * 10), lambda s: s.label, lambda s: "")
-    labels, ordered = order_of([FAITHFUL])
-    found = slices_of(pairs, lambda s: s.metadata.get("domain"), "metadata.domain", labels, ordered)
+    labels, places = order_of([FAITHFUL])
+    found = slices_of(pairs, lambda s: s.metadata.get("domain"), "metadata.domain", labels, places)
     assert {name: each.n for name, each in found.items()} == {"news": 5, "law": 3}
     with pytest.raises(InputError, match=r"no sample has metadata\.x"):
-        slices_of(pairs, lambda s: None, "metadata.x", labels, ordered)
+        slices_of(pairs, lambda s: None, "metadata.x", labels, places)
 
 
 def test_the_paradox_is_told_where_it_is() -> None:
@@ -240,10 +257,10 @@ def test_the_paradox_is_told_where_it_is() -> None:
     samples = samples_of([bool(each) for each in first])
     scores = np.where(second, 0.9, 0.1).tolist()
     pairs, _ = pairs_with(samples, verdicts(scores), lambda s: s.label, lambda s: "")
-    labels, ordered = order_of([FAITHFUL])
-    (told,) = remarks_of(agreement(pairs, labels, ordered), labels)
+    labels, places = order_of([FAITHFUL])
+    (told,) = remarks_of(agreement(pairs, labels, places), labels)
     assert "Agreement is high (94%) and kappa low (-.02)" in told and "AC1 (.94)" in told
-    assert remarks_of(agreement(pairs[:118], labels, ordered), labels) == ()
+    assert remarks_of(agreement(pairs[:118], labels, places), labels) == ()
 
 
 def test_a_majority_is_more_than_any_other() -> None:
@@ -306,9 +323,11 @@ def test_a_run_against_people_who_differ(home: Path, call: Call) -> None:
     people = found.raters.people["alpha"].value
     assert people is not None and 0.9 < people < 1
     assert found.left_out["tied among people"] == 1
-    assert found.left_out["only in labels.csv"] == 1
     assert found.left_out["without a label in labels.csv"] == 1
-    assert found.left_out["unreadable in labels.csv"] == 1
+    assert found.left_out["of a label that is not known in labels.csv"] == 1
+    assert found.overall.n + sum(found.left_out.values()) == found.n_total
+    assert any("no sample of this run: 1." in each for each in found.remarks)
+    assert any("'perhaps' 1" in each and "count for nothing" in each for each in found.remarks)
     shown = call("agree", "small", "--with", file.name)
     assert shown.code == 0 and "'perhaps' is not a known label" in shown.err
     assert "people among themselves" in shown.out
@@ -350,6 +369,7 @@ def test_labels_that_only_say_yes_need_a_column_that_says_to_what(home: Path) ->
         (["small", "--with", "twice.csv"], "annotator 'ann' calls 's1'"),
         (["small", "--with", "strangers.csv"], "no id in strangers.csv is one of run small"),
         (["small", "--with", "empty.csv"], "empty.csv"),
+        (["small", "--with", "-"], "not read from standard input"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_is_known(
@@ -366,5 +386,42 @@ def test_what_cannot_be_is_refused_with_what_is_known(
 def test_a_run_of_which_nothing_can_be_compared(home: Path, call: Call) -> None:
     a_run(None, "small", 0.2, [{"id": "a", "output": "claim 1", "context": ["c\x1b[2J"]}])
     shown = call("agree", "last")
-    assert shown.code == 0 and "0 of 1 samples compared" in shown.out
-    assert "there are no samples" in shown.out and "\x1b" not in shown.out
+    assert shown.code == 2 and shown.out == ""
+    assert "nothing can be compared" in shown.err and "its 1 samples: 1 no gold label" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sample_id,verdict\ns1,pass\n", "no column gives the label; its columns are 'sample_id', 'verdict'"),
+        ("s1,pass\ns2,fail\n", "its first line looks like a row: it takes a header, such as id,label"),
+        ("id|label\ns1|pass\n", "which separator is that? known are comma, semicolon and tab"),
+        ("id,label\ns1,unsure\n", "'unsure' is not a known label"),
+    ],
+)
+def test_a_file_that_labels_nothing_says_which_columns_it_has(home: Path, text: str, told: str) -> None:
+    run = a_run(None, "small", 0.1)
+    with pytest.raises(DatasetError) as caught:
+        agree(run, labels_file(home.parent, text))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_labels_may_be_parted_by_semicolons_and_tabs(home: Path, mark: str) -> None:
+    run = a_run(None, "small", 0.1)
+    text = "\n" + "".join(f"s{at}{mark}pass{mark}so, so\n" for at in range(20))
+    found = agree(run, labels_file(home.parent, mark.join(("id", "label", "note")) + text))
+    assert (found.overall.n, found.problems) == (20, ())
+
+
+@pytest.mark.parametrize("width", [48, 60, 80])
+def test_where_room_is_short_texts_give_way_and_numbers_never(
+    home: Path, call: Call, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    a_run(None, "small", 0.4)
+    shown = call("agree", "small", "--list", 5)
+    listed = shown.out[shown.out.index("disagreements") :]
+    assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= width
+    assert listed.count("…") <= 5 * (width > 60)  # of the outputs' beginnings alone
+    assert len(re.findall(r"^s\d+ .* [01]?\.\d\d +[01]?\.\d\d ", listed, re.MULTILINE)) == 5

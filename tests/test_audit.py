@@ -41,7 +41,7 @@ from magistrate.datasets import load
 from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.judges import Sentences, Windows, instance
 from magistrate.limits import Limits
-from magistrate.report.audit import page, words
+from magistrate.report.audit import groups, page, words
 from magistrate.stats.crossed import crossed_means, share_of
 from magistrate.types import Abstention, Failure, Prompt, Sample, Span, Verdict
 from terminal import Call
@@ -412,6 +412,44 @@ def test_what_cannot_be_audited_is_refused() -> None:
     with pytest.raises(SpecError, match="attacks must be 1 to"):
         audited(engine, attacks=0)
     assert engine.prompts == []
+
+
+def moving(score: float, spread: float, n: int) -> Audit:
+    """An audit of one check under which scores move by `score`, more or less."""
+    pairs = [
+        Pair(
+            replace(SAMPLE, id=str(at), context=(f"{at}",)),
+            "noise",
+            Verdict(str(at), "j", "hallucinated", 0.5),
+            Verdict(str(at), "j", "hallucinated", 0.5 + score + (spread if at % 2 else -spread)),
+        )
+        for at in range(n)
+    ]
+    audit = audited(ScriptedEngine(easily_led), ROWS[:1], checks=["repeated"])
+    return replace(audit, findings=(Finding("noise", effect(pairs)),))
+
+
+@pytest.mark.parametrize(
+    ("score", "spread", "n", "said"),
+    [
+        (-0.1, 0.01, 20, "on average, towards faithful."),
+        (-0.1, 0.0, 20, "on average, towards faithful."),
+        (-0.02, 0.3, 20, "on average, which may be none."),
+        (-0.1, 0.01, 3, "move by -.10 on average."),
+    ],
+)
+def test_a_direction_is_told_only_where_it_is_known(score: float, spread: float, n: int, said: str) -> None:
+    audit = moving(score, spread, n)
+    assert said in words(audit.findings[0], audit)
+
+
+def test_what_may_well_flip_is_told_apart_from_faults() -> None:
+    audit = audited(ScriptedEngine(easily_led), ROWS[:2], Rubric(), checks=["reasons", "noise"])
+    faults, others = groups(audit)
+    assert [each.name for each in faults[1]] == ["noise"] and [each.name for each in others[1]] == ["reasons"]
+    text = page(audit)
+    assert text.index(faults[0]) < text.index("<h3>noise") < text.index(others[0]) < text.index("<h3>reasons")
+    assert [heading for heading, _ in groups(replace(audit, findings=tuple(others[1])))] == [others[0]]
 
 
 def test_failures_of_the_engine_are_seen_in_the_audit() -> None:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 import magistrate
 from magistrate import Limits, ScriptedEngine, resolve
 from magistrate.analysis.columns import Columns
+from magistrate.appraisal.audit import audit_judge
 from magistrate.appraisal.calibrate import calibrate
 from magistrate.errors import SpecError
 from magistrate.judges import Windows
@@ -300,3 +301,16 @@ def test_what_was_calibrated_is_calibrated_when_it_is_used(home: Path) -> None:
     assert raw is not None and now is not None
     assert now.ece < 0.08 < 0.12 < raw.ece
     assert now.brier < raw.brier and now.log_loss < raw.log_loss
+
+
+@pytest.mark.parametrize("words", ["faithfulness", "rubric"])
+def test_an_audit_goes_on_without_the_checks_that_would_change_the_prompt(tmp_path: Path, words: str) -> None:
+    judge = Calibrated(resolve.judge(words), fitted(tmp_path / "cal.json", words))
+    rows = [{"output": f"{at / 10:.2f} x", "context": "c"} for at in range(3)]
+    checks = ["repeated", "options_swapped", "reasons"]
+    found = {each.name: each for each in audit_judge(judge, rows, model=engine(), checks=checks).findings}
+    assert found["repeated"].effect is not None
+    pinned = ["reasons"] + (["options_swapped"] if words == "faithfulness" else [])
+    for name in pinned:
+        assert found[name].effect is None
+        assert "a calibration is for one prompt" in str(found[name].not_applicable)

@@ -27,10 +27,12 @@ from magistrate.errors import InputError, SpecError
 from magistrate.report.calibration import diagram
 from magistrate.report.text import as_text
 from magistrate.stats.calibration import CLIP, METHODS, Calibrator, fitted, shifted
+from magistrate.stats.classification import Estimate
 from magistrate.stats.reliability import LOSSES, reliability
 from magistrate.stats.thresholds import Aim, Unreachable
 from magistrate.train.calibration import LEAST, LEAST_OF_EITHER, _parts, fit
 from magistrate.train.files import CalibrationFile, described, read_calibration, write_calibration
+from magistrate.train.remarks import remarks_of
 from magistrate.types import Prompt, Recipe
 from terminal import Call
 
@@ -306,6 +308,16 @@ def test_what_does_not_help_is_said() -> None:
     assert any("Not shown to help" in remark for remark in found.remarks)
 
 
+def test_a_change_that_two_decimals_do_not_show_is_none() -> None:
+    found = fit(told())
+    small = {name: Estimate(0.001, 0.0005, 0.002) for name in found.change}
+    told_of = " ".join(remarks_of(replace(found, change=small)))
+    assert "No change on held-out samples that two decimals would show: ECE, Brier score" in told_of
+    assert "worse" not in told_of
+    large = {name: Estimate(0.01, 0.005, 0.02) for name in found.change}
+    assert "made it worse" in " ".join(remarks_of(replace(found, change=large)))
+
+
 def test_a_judge_at_chance_gets_the_base_rate_and_a_remark() -> None:
     found = fit(told(400, skill=0, rate=0.3))
     middle = [found.calibrator(score) for score in (0.1, 0.9)]
@@ -313,10 +325,52 @@ def test_a_judge_at_chance_gets_the_base_rate_and_a_remark() -> None:
     assert found.remarks[0].startswith("As far as 400 samples can tell the judge ranks no better than chance")
 
 
-def test_a_judge_that_ranks_backwards_is_told_of() -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_a_map_that_would_fall_or_stand_still_is_refused(method: Any) -> None:
     truth, scores = drawn(300, seed=2)
-    found = fit(told(columns=(~truth, scores)))
-    assert found.calibrator.reverses and "negative slope" in found.remarks[0]
+    with pytest.raises(InputError, match=r"do not rise with the labels \(AUROC \.1"):
+        fit(told(columns=(~truth, scores)), method)
+    with pytest.raises(InputError, match="cannot calibrate"):
+        fit(told(columns=(truth, np.full(300, 0.5))), method)
+
+
+def test_two_to_four_contexts_make_nothing_certain() -> None:
+    truth, scores = drawn(240, skill=9)
+    few = replace(told(columns=(truth, scores)), groups=np.arange(240) % 4)
+    found = fit(few, folds=2)
+    for side in (found.before, found.after):
+        for name in ("precision", "recall", "f1", "balanced_accuracy", "brier"):
+            assert side.figures[name].low is None
+            assert side.figures[name].undefined == "no interval from 4 independent contexts"
+
+
+def test_an_ece_has_no_interval_and_stands_beside_what_chance_shows() -> None:
+    """Levels of an ECE lie above the truth by chance, so that their intervals nearly never hold it."""
+    found = fit(told(300))
+    for side in (found.before, found.after):
+        assert side.figures["ece"].low is None and "chance" in str(side.figures["ece"].undefined)
+        assert side.figures["brier"].low is not None and side.figures["log_loss"].low is not None
+    assert found.after.reliability.to_dict()["ece_by_chance"] == found.after.reliability.ece_by_chance
+
+
+@pytest.mark.parametrize("n", [50, 200, 2000])
+def test_scores_that_are_the_probabilities_show_the_ece_that_chance_does(n: int) -> None:
+    random, seen, told_of = np.random.default_rng(n), list[float](), list[float]()
+    for _ in range(60):
+        scores = random.beta(2, 2, n)
+        found = reliability(random.random(n) < scores, scores)
+        seen.append(found.ece)
+        told_of.append(found.ece_by_chance)
+    assert np.mean(told_of) == pytest.approx(np.mean(seen), rel=0.1)
+    # Ten bins of n / 10 samples each, of a variance near s (1 - s): Bröcker and Smith's bars in one number.
+    assert np.mean(told_of) == pytest.approx(np.sqrt(2 / np.pi) * np.sqrt(0.2 / (n / 10)), rel=0.1)
+
+
+def test_sure_scores_show_nothing_by_chance_and_the_same_seed_the_same() -> None:
+    assert reliability([True, False], [1.0, 0.0]).ece_by_chance == 0
+    truth, scores = drawn(100)
+    assert reliability(truth, scores) == reliability(truth, scores)
+    assert reliability(truth, scores).ece_by_chance != reliability(truth, scores, seed=1).ece_by_chance
 
 
 def test_the_same_seed_gives_the_same_and_another_one_other_folds() -> None:
@@ -585,3 +639,13 @@ def test_a_diagram_has_a_bar_for_the_share_and_a_mark_for_the_score() -> None:
     shown = as_text(lambda console: console.print(diagram(reliability([True] * 3 + [False], [0.5] * 4))))
     bar = shown.splitlines()[-1]
     assert bar.count("█") == 17 and bar.index("│") - bar.index("█") == 12
+
+
+def test_copies_in_one_context_make_no_interval_narrower() -> None:
+    """Four copies of each sample in its context: the same Brier score, with an interval as wide."""
+    truth, scores = drawn(200, seed=4)
+    once = fit(told(per=1, columns=(truth, scores))).before.figures["brier"]
+    copied = fit(told(per=4, columns=(np.repeat(truth, 4), np.repeat(scores, 4)))).before.figures["brier"]
+    assert copied.value == pytest.approx(once.value)
+    widths = [each.high - each.low for each in (once, copied)]  # type: ignore[operator]
+    assert widths[1] == pytest.approx(widths[0], rel=0.1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, norm, t
 from sklearn import metrics as sk
 
 import magistrate
@@ -101,11 +102,26 @@ def test_holm_by_hand() -> None:
 
 
 def test_the_smallest_difference_is_what_would_be_seen_four_times_in_five() -> None:
-    drawn = np.random.default_rng(0).normal(0, 0.02, size=4000)
-    least = smallest_difference(drawn)
-    assert least == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) * drawn.std(ddof=1))
-    assert smallest_difference(np.zeros(10)) is None
-    assert smallest_difference(np.array([np.nan])) is None
+    assert smallest_difference(0.02, 10**6) == pytest.approx(
+        (norm.ppf(0.975) + norm.ppf(0.8)) * 0.02, rel=1e-4
+    )
+    assert smallest_difference(0.02, 12) == pytest.approx((t.ppf(0.975, 11) + t.ppf(0.8, 11)) * 0.02)
+    seven = (norm.ppf(1 - 0.025 / 7) + norm.ppf(0.8)) * 0.02
+    assert smallest_difference(0.02, 10**6, 7) == pytest.approx(seven, rel=1e-4)
+    assert smallest_difference(0.0, 10) is smallest_difference(None, 10) is None
+
+
+def test_what_could_have_been_seen_is_after_the_correction() -> None:
+    """Of 7 metrics at once the first must be below .05 / 7: a difference must be greater to be shown."""
+    truth = [bool(at % 2) for at in range(100)]
+    samples = samples_of(truth)
+    sides = [side(name, samples, verdicts(noisy(truth, 0.3, 8 + at))) for at, name in enumerate("ab")]
+    seven, one = compare(sides), compare(sides, ["f1"])
+    many, alone = only(seven).differences["f1"], only(one).differences["f1"]
+    assert many.error == pytest.approx(alone.error, rel=0.1)
+    assert many.detectable == smallest_difference(many.error, 100, 7)
+    assert alone.detectable == smallest_difference(alone.error, 100)
+    assert "after the correction" in seven.sentences[0] and "correction" not in one.sentences[0]
 
 
 # --- what is compared ----------------------------------------------------------------------------
@@ -205,6 +221,56 @@ def test_equals_are_seldom_told_apart() -> None:
     assert wrong <= 4
 
 
+def test_right_on_all_is_better_than_wrong_on_all() -> None:
+    """Every draw is the same, so there is no interval, but 40 contexts all on one side."""
+    truth = [bool(at % 2) for at in range(40)]
+    samples = samples_of(truth)
+    right, wrong = ([0.9 if each == good else 0.1 for each in truth] for good in (True, False))
+    found = compare([side("a", samples, verdicts(right)), side("b", samples, verdicts(wrong))])
+    pair = only(found)
+    assert {each.better for each in pair.differences.values()} == {1}
+    assert pair.differences["accuracy"].p == binomtest(0, 40).pvalue
+    assert pair.differences["recall"].p == binomtest(0, 20).pvalue  # half of them are hallucinated
+    assert pair.differences["accuracy"].value.low is None
+    assert found.sentences[0].startswith(
+        "a is better than b by accuracy: +1.00, p <.001 corrected (by the sign"
+    )
+    few = compare(
+        [side(n, samples_of(truth, [0] * 38 + [1, 2]), verdicts(s)) for n, s in (("a", right), ("b", wrong))]
+    )
+    assert {each.better for each in only(few).differences.values()} == {0}
+
+
+def test_a_figure_rests_on_the_contexts_that_define_it() -> None:
+    truth = np.array([True, True, False, False, False, False])
+    said = np.array([True, False, False, False, False, False])
+    groups = np.array([0, 0, 1, 2, 3, 3])
+    figures = Figures(truth, said, said * 0.5)
+    expected = {
+        "accuracy": 4,
+        "balanced_accuracy": 1,
+        "precision": 1,
+        "recall": 1,
+        "f1": 1,
+        "auroc": 1,
+        "brier": 4,
+    }
+    assert {name: figures.support(name, groups) for name in COMPARED} == expected
+
+
+def test_few_contexts_prove_little() -> None:
+    """Of 8 contexts no correction for 7 metrics leaves anything below .05; named beforehand one can be."""
+    truth = [bool(at % 2) for at in range(200)]
+    samples = samples_of(truth, [at // 25 for at in range(200)])
+    sides = [side(n, samples, verdicts(noisy(truth, w, 5))) for n, w in (("a", 0.02), ("b", 0.45))]
+    found = compare(sides)
+    assert all(each.better == 0 and each.detectable is None for each in only(found).differences.values())
+    assert any(each.startswith("Nothing can be shown: of 8 contexts") for each in found.remarks)
+    named = compare(sides, ["accuracy"])
+    assert only(named).differences["accuracy"].better == 1
+    assert not any("Nothing can be shown" in each for each in named.remarks)
+
+
 def test_the_family_is_every_pair_and_metric() -> None:
     truth = [bool(at % 2) for at in range(60)]
     samples = samples_of(truth)
@@ -280,7 +346,7 @@ def test_labels_of_other_names_are_compared_and_not_graded() -> None:
     assert found.sides[0].labels == {"curt": 2, "rude": 1}
 
 
-def test_scores_that_run_the_other_way_are_not_ranked() -> None:
+def test_scores_that_run_the_other_way_are_turned_round() -> None:
     truth = [bool(at % 2) for at in range(30)]
     samples = samples_of(truth)
     backwards: dict[str, Outcome] = {
@@ -288,11 +354,10 @@ def test_scores_that_run_the_other_way_are_not_ranked() -> None:
         for at, each in enumerate(truth)
     }
     found = compare([side("a", samples, backwards), side("b", samples, verdicts(noisy(truth, 0.2, 1)))])
-    pair = only(found)
-    assert "run the other way" in str(pair.differences["auroc"].value.undefined)
-    assert pair.differences["brier"].p is None
-    assert pair.differences["accuracy"].better == 1
-    assert any("scores of a run the other way" in each for each in found.remarks)
+    assert found.sides[0].figures["auroc"].value == 1
+    assert found.sides[0].figures["brier"].value == pytest.approx(0.04)
+    assert only(found).differences["accuracy"].better == 1
+    assert any("a low score of a means hallucinated" in each for each in found.remarks)
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
@@ -375,3 +440,19 @@ def test_many_judges_of_long_names_fit_the_screen(home: Path, call: Call) -> Non
     assert shown.out.count("exact McNemar") == 6 and "AUROC" in shown.out
     # 6 pairs of 7 metrics, but two judges never raise a false alarm: of their precision there is no p value.
     assert "for all 41 on this page" in " ".join(shown.out.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_where_room_is_short_words_stay_whole_and_scores_are_shown(
+    home: Path, call: Call, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    a_run(None, "small", 0.4)
+    a_run(None, "large", 0.2)
+    shown = call("compare", "small", "large", "--list", "3")
+    assert shown.code == 0 and max(map(len, shown.out.splitlines())) <= width
+    for words in ("accuracy", "precision", "recall", "AUROC"):
+        assert re.search(rf"^{words} +[+-]\.\d\d \[", shown.out, re.MULTILINE), words
+    flips = shown.out[shown.out.index("furthest apart") :]
+    assert len(re.findall(r"^s\d+ .*\.\d\d +\S+ +\.\d\d ", flips, re.MULTILINE)) == 3
+    assert ("detectable" in shown.out) == (width == 80)

@@ -192,6 +192,18 @@ def test_reading_can_stop_early_and_begin_again(tmp_path: Path) -> None:
     assert [s.output for s in dataset] == [s.output for s in dataset] == ["a0", "a1", "a2"]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_cells_are_parted_as_the_header_is(tmp_path: Path, mark: str) -> None:
+    rows = [["id", "answer", "context"], ["a", '"one; two, \tthree\nfour"', "c"], ["b", "five", "c"]]
+    (tmp_path / "rows.csv").write_text("\n" + "".join(mark.join(row) + "\n" for row in rows))
+    found = load(tmp_path / "rows.csv")
+    assert [(s.id, s.output, s.context) for s in found] == [
+        ("a", "one; two, \tthree\nfour", ("c",)),
+        ("b", "five", ("c",)),
+    ]
+    assert (found.size, found.problems) == (2, [])
+
+
 # --- Zstandard -------------------------------------------------------------------------------------
 
 

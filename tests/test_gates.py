@@ -85,7 +85,36 @@ def test_what_is_not_measured_passes_no_gate(metric: str) -> None:
         passed, reason = said(gate, report(labelled=False))
         assert not passed and reason == f"{metric} could not be measured: no judged sample has a gold label"
         thin = said(gate, report(failed=8))
-        assert thin == (False, f"{metric} rests on 80.0% of the samples, less than 90%")
+        assert thin == (False, f"{metric} rests on 80.0% of the samples (32 of 40), less than 90%")
+
+
+def part(n: int, labelled: int, silent: int, other: int = 0) -> Report:
+    """Some of n samples are labelled; the judge fails on some of these and says another word of others."""
+    words = ("faithful", "hallucinated")
+    samples = {
+        str(at): Sample(str(at), "x", label=words[at % 2] if at < labelled else None) for at in range(n)
+    }
+    outcomes: list[Outcome] = [Failure(str(at), "j", "timeout", "slow") for at in range(silent)]
+    outcomes += [Verdict(str(at), "j", words[at % 2], float(at % 2)) for at in range(silent, n - other)]
+    outcomes += [Verdict(str(at), "j", "unsure", 0.5) for at in range(n - other, n)]
+    return summarize(RunFacts("r", "r", "d", "done", n), samples, outcomes, {})
+
+
+@pytest.mark.parametrize("figure", [*METRICS, "ece", "brier", "log_loss"])
+def test_a_figure_of_few_of_the_labelled_samples_passes_no_gate(figure: str) -> None:
+    thin = part(400, 40, 34)
+    for gate in (f"{figure}>=0", f"{figure}<=1"):
+        reason = f"{figure} rests on 15.0% of the labelled samples (6 of 40), less than 90%"
+        assert said(gate, thin) == (False, reason)
+    assert said("coverage>=0.9", thin)[0]
+    assert "rests on" not in said(f"{figure}>=0", part(400, 40, 4))[1]
+
+
+def test_verdicts_of_other_names_cover_nothing() -> None:
+    found = part(40, 30, 0, other=8)
+    reason = "accuracy rests on 80.0% of the samples (32 of 40), less than 90%"
+    assert said("accuracy>=0", found) == (False, reason)
+    assert said("coverage>=1", found)[0]
 
 
 def test_every_figure_can_be_a_gate_and_failures_count_where_coverage_is_thin() -> None:
@@ -93,6 +122,23 @@ def test_every_figure_can_be_a_gate_and_failures_count_where_coverage_is_thin() 
         assert len(results([f"{figure}>=0", f"{figure}<=1"], report())) == 2
     assert said("failures<=0.3", report(failed=8)) == (True, "failures is 0.200, at most 0.3 (n=40)")
     assert said("coverage<=1", report(n=0)) == (False, "nobody judged anything in this run")
+
+
+def test_the_share_flagged_needs_no_labels_and_fails_where_there_is_none() -> None:
+    for labelled in (True, False):
+        found = report(wrong=8, labelled=labelled)
+        assert said("flagged<=0.5", found) == (True, "flagged is 0.500, at most 0.5 (n=40)")
+        assert said("flagged<=0.49", found)[0] is False
+    assert said("flagged<=0.6", report(labelled=False, failed=2)) == (
+        True,
+        "flagged is 0.500, at most 0.6 (n=38)",
+    )
+    assert "rests on 80.0% of the samples" in said("flagged<=1", report(labelled=False, failed=8))[1]
+    samples = {"a": Sample("a", "x")}
+    other = summarize(RunFacts("r", "r", "d", "done", 1), samples, [Verdict("a", "j", "polite", 0.0)], {})
+    assert said("flagged<=1", other)[0] is False  # a judge that could never flag anything passes nothing
+    with pytest.raises(SpecError, match=r"flagged in the gate 'lower.flagged.<=0.5' has no interval"):
+        Gate.parse("lower(flagged)<=0.5", ["j"])
 
 
 def test_scores_are_held_as_probabilities() -> None:
@@ -193,22 +239,27 @@ def test_gates_decide_the_exit_code_of_run_and_show(call: Call, rows: str) -> No
 WORKFLOW = Path(__file__).resolve().parent.parent / "examples" / "github-actions.yml"
 
 
-def steps() -> list[dict[str, Any]]:
+FIT = {"judge": True, "answers": False}  # jobs by whether what they judge has gold labels
+
+
+def steps(job: str) -> list[dict[str, Any]]:
     workflow = YAML(typ="safe").load(WORKFLOW.read_text(encoding="utf-8"))
-    assert {"name", "on", "jobs", "permissions"} <= set(workflow)
-    (job,) = workflow["jobs"].values()
-    found: list[dict[str, Any]] = job["steps"]
+    assert {"name", "on", "jobs", "permissions"} <= set(workflow) and set(workflow["jobs"]) == set(FIT)
+    found: list[dict[str, Any]] = workflow["jobs"][job]["steps"]
     return found
 
 
-def test_the_workflow_runs_commands_with_options_that_are_there() -> None:
+@pytest.mark.parametrize("job", FIT)
+def test_the_workflow_runs_commands_with_options_that_are_there_and_gates_that_can_be_passed(
+    job: str,
+) -> None:
     lines = [
         line
-        for step in steps()
+        for step in steps(job)
         for line in step.get("run", "").splitlines()
         if line.startswith("magistrate ")
     ]
-    ran = []
+    ran, gates = [], list[str]()
     for line in lines:
         words, inner = shlex.split(line.partition(" > ")[0])[1:], cli.command
         context = click.Context(inner, info_name="magistrate")
@@ -217,19 +268,25 @@ def test_the_workflow_runs_commands_with_options_that_are_there() -> None:
             assert found is not None
             inner = found  # type: ignore[assignment]
             ran.append(name)
-        parsed = inner.make_context(ran[-1], words)
-        for gate in parsed.params.get("gates", ()):
-            assert Gate.parse(gate, ["faithfulness"])
-    assert ran == ["models", "pull", "run", "show"]
+        gates += inner.make_context(ran[-1], words).params.get("gates", ())
+    assert ran == ["models", "pull", "run", "show"] and gates
+    # A judge that is never wrong and flags little passes them on data such as that job has.
+    good = report(400, wrong=0, labelled=True)
+    if not FIT[job]:
+        samples = {str(at): Sample(str(at), "x") for at in range(40)}
+        faithful = [Verdict(str(at), "j", "faithful", 0.0) for at in range(40)]
+        good = summarize(RunFacts("r", "r", "d", "done", 40), samples, faithful, {})
+    assert [each.reason for each in results(gates, good) if not each.passed] == []
 
 
-def test_the_workflow_keeps_what_the_run_writes_also_where_a_gate_fails() -> None:
-    (judged,) = [step["run"] for step in steps() if "magistrate run" in step.get("run", "")]
-    (kept,) = [step for step in steps() if "upload-artifact" in step.get("uses", "")]
-    (shown,) = [step["run"] for step in steps() if "magistrate show" in step.get("run", "")]
+@pytest.mark.parametrize("job", FIT)
+def test_the_workflow_keeps_what_the_run_writes_also_where_a_gate_fails(job: str) -> None:
+    (judged,) = [step["run"] for step in steps(job) if "magistrate run" in step.get("run", "")]
+    (kept,) = [step for step in steps(job) if "upload-artifact" in step.get("uses", "")]
+    (shown,) = [step["run"] for step in steps(job) if "magistrate show" in step.get("run", "")]
     written = re.findall(r"--junit (\S+)", judged) + re.findall(r"> (\S+)", shown)
     assert kept["if"] == "always()" and set(kept["with"]["path"].split()) == set(written)
-    assert all("@" in step["uses"] for step in steps() if "uses" in step)
+    assert all("@" in step["uses"] for step in steps(job) if "uses" in step)
     assert tomllib.loads((WORKFLOW.parent.parent / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]["local"]

@@ -144,7 +144,7 @@ def test_a_run_without_a_verdict_or_an_outcome_is_a_page(tmp_path: Path) -> None
     words = Reading(page_of(stored(tmp_path, samples, failed, status="failed"), tmp_path)).words
     assert "There is no verdict" in words and "3 engine_error" in words and "gone" in words
     empty = Reading(page_of(stored(tmp_path, samples, [], status="running"), tmp_path)).words
-    assert "There is no outcome yet" in empty and "0 of 3 samples are judged" in empty
+    assert "There is no outcome yet" in empty and "0 of 3 judgements are made" in empty
     nobody = Reading(page_of(stored(tmp_path, [], [], judges=()), tmp_path)).words
     assert "no judge and no outcome" in nobody
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate import ScriptedEngine, resolve
-from magistrate.errors import EngineGone
+from magistrate.errors import EngineError, EngineGone
 from magistrate.report import RunFacts, summarize
 from magistrate.report.gates import GateResult
 from magistrate.report.junit import junit
@@ -80,7 +79,7 @@ def test_a_case_a_gate_and_judge_and_one_for_how_the_run_ended() -> None:
         GateResult("f1>=0.7", "j", False, "f1 is low"),
         GateResult("coverage>=1", "j", True, "all there"),
     ]
-    root = checked(junit(report_of(), gates))
+    root = checked(junit(report_of(), gates, max_failures=1))
     names = [
         (case.attrib["classname"], case.attrib["name"], [child.tag for child in case])
         for case in root.iter("testcase")
@@ -92,6 +91,7 @@ def test_a_case_a_gate_and_judge_and_one_for_how_the_run_ended() -> None:
         ("magistrate.j", "coverage>=1", ["system-out"]),
     ]
     unfinished = checked(junit(report_of(status="interrupted"), []))
+    assert len(list(unfinished.iter("testcase"))) == 1  # no limit is known, so that none could be passed
     assert "the run is interrupted" in str(unfinished.find(".//error[@message]").attrib)  # type: ignore[union-attr]
 
 
@@ -156,4 +156,49 @@ def test_an_old_document_is_not_left_for_a_run_that_could_not_begin(
     Path("junit.xml").write_text("of an earlier run")
     assert call("run", "empty.jsonl", "--new", "--junit", "junit.xml").code == 2
     assert not Path("junit.xml").exists()
-    assert replace(report_of().run, status="x").status == "x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "no-file.jsonl"),
+        ("run", "rows.jsonl", "--gate", "f2>=1"),
+        ("run", "rows.jsonl", "--judge", "nobody"),
+        ("run", "rows.jsonl", "--map", "output=nowhere"),
+        ("run", "--spec", "no-file.toml"),
+        ("resume", "nope"),
+        ("retry", "nope"),
+        ("show", "nope"),
+        ("show", "last", "--gate", "f2>=1"),
+    ],
+)
+def test_a_command_that_fails_leaves_no_document_of_an_earlier_run(
+    call: Call, rows: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
+    assert call("run", rows).code == 0
+    Path("junit.xml").write_text("of an earlier run")
+    assert call(*words, "--junit", "junit.xml").code in (2, 3)
+    assert not Path("junit.xml").exists()
+
+
+def test_a_dry_run_judges_nothing_and_leaves_the_document(
+    call: Call, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
+    Path("junit.xml").write_text("of an earlier run")
+    assert call("run", rows, "--dry-run", "--junit", "junit.xml").code == 0
+    assert Path("junit.xml").read_text() == "of an earlier run"
+
+
+def test_show_holds_failures_against_the_limit_of_the_run_itself(
+    call: Call, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_of(monkeypatch, lambda prompt: {"faithful": 1.0} if "true 1" in str(prompt) else EngineError("x"))
+    limit = ("--max-failures", "0.25", "--give-up-after", 100)
+    assert call("run", rows, *limit, "--junit", "run.xml").code == 3
+    assert call("show", "last", "--junit", "show.xml").code == 0
+    for file in ("run.xml", "show.xml"):
+        root = checked(Path(file).read_bytes())
+        (case,) = [each for each in root.iter("testcase") if "max-failures" in each.attrib["name"]]
+        assert case.attrib["name"] == "max-failures 0.25" and case.find("error") is not None

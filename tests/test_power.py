@@ -183,3 +183,34 @@ def test_a_pilot_of_stored_runs(home: Path, call: Call) -> None:
     assert twice.code == 2 and "named twice" in twice.err
     found = needed_samples("f1", 0.1, pilot=["small", "large"])
     assert "<table" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--metric", "auroc", "--agreement", ".9"], "--agreement is of labels, and auroc is of scores"),
+        (["--metric", "f1", "--correlation", ".4"], "--correlation is of two areas (auroc), not of f1"),
+        (["--metric", "f1", "--difference", ".0009"], "must be at least 0.001, got 0.0009"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    home: Path, call: Call, words: list[str], told: str
+) -> None:
+    done = call("power", "--difference", "0.05", *words)
+    assert done.code == 2 and told in done.err and done.out == ""
+
+
+def test_more_comparisons_at_once_need_more_samples(home: Path, call: Call) -> None:
+    shares = assumed("f1", 0.7, 0.03, 0.5, None)
+    found = plan("f1", 0.03, comparisons=7)
+    assert found.n == samples_needed("f1", shares, 0.03, alpha=0.05 / 7) > plan("f1", 0.03).n
+    shown = call("power", "--metric", "f1", "--difference", "0.03", "--comparisons", "7")
+    assert shown.code == 0 and "at a level of 0.05 / 7" in " ".join(shown.out.split())
+    alone = call("power", "--metric", "f1", "--difference", "0.03")
+    assert "one metric of one pair, named beforehand" in " ".join(alone.out.split())
+    with pytest.raises(InputError, match="comparisons are at least 1"):
+        plan("f1", 0.03, comparisons=0)
+    a_run(None, "small", 0.4)
+    a_run(None, "large", 0.2)
+    pilot = [needed_samples("f1", 0.1, comparisons=m, pilot=["small", "large"]).n for m in (1, 7)]
+    assert pilot[0] < pilot[1]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from scipy.stats import norm, t
+from statsmodels.stats.proportion import proportion_confint
 
 import magistrate
 from magistrate import ScriptedEngine
+from magistrate.analysis.columns import groups_of
 from magistrate.appraisal.prevalence import prevalence as of_run
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.stats.prevalence import prevalence
-from magistrate.types import Prompt
+from magistrate.types import Prompt, Sample
 from terminal import Call
 
 TRUTH = np.array([1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 1]) > 0
@@ -132,6 +135,55 @@ def test_what_cannot_be_estimated_is_refused(truth: Any, said: Any, others: Any)
         prevalence(truth, said, others)
 
 
+def test_labels_without_a_prediction_count_in_the_labels_alone() -> None:
+    failed = np.array([True] * 8 + [False] * 2)
+    found, without = prevalence(TRUTH, SAID, OTHERS, failed=failed), prevalence(TRUTH, SAID, OTHERS)
+    every = np.concatenate([TRUTH, failed])
+    error = every.std(ddof=1) / np.sqrt(30)
+    assert found.labelled.value == pytest.approx(15 / 30)
+    assert (found.labelled.low, found.labelled.high) == pytest.approx(t.interval(0.95, 29, 0.5, error))
+    assert (found.corrected, found.rogan_gladen) == (without.corrected, without.rogan_gladen)
+    assert (found.n_labelled, found.n_failed, found.positives_failed) == (20, 10, 8)
+
+
+def test_an_estimate_that_is_no_share_is_none() -> None:
+    """A judge that flags a fifth of what is faithful cannot flag nothing of 500 outputs of the same kind."""
+    truth = np.arange(100) < 40
+    said = np.where(truth, np.arange(100) % 5 != 0, np.arange(100) % 5 == 0)
+    found = prevalence(truth, said.astype(float), np.zeros(500))
+    assert found.rogan_gladen.value is found.rogan_gladen.low is None
+    assert "lies below 0: labels and outputs do not fit" in (found.rogan_gladen.undefined or "")
+    value, low, high = found.beyond["rogan_gladen"]
+    assert (value, value < 0, low < high < 0) == (pytest.approx(-0.2 / 0.6), True, True)
+    full = prevalence(~truth, 1.0 - said, np.ones(500)).rogan_gladen
+    assert full.value is None and "lies above 1" in (full.undefined or "")
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("said", [0.0, 1.0])
+def test_nothing_of_fifty_is_not_taken_for_nothing_ever(said: float) -> None:
+    found = prevalence(TRUTH, SAID, np.full(50, said)).naive
+    low, high = proportion_confint(50 * said, 50, method="wilson")
+    assert (found.value, found.low, found.high) == (said, pytest.approx(low), pytest.approx(high))
+    in_pairs = np.concatenate([np.arange(20), 100 + np.arange(50) // 2])
+    pairs = prevalence(TRUTH, SAID, np.full(50, said), groups=in_pairs).naive
+    low, high = proportion_confint(25 * said, 25, method="wilson")
+    assert (pairs.low, pairs.high) == pytest.approx((low, high))
+
+
+def test_no_interval_has_no_width() -> None:
+    source = np.random.default_rng(1)
+    for _ in range(200):
+        rate = source.choice([0.02, 0.1, 0.9])
+        truth = source.random(60) < source.choice([0.2, 0.5])
+        if not 2 <= truth.sum() <= 58:
+            continue
+        said = np.where(source.random(60) < 0.2, ~truth, truth)
+        found = prevalence(truth, said.astype(float), (source.random(400) < rate).astype(float))
+        for each in (found.corrected, found.labelled, found.naive, found.rogan_gladen):
+            assert each.low is None or (each.high is not None and each.low < each.high)
+
+
 # --- of runs ------------------------------------------------------------------------------------
 
 
@@ -187,6 +239,19 @@ def test_labels_of_other_data_are_warned_of(call: Call) -> None:
         of_run("production", "lab", using="claims")  # type: ignore[arg-type]
 
 
+def test_outputs_that_are_labelled_in_the_other_run_count_once_and_are_no_other_data(call: Call) -> None:
+    bare = rows(400, seed=1, labelled=False)
+    run(bare, "production")
+    run(rows(400, seed=1)[:80], "lab")
+    found = of_run("production", "lab")
+    assert (found.estimates.n_labelled, found.estimates.n_unlabelled) == (80, 320)
+    assert dict(found.facts)["in both"].startswith("80 outputs of run production are labelled in run lab")
+    assert not any("other data" in remark for remark in found.remarks)
+    run(rows(400, seed=1), "all")
+    with pytest.raises(InputError, match="no unlabelled sample"):
+        of_run("production", "all")
+
+
 def test_errors_of_another_judge_correct_nothing(call: Call) -> None:
     run(rows(100, seed=1), "lab", model="other")
     run(rows(50, seed=2, labelled=False), "production")
@@ -212,3 +277,68 @@ def test_too_little_is_refused_with_what_there_is(call: Call, data: Any, says: s
 def test_a_judge_without_error_is_not_trusted_blindly(call: Call) -> None:
     run([*rows(60, seed=1, errors=0), *rows(100, seed=2, labelled=False, errors=0)], "lab")
     assert any("made no error on the 60" in remark for remark in of_run("lab").remarks)
+
+
+def test_samples_of_one_context_count_together_in_a_run(home: Path) -> None:
+    """Ten copies of each labelled output, all in its context, are worth no more than one of each."""
+    few = rows(40, seed=1)
+    copies = [row | {"id": f"{row['id']}-{at}", "context": row["id"]} for row in few for at in range(10)]
+    run([*copies, *rows(400, seed=2, labelled=False)], "copied")
+    run([*(row | {"context": row["id"]} for row in few), *rows(400, seed=2, labelled=False)], "once")
+    many, one = of_run("copied").estimates, of_run("once").estimates
+    assert (many.n_labelled, one.n_labelled) == (400, 40)
+    assert many.labelled.to_dict() == pytest.approx(one.labelled.to_dict())
+    assert many.standard_error == pytest.approx(one.standard_error, rel=0.1)
+
+
+def test_strangers_of_one_id_are_not_paired() -> None:
+    """Without contexts, outputs of two runs are numbered alike and have nothing in common."""
+
+    def bare(data: list[Any], prefix: str) -> list[Any]:
+        return [
+            {"id": f"{prefix}{at}", "output": f"{row['output']} {row['id']}", "input": "q"}
+            | ({"label": row["label"]} if "label" in row else {})
+            for at, row in enumerate(data)
+        ]
+
+    labelled, production = rows(100, seed=1), rows(100, seed=2, labelled=False)
+    samples = [
+        Sample(each["id"], each["output"], input="q")
+        for data in (bare(labelled, "s"), bare(production, "s"))
+        for each in data
+    ]
+    assert len(set(groups_of(samples).tolist())) == 200
+    assert len(set(groups_of([*samples[:100], *samples[:100]]).tolist())) == 100
+
+
+def fails(prompt: Prompt) -> Any:
+    (output,) = (part.text for part in prompt.data() if part.name == "output")
+    return EngineError("broken") if "break" in output else by_number(prompt)
+
+
+def test_labels_that_the_judge_failed_on_are_counted(call: Call) -> None:
+    labelled = rows(120, seed=1)
+    hard = [row for row in labelled if row["label"] == "hallucinated"][:15]
+    for row in hard:
+        row["output"] += " break"
+    data = [*labelled, *rows(200, seed=2, labelled=False)]
+    magistrate.evaluate(data, model=ScriptedEngine(fails, name="told"), name="hard", progress=False)
+    shown = call("prevalence", "hard")
+    assert "15 more labelled outputs, 15 of them hallucinated" in " ".join(shown.out.split())
+    found = call("prevalence", "hard", "--json").data
+    assert (found["n_labelled"], found["n_labelled_without_verdict"]) == (105, 15)
+    positives = sum(row["label"] == "hallucinated" for row in labelled)
+    assert found["labelled"]["value"] == pytest.approx(positives / 120)
+    (told,) = [remark for remark in found["remarks"] if "fails goes with the label" in remark]
+    assert "1.00 of the 15" in told and f"{(positives - 15) / 105:.2f}".lstrip("0") in told
+
+
+def test_labels_and_outputs_that_do_not_fit_together_are_told_of(call: Call) -> None:
+    run(rows(100, seed=1, errors=0.2), "lab")
+    clean = [row | {"output": f"0.2 {at}"} for at, row in enumerate(rows(400, seed=2, labelled=False))]
+    run(clean, "production")
+    shown = call("prevalence", "production", "--labelled", "lab")
+    assert shown.code == 0 and shown.width <= 80
+    text = " ".join(shown.out.split())
+    assert "lies below 0: labels and outputs do not fit together" in text and "which is no share" in text
+    assert "[.00, .00]" not in text

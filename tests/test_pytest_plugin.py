@@ -126,10 +126,22 @@ def test_what_could_never_pass_is_refused() -> None:
         assert_faithful(None, "y", model=engine_of())  # type: ignore[arg-type]
 
 
-def test_a_judging_is_called_for_outcomes_of_any_kind() -> None:
+def test_a_judging_is_called_for_verdicts_of_any_label() -> None:
     tone = classifier("tone", "{{ output }}\n{{ reply }}", {"polite": 0, "rude": 1})
-    outcome = Judging(tone, engine_of({"rude": 0.9, "polite": 0.1}))("You fool.")
-    assert isinstance(outcome, Verdict) and outcome.label == "rude"
+    assert Judging(tone, engine_of({"rude": 0.9, "polite": 0.1}))("You fool.").label == "rude"
+
+
+def test_a_judging_that_has_no_verdict_says_why_unless_the_outcome_is_asked_for() -> None:
+    tone = classifier("tone", "{{ output }}\n{{ reply }}", {"polite": 0, "rude": 1})
+    judging = Judging(tone, engine_of(*[EngineError("gone")] * 3))
+    with pytest.raises(NoVerdict, match=r"no verdict: failed \(engine_error\): EngineError: gone") as caught:
+        judging("You fool.")
+    assert isinstance(caught.value.outcome, Failure)
+    with pytest.raises(AssertionError, match="no verdict"):
+        judging("You fool.", on_failure="fail")
+    with pytest.raises(SpecError, match="on_failure is 'error' or 'fail'"):
+        judging("You fool.", on_failure="skip")  # type: ignore[arg-type]
+    assert isinstance(judging.outcome("You fool."), Failure)
 
 
 def test_ids_of_cases_hold_nothing_that_runners_read() -> None:
@@ -172,6 +184,20 @@ def test_the_judge_is_a_fixture_and_a_data_set_becomes_cases(suite: pytest.Pytes
     assert len(loaded(suite)) == 1
 
 
+def test_questions_without_outputs_become_cases(suite: pytest.Pytester) -> None:
+    (suite.path / "questions.jsonl").write_text('{"question": "How old?", "context": "It is old."}\n')
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.magistrate_dataset("questions.jsonl", need_output=False)
+        def test_application(judge, sample):
+            judge.assert_faithful("true: " + sample.input, context=sample.context, input=sample.input)
+        """
+    )
+    suite.runpytest_subprocess().assert_outcomes(passed=1)
+
+
 def test_failures_and_abstentions_are_not_green(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
@@ -180,10 +206,15 @@ def test_failures_and_abstentions_are_not_green(suite: pytest.Pytester) -> None:
 
         def test_abstention(judge):
             judge.assert_faithful("true")
+
+        def test_label(judge):
+            assert judge("break", context="x").label == "hallucinated"
         """
     )
     done = suite.runpytest_subprocess()
-    done.assert_outcomes(failed=2)
+    done.assert_outcomes(failed=3)
+    assert done.stdout.str().count("E       magistrate.testing.NoVerdict: faithfulness has no verdict") == 3
+    assert "AttributeError" not in done.stdout.str() and "def __call__" not in done.stdout.str()
     done.stdout.fnmatch_lines(
         ["*NoVerdict: faithfulness has no verdict: failed (engine_error)*the engine <broke>*"]
     )
@@ -229,7 +260,23 @@ def test_an_engine_of_ones_own_replaces_the_fixture(suite: pytest.Pytester) -> N
         ("'no.jsonl'", "def test_it(sample): pass", "no.jsonl"),
         ("'bad.jsonl'", "def test_it(sample): pass", "bad.jsonl:2: not JSON"),
         ("'empty.jsonl'", "def test_it(sample): pass", "empty.jsonl has no samples"),
-        ("'rows.jsonl', lines=3", "def test_it(sample): pass", "unexpected keyword argument 'lines'"),
+        (
+            "'rows.jsonl', limt=3",
+            "def test_it(sample): pass",
+            "no option 'limt' (did you mean 'limit'?); known: limit",
+        ),
+        (
+            "'rows.jsonl', mapping={'output': 'said'}",
+            "def test_it(sample): pass",
+            "no column 'said', which mapping asks for",
+        ),
+        (
+            "'rows.jsonl', mapping={'outpt': 'said'}",
+            "def test_it(sample): pass",
+            "unknown field 'outpt' in mapping (did",
+        ),
+        ("'rows.jsonl', balance='label'", "def test_it(sample): pass", "balance"),
+        ("'bare.jsonl'", "def test_it(sample): pass", 'say which with mapping={"output": "COLUMN"}'),
         ("", "def test_it(sample): pass", "takes one data set, got 0"),
     ],
 )
@@ -238,10 +285,11 @@ def test_a_data_set_that_would_test_less_than_it_says_ends_the_collection(
 ) -> None:
     (suite.path / "bad.jsonl").write_text(json.dumps(ROWS[0]) + "\n{broken\n")
     (suite.path / "empty.jsonl").write_text("")
+    (suite.path / "bare.jsonl").write_text('{"said": "it is old"}\n')
     suite.makepyfile(f"import pytest\n@pytest.mark.magistrate_dataset({marker})\n{test}\n")
     done = suite.runpytest_subprocess()
     done.assert_outcomes(errors=1)
-    assert told in done.stdout.str()
+    assert told in done.stdout.str() and "--map" not in done.stdout.str()
 
 
 def test_a_file_stands_beside_the_test_or_below_the_root(suite: pytest.Pytester) -> None:

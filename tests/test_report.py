@@ -47,7 +47,7 @@ RECIPE = Recipe("exact@1", "tiny", "0123456789abcdef", "exact/1#aa", "choice(yes
 
 
 def sample(number: int, label: str | None, output: str = "the pump runs", **fields: object) -> Sample:
-    return Sample(f"s{number}", output, ("the pump runs all day",), label=label, **fields)
+    return Sample(f"s{number}", output, (f"the pump runs all day {number}",), label=label, **fields)
 
 
 def by_id(samples: Iterable[Sample]) -> dict[str, Sample]:
@@ -140,14 +140,14 @@ def test_a_failure_or_abstention_never_counts_as_a_label(gold: str) -> None:
 def test_the_label_decides_and_the_score_ranks() -> None:
     samples = alternating(4)
     outcomes = [
-        Verdict("s0", "exact", HALLUCINATED, 0.1),
+        Verdict("s0", "exact", HALLUCINATED, 0.4),
         Verdict("s1", "exact", FAITHFUL, 0.9),
-        Verdict("s2", "exact", HALLUCINATED, 0.2),
-        Verdict("s3", "exact", FAITHFUL, 0.8),
+        Verdict("s2", "exact", HALLUCINATED, 0.1),
+        Verdict("s3", "exact", FAITHFUL, 0.3),
     ]
     result = only(summary(samples, outcomes)).result
     assert result is not None
-    assert (result.metrics["accuracy"].value, result.metrics["auroc"].value) == (0, 1)
+    assert (result.metrics["accuracy"].value, result.metrics["auroc"].value) == (0, 0.75)
 
 
 def test_the_order_of_outcomes_changes_nothing() -> None:
@@ -400,7 +400,7 @@ failures        1 timeout
 abstentions     1 over_length
 verdicts        4 faithful, 4 hallucinated
 measured on     6 samples: 3 hallucinated, 3 faithful in truth
-calibration     ECE .32, Brier .16, log loss .46
+calibration     ECE .32 (.32 by chance), Brier .16, log loss .46
 time a sample   1.2 s of the run; answered after 500 ms (median)
 tokens          900 read (540 from cache), 90 written (36 forced), 9 calls
 explanations    1 of 2 lead to another label

@@ -72,6 +72,19 @@ def test_what_is_not_defined_says_why() -> None:
     assert span_scores([[]], [[]], [0]).metrics["iou"].undefined is not None
 
 
+def test_copies_in_one_context_prove_nothing_more() -> None:
+    source = random.Random(5)
+    marked = [[(0, source.randrange(1, 20))] for _ in range(30)]
+    quoted = [[(source.randrange(10), 20)] for _ in range(30)]
+    once = span_scores(marked, quoted, np.arange(30))
+    copied = span_scores(marked * 6, quoted * 6, np.tile(np.arange(30), 6))
+    apart = span_scores(marked * 6, quoted * 6, np.arange(180))
+    for name in SPAN_METRICS:
+        one, many, wrong = (each.metrics[name] for each in (once, copied, apart))
+        assert many.to_dict() == pytest.approx(one.to_dict())
+        assert wrong.high - wrong.low < 0.6 * (one.high - one.low)  # type: ignore[operator]
+
+
 # --- in a report ---------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ Loaded by every pytest that finds the package, so that it imports nothing but py
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,13 @@ GROUP = "magistrate"
 """The group that pytest-xdist gives to one worker, with `--dist loadgroup`."""
 ENGINE = "magistrate_engine"  # what the fixture `judge` needs, unless a project has a `judge` of its own
 TOLD = 3  # rows that cannot be read, in a message
+TAKES = ("limit", "sample", "balance", "seed", "mapping", "view", "need_output")  # those of magistrate.load
 HELP = (
-    f"{MARKER}(source, *, limit, sample, balance, seed, mapping, view): run the test once for each sample of "
+    f"{MARKER}(source, *, {', '.join(TAKES)}): run the test once for each sample of "
     "a data set, as its argument 'sample'."
 )
+MAPPED = re.compile(r"--map (\w+)=([\w.]*)")
+OPTION = re.compile(r"--(?:(map)|(limit|sample|balance|seed|view))\b")
 OPTIONS = {
     "judge": "the judge that the fixture 'judge' asks, such as faithfulness or rubric:most=2",
     "model": "the model that it asks: a catalogue name, a GGUF file or an OpenVINO folder",
@@ -80,7 +84,7 @@ def magistrate_engine(pytestconfig: pytest.Config) -> Engine:
 
 @pytest.fixture(scope="session")
 def judge(pytestconfig: pytest.Config, magistrate_engine: Engine) -> Judging:
-    """A judge on an engine: `judge(output, context=…)` is an outcome, `judge.assert_faithful(…)` a test."""
+    """A judge on an engine: `judge(output, context=…)` is a verdict, `judge.assert_faithful(…)` a test."""
     from magistrate import resolve
     from magistrate.testing import Judging
 
@@ -96,6 +100,7 @@ def _setting(config: pytest.Config, name: str) -> str | None:
 def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
     """The samples of a marker; what of them cannot be read ends the collection, so that none is missed."""
     from magistrate.datasets import load
+    from magistrate.datasets.fields import near
     from magistrate.errors import MagistrateError
 
     name = metafunc.definition.nodeid
@@ -104,13 +109,18 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
             f"{name}: @pytest.mark.{MARKER} takes one data set, got {len(marker.args)}"
         )
     options: dict[str, Any] = dict(marker.kwargs)
+    if wrong := [option for option in options if option not in TAKES]:
+        raise pytest.Collector.CollectError(
+            f"{name}: @pytest.mark.{MARKER} has no option {wrong[0]!r}{near(wrong[0], TAKES)}; "
+            f"known: {', '.join(TAKES)}"
+        )
     try:
         found = load(_place(marker.args[0], metafunc), **options)
         samples = list(found)
     except (MagistrateError, TypeError) as error:
-        raise pytest.Collector.CollectError(f"{name}: {error}") from None
+        raise pytest.Collector.CollectError(f"{name}: {_in_marker(str(error))}") from None
     if found.problems:
-        told = "; ".join(str(problem) for problem in found.problems[:TOLD])
+        told = _in_marker("; ".join(str(problem) for problem in found.problems[:TOLD]))
         raise pytest.Collector.CollectError(
             f"{name}: rows that cannot be read ({len(found.problems)}): {told}"
         )
@@ -119,6 +129,12 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
             f"{name}: {found.name} has no samples, so that nothing would be tested"
         )
     return samples
+
+
+def _in_marker(message: str) -> str:
+    """A message that speaks of options of the command line, in the words of the marker."""
+    mapped = MAPPED.sub(lambda found: f'mapping={{"{found[1]}": "{found[2]}"}}', message)
+    return OPTION.sub(lambda found: "mapping" if found[1] else str(found[2]), mapped)
 
 
 def _place(source: Any, metafunc: pytest.Metafunc) -> Any:

@@ -38,10 +38,11 @@ class NoVerdict(MagistrateError):
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """A judge on an engine, for tests: called with an output it answers the outcome.
+    """A judge on an engine, for tests: called with an output it answers the verdict.
 
-    `judging(output, context=…)`, `judging(sample)`; `judging.assert_faithful(…)` takes the same and fails
-    unless the verdict is faithful. `deadline` is in seconds.
+    `judging(output, context=…)`, `judging(sample)`; `judging.outcome(…)` takes the same and answers failures
+    and abstentions too, `judging.assert_faithful(…)` fails unless the verdict is faithful. `deadline` is in
+    seconds.
     """
 
     judge: Judge
@@ -49,6 +50,21 @@ class Judging:
     deadline: float = DEADLINE
 
     def __call__(
+        self,
+        output: str | Sample,
+        context: str | Sequence[str] = (),
+        *,
+        input: str | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        on_failure: OnFailure = "error",
+    ) -> Verdict:
+        """The verdict, whatever it says; `NoVerdict` or AssertionError where there is none."""
+        __tracebackhide__ = True
+        _check_failure(on_failure)
+        sample = _sample(output, context, input, messages)
+        return _verdict(sample, self.outcome(sample), on_failure)
+
+    def outcome(
         self,
         output: str | Sample,
         context: str | Sequence[str] = (),
@@ -75,7 +91,7 @@ class Judging:
         __tracebackhide__ = True
         _check(self.judge, on_failure)
         sample = _sample(output, context, input, messages)
-        return _faithful(sample, self(sample), on_failure)
+        return _faithful(sample, self.outcome(sample), on_failure)
 
 
 def assert_faithful(
@@ -133,8 +149,7 @@ def _sample(
 
 def _check(judge: Judge, on_failure: str) -> None:
     """Raise `SpecError` where an assertion could never pass, or what is to happen is not known."""
-    if on_failure not in ("error", "fail"):
-        raise SpecError(f"on_failure is 'error' or 'fail', got {on_failure!r}")
+    _check_failure(on_failure)
     info = judge.info
     if info.labels and FAITHFUL not in info.labels:
         raise SpecError(
@@ -143,15 +158,26 @@ def _check(judge: Judge, on_failure: str) -> None:
         )
 
 
+def _check_failure(on_failure: str) -> None:
+    if on_failure not in ("error", "fail"):
+        raise SpecError(f"on_failure is 'error' or 'fail', got {on_failure!r}")
+
+
+def _verdict(sample: Sample, outcome: Outcome, on_failure: OnFailure) -> Verdict:
+    __tracebackhide__ = True
+    if not isinstance(outcome, Failure | Abstention):
+        return outcome
+    if on_failure == "error":
+        raise NoVerdict(described(sample, outcome), outcome)
+    raise AssertionError(described(sample, outcome))
+
+
 def _faithful(sample: Sample, outcome: Outcome, on_failure: OnFailure) -> Verdict:
     __tracebackhide__ = True
-    if isinstance(outcome, Failure | Abstention):
-        if on_failure == "error":
-            raise NoVerdict(described(sample, outcome), outcome)
-        raise AssertionError(described(sample, outcome))
-    if outcome.label != FAITHFUL:
-        raise AssertionError(described(sample, outcome))
-    return outcome
+    verdict = _verdict(sample, outcome, on_failure)
+    if verdict.label != FAITHFUL:
+        raise AssertionError(described(sample, verdict))
+    return verdict
 
 
 def _headline(outcome: Outcome) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from magistrate.analysis.columns import KNOWN, groups_of
@@ -13,6 +14,7 @@ from magistrate.display import decimal, shorten, table
 from magistrate.errors import InputError, SpecError
 from magistrate.stats.agreement import concordance, many_raters, two_raters
 from magistrate.stats.classification import Estimate
+from magistrate.stats.resampling import FEW_CONTEXTS
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 MOST_SLICES = 100
@@ -108,8 +110,9 @@ class AgreementReport:
     """A judge of a run beside a reference, as a whole, by slices, and sample by sample where they differ.
 
     `n_total` is how many samples the run has, `left_out` counts those that could not be compared by the
-    reason. `ordered` says that the labels are in an order, from least to most; `problems` are rows of a file
-    of labels that could not be read.
+    reason. `places` says where each label stands, from least to most, for weighted kappa (0, 1, 2 and so on
+    for labels in an order that was given, themselves for numbers), None where labels have no order;
+    `problems` are rows of a file of labels that could not be read.
     """
 
     run: str
@@ -118,7 +121,7 @@ class AgreementReport:
     n_total: int
     left_out: Mapping[str, int]
     labels: tuple[str, ...]
-    ordered: bool
+    places: tuple[float, ...] | None
     overall: Agreement
     by: str | None = None
     slices: Mapping[str, Agreement] = field(default_factory=dict)
@@ -126,6 +129,11 @@ class AgreementReport:
     disagreements: tuple[Disagreement, ...] = ()
     remarks: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the labels means something."""
+        return self.places is not None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, every disagreement among them."""
@@ -137,6 +145,7 @@ class AgreementReport:
             "left_out": dict(self.left_out),
             "labels": list(self.labels),
             "ordered": self.ordered,
+            "places": None if self.places is None else list(self.places),
             "overall": self.overall.to_dict(),
             "by": self.by,
             "slices": {name: each.to_dict() for name, each in self.slices.items()},
@@ -219,11 +228,13 @@ def pairs_of_judges(
 # --- figures -------------------------------------------------------------------------------------
 
 
-def order_of(found: Iterable[str], order: Sequence[str] | None = None) -> tuple[tuple[str, ...], bool]:
-    """The labels in the order of tables, and whether that order means something.
+def order_of(
+    found: Iterable[str], order: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
+    """The labels in the order of tables, and where each stands, None where the order means nothing.
 
-    `order` is from least to most and must hold every label found. Numbers order themselves; faithful and
-    hallucinated are both named where no other label is found.
+    `order` is from least to most and must hold every label found; its labels stand at 0, 1, 2 and so on.
+    Numbers stand where they are; faithful and hallucinated are both named where no other label is found.
     """
     labels = set(found)
     if order is not None:
@@ -231,26 +242,34 @@ def order_of(found: Iterable[str], order: Sequence[str] | None = None) -> tuple[
             raise SpecError(f"--order takes two or more different labels, got {', '.join(order) or 'none'}")
         if lost := sorted(labels - set(order)):
             raise SpecError(f"--order lacks the label {lost[0]!r}; it is among: {', '.join(sorted(labels))}")
-        return tuple(order), True
+        return tuple(order), tuple(float(at) for at in range(len(order)))
     if labels <= set(KNOWN):
-        return (HALLUCINATED, KNOWN[0]), False
-    numbers = {label: _number(label) for label in labels}
-    if all(value is not None for value in numbers.values()):
-        return tuple(sorted(labels, key=lambda label: (numbers[label] or 0.0, label))), True
-    return tuple(sorted(labels)), False
+        return (HALLUCINATED, KNOWN[0]), None
+    numbers = {label: value for label in labels if (value := _number(label)) is not None}
+    if len(numbers) == len(labels):
+        ranked = sorted(labels, key=lambda label: (numbers[label], label))
+        return tuple(ranked), tuple(numbers[label] for label in ranked)
+    return tuple(sorted(labels)), None
 
 
 def _number(label: str) -> float | None:
     try:
-        return float(label)
+        value = float(label)
     except ValueError:
         return None
+    return value if isfinite(value) else None
 
 
 def agreement(
-    pairs: Sequence[Pair], labels: Sequence[str], ordered: bool, groups: Sequence[int] | None = None
+    pairs: Sequence[Pair],
+    labels: Sequence[str],
+    places: Sequence[float] | None,
+    groups: Sequence[int] | None = None,
 ) -> Agreement:
-    """The table of some pairs, and every figure of it with its interval."""
+    """The table of some pairs, and every figure of it with its interval.
+
+    `places` says where each label stands among numbers, for weighted kappa; None where labels have no order.
+    """
     import numpy as np
 
     place = {label: at for at, label in enumerate(labels)}
@@ -258,7 +277,7 @@ def agreement(
     second = np.array([place[pair.verdict.label] for pair in pairs], dtype=np.int64)
     numbers = groups_of([pair.sample for pair in pairs]) if groups is None else np.asarray(groups)
     k = len(labels)
-    figures = two_raters(first, second, k, numbers, ordered=ordered)
+    figures = two_raters(first, second, k, numbers, places=places)
     scores = [pair.reference_score for pair in pairs if pair.reference_score is not None]
     if pairs and len(scores) == len(pairs):
         figures["scores"] = concordance(scores, [pair.verdict.score for pair in pairs], numbers)
@@ -272,7 +291,7 @@ def slices_of(
     value: Callable[[Sample], str | None],
     by: str,
     labels: Sequence[str],
-    ordered: bool,
+    places: Sequence[float] | None,
 ) -> dict[str, Agreement]:
     """The agreement of the pairs of each value, the most frequent first; samples without one are left out."""
     found: dict[str, list[Pair]] = {}
@@ -286,7 +305,7 @@ def slices_of(
             f"{by} has {len(found)} different values; --by takes a field of at most {MOST_SLICES}"
         )
     ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {name: agreement(each, labels, ordered) for name, each in ranked}
+    return {name: agreement(each, labels, places) for name, each in ranked}
 
 
 def disagreements(pairs: Iterable[Pair]) -> tuple[Disagreement, ...]:
@@ -368,8 +387,8 @@ def remarks_of(overall: Agreement, labels: Sequence[str]) -> tuple[str, ...]:
             f"beyond it. AC1 ({decimal(ac1)}) expects less of chance. What matters stands in the table: how "
             "the rarer label is found."
         )
-    if overall.n and overall.n_contexts < 30:
+    if overall.n and overall.n_contexts < FEW_CONTEXTS:
         found.append(
-            f"Only {overall.n_contexts} independent contexts: the intervals are rough, and likely too narrow."
+            f"Only {overall.n_contexts} independent contexts: intervals are wide for that, and still rough."
         )
     return tuple(found)

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magistrate.analysis.direction import of_outcomes
+from magistrate.analysis.matching import missing
 from magistrate.errors import InputError, SpecError
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +24,9 @@ class Columns:
     """What a judge said of n labelled samples, in the samples' order.
 
     `truth` and `said` are bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1]; `groups` int
-    `[n]`, the same number for samples of the same context. `left_out` counts the samples that are not among
-    them, by the reason.
+    `[n]`, the same number for samples of the same context. The higher a score, the more hallucinated:
+    `turned` says that they are 1 - the judge's own, by which a low score means hallucinated. `left_out`
+    counts the samples that are not among them, by the reason.
     """
 
     judge: str
@@ -33,6 +36,7 @@ class Columns:
     scores: NDArray[np.float64]
     groups: NDArray[np.int64]
     left_out: Mapping[str, int]
+    turned: bool = False
 
     @property
     def n(self) -> int:
@@ -57,6 +61,7 @@ class Columns:
             self.scores[places],
             self.groups[places],
             self.left_out,
+            self.turned,
         )
 
 
@@ -75,6 +80,7 @@ def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: s
             known = "has two outcomes" if outcome.sample_id in own else "is not among the samples given"
             raise InputError(f"judge {judge!r}: sample {outcome.sample_id!r} {known}")
         own[outcome.sample_id] = outcome
+    turned = of_outcomes(own.values())
     kept, left_out = list[tuple[Sample, Verdict]](), Counter[str]()
     for sample in samples.values():
         found = own.get(sample.id)
@@ -88,23 +94,19 @@ def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: s
         tuple(sample.id for sample, _ in kept),
         np.array([sample.label == HALLUCINATED for sample, _ in kept], dtype=np.bool_),
         np.array([verdict.label == HALLUCINATED for _, verdict in kept], dtype=np.bool_),
-        np.array([verdict.score for _, verdict in kept], dtype=np.float64),
+        np.array([1 - v.score if turned else v.score for _, v in kept], dtype=np.float64),
         groups_of([sample for sample, _ in kept]),
         dict(left_out.most_common()),
+        turned,
     )
 
 
 def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
     """Why a sample cannot be counted, None where it can."""
-    match outcome:
-        case None:
-            return "not judged"
-        case Failure():
-            return "failed"
-        case Abstention():
-            return "abstained"
-        case Verdict() if outcome.label not in KNOWN:
-            return "verdict of another name"
+    if not isinstance(outcome, Verdict):
+        return missing(outcome)
+    if outcome.label not in KNOWN:
+        return "verdict of another name"
     if sample.label is None:
         return "no gold label"
     return None if sample.label in KNOWN else "gold label of another name"
@@ -113,13 +115,21 @@ def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
 def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
     """A number `[n]` a sample, the same where all that the output may rely on is the same.
 
-    A sample without any source is alone.
+    A sample without any source is alone. Samples of two runs may be given together: without a source they
+    are one only where id, input and output are the same.
     """
     import numpy as np
 
-    numbers: dict[tuple[str, ...], int] = {}
-    keys = (sample.sources if any(sample.sources) else ("", sample.id) for sample in samples)
+    numbers: dict[tuple[str | None, ...], int] = {}
+    keys = (_place(sample) for sample in samples)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+def _place(sample: Sample) -> tuple[str | None, ...]:
+    """What samples of one group share; None comes first where that is no source."""
+    if any(sample.sources):
+        return sample.sources
+    return (None, sample.id, sample.input, sample.output)
 
 
 def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:

@@ -51,7 +51,8 @@ class Difference:
     """The first side's metric less the second's, with its interval.
 
     `p` is of no difference, `corrected` the same for the number of comparisons made; None where the samples
-    give none. `detectable` is the difference that as many samples would show 4 times in 5.
+    give none. `error` is the difference's standard error. `detectable` is the difference that as many
+    samples would show 4 times in 5 as the first of all comparisons made, None where these cannot show any.
     """
 
     metric: str
@@ -59,6 +60,7 @@ class Difference:
     p: float | None
     corrected: float | None
     detectable: float | None
+    error: float | None = None
 
     @property
     def better(self) -> int:
@@ -73,6 +75,7 @@ class Difference:
             **self.value.to_dict(),
             "p": self.p,
             "p_corrected": self.corrected,
+            "standard_error": self.error,
             "detectable": self.detectable,
             "better": {1: "first", -1: "second", 0: None}[self.better],
         }

@@ -10,19 +10,38 @@ from typing import TYPE_CHECKING
 
 from magistrate.analysis.columns import KNOWN, groups_of
 from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
+from magistrate.analysis.direction import of_outcomes
 from magistrate.analysis.matching import missing, unlike
 from magistrate.analysis.saying import remarks_of, sentences_of
 from magistrate.errors import InputError
 from magistrate.stats.classification import Estimate
-from magistrate.stats.paired import COMPARED, SCORED, Figures, exact_mcnemar, holm, smallest_difference
-from magistrate.stats.resampling import DRAWS, SEED, draws_of, interval_of, two_sided_p
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
+from magistrate.stats.paired import (
+    ALPHA,
+    COMPARED,
+    Figures,
+    exact_mcnemar,
+    holm,
+    smallest_difference,
+)
+from magistrate.stats.resampling import (
+    DRAWS,
+    SEED,
+    difference_of,
+    draws_of,
+    interval_of,
+    least_p,
+    standard_error,
+)
+from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 MOST_DRAWS = 20_000
+UNDEFINED = "these samples do not define it"
+MOST_WEIGHTS = 200_000_000
+"""Samples times draws, beyond which no more draws are made than usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +156,9 @@ def compare(
     names = tuple(dict.fromkeys(metrics)) if both.gold else ()
     pairs = list(combinations(range(len(sides)), 2))
     family = len(pairs) * len(names)
-    draws = min(max(DRAWS, 100 * family), MOST_DRAWS) if draws is None else draws
-    backwards = [side.name for side, said in zip(sides, both.verdicts, strict=True) if _backwards(said)]
-    measured = _Measured(both, names, groups, draws, seed, bool(backwards)) if both.gold else None
+    draws = _draws(family, n_groups, len(both.samples)) if draws is None else draws
+    turned = [of_outcomes(side.outcomes.values()) for side in sides]
+    measured = _Measured(both, names, groups, draws, seed, turned) if both.gold else None
     results = [_pair(sides, both, measured, one, two, n_groups) for one, two in pairs]
     found = Comparison(
         n=len(both.samples),
@@ -152,16 +171,22 @@ def compare(
         draws=draws,
         seed=seed,
         sides=tuple(_side(side, both, measured, at, n_groups) for at, side in enumerate(sides)),
-        pairs=tuple(_corrected(results)),
+        pairs=tuple(_corrected(results, n_groups, draws)),
     )
-    return replace(found, sentences=sentences_of(found), remarks=remarks_of(found, backwards))
+    return replace(
+        found,
+        sentences=sentences_of(found),
+        remarks=remarks_of(found, [each.name for each, low in zip(sides, turned, strict=True) if low]),
+    )
 
 
-def _backwards(verdicts: Sequence[Verdict]) -> bool:
-    """Whether a judge's scores run the other way: the higher, the more faithful."""
-    hallucinated = [verdict.score for verdict in verdicts if verdict.label == HALLUCINATED]
-    faithful = [verdict.score for verdict in verdicts if verdict.label == FAITHFUL]
-    return bool(hallucinated and faithful) and max(hallucinated) < min(faithful)
+def _draws(family: int, n_groups: int, n: int) -> int:
+    """As many draws as leave room for the correction of so many p values; more where contexts are few."""
+    most = max(DRAWS, min(MOST_DRAWS, MOST_WEIGHTS // n))
+    draws = min(DRAWS, most)
+    while draws < most and n_groups > 1 and family * least_p(n_groups, draws) > ALPHA / 5:
+        draws = min(2 * draws, most)
+    return draws
 
 
 class _Measured:
@@ -174,7 +199,7 @@ class _Measured:
         groups: NDArray[np.int64],
         draws: int,
         seed: int,
-        backwards: bool,
+        turned: Sequence[bool],
     ) -> None:
         import numpy as np
 
@@ -183,10 +208,10 @@ class _Measured:
             Figures(
                 truth,
                 np.array([verdict.label == HALLUCINATED for verdict in said], dtype=np.bool_),
-                np.array([verdict.score for verdict in said], dtype=np.float64),
+                np.array([1 - each.score if low else each.score for each in said], dtype=np.float64),
                 names,
             )
-            for said in both.verdicts
+            for said, low in zip(both.verdicts, turned, strict=True)
         ]
 
         def everything(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -196,21 +221,14 @@ class _Measured:
         self.names = tuple(names)
         self.values = everything(np.ones((1, truth.size))).reshape(shape)[0]
         self.drawn = draws_of(everything, groups, draws=draws, seed=seed).reshape(shape)
-        self.backwards = backwards
-
-    def why_not(self, metric: str) -> str:
-        """Why there is no figure."""
-        if self.backwards and metric in SCORED:
-            return "the scores of a judge run the other way: the higher, the more faithful"
-        return "these samples do not define it"
+        self.support = np.array([[each.support(name, groups) for name in names] for each in figures])
 
     def known(self, metric: str, *sides: int) -> bool:
         """Whether all these sides have the figure."""
         import numpy as np
 
         at = self.names.index(metric)
-        missing_here = np.isnan(self.values[list(sides), at]).any()
-        return not missing_here and not (self.backwards and metric in SCORED)
+        return not np.isnan(self.values[list(sides), at]).any()
 
 
 def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_groups: int) -> SideResult:
@@ -220,7 +238,7 @@ def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_group
         figures[name] = (
             interval_of(float(measured.values[at, number]), measured.drawn[:, at, number], n_groups)
             if measured.known(name, at)
-            else Estimate.none(measured.why_not(name))
+            else Estimate.none(UNDEFINED)
         )
     outcomes = list(side.outcomes.values())
     return SideResult(
@@ -263,25 +281,36 @@ def _pair(
 
 def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: int) -> Difference:
     if not measured.known(name, one, two):
-        return Difference(name, Estimate.none(measured.why_not(name)), None, None, None)
+        return Difference(name, Estimate.none(UNDEFINED), None, None, None, None)
     at = measured.names.index(name)
     drawn = measured.drawn[:, one, at] - measured.drawn[:, two, at]
-    value = interval_of(float(measured.values[one, at] - measured.values[two, at]), drawn, n_groups)
-    # Without an interval the draws know too little for a p value, too.
-    p = None if value.low is None else two_sided_p(drawn)
-    return Difference(name, value, p, p, None if value.low is None else smallest_difference(drawn))
+    support = min(int(measured.support[one, at]), int(measured.support[two, at]))
+    apart = float(measured.values[one, at] - measured.values[two, at])
+    value, p = difference_of(apart, drawn, n_groups, support)
+    error = None if value.low is None else standard_error(drawn, n_groups)
+    return Difference(name, value, p, p, None, error)
 
 
-def _corrected(results: Sequence[PairResult]) -> list[PairResult]:
-    """The same with every p value corrected for all of them, and McNemar's for all pairs."""
-    corrected = iter(holm([each.p for pair in results for each in pair.differences.values()]))
+def _corrected(results: Sequence[PairResult], n_groups: int, draws: int) -> list[PairResult]:
+    """The same with every p value corrected for all of them, and McNemar's for all pairs.
+
+    What could have been seen goes by the level of the first of them.
+    """
+    p_values = [each.p for pair in results for each in pair.differences.values()]
+    corrected, family = iter(holm(p_values)), sum(p is not None for p in p_values)
+    able = family * least_p(n_groups, draws) < ALPHA
     exact = holm([pair.mcnemar for pair in results])
     return [
         replace(
             pair,
             mcnemar_corrected=p,
             differences={
-                name: replace(each, corrected=next(corrected)) for name, each in pair.differences.items()
+                name: replace(
+                    each,
+                    corrected=next(corrected),
+                    detectable=smallest_difference(each.error, n_groups, family) if able else None,
+                )
+                for name, each in pair.differences.items()
             },
         )
         for pair, p in zip(results, exact, strict=True)

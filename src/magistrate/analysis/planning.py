@@ -34,7 +34,8 @@ class Plan:
 
     `n` is for samples with contexts of their own. `design` is how much more is needed where samples share
     contexts as in the pilot (at least 1), None without a pilot. `others` are the numbers for other
-    differences, None where no judge is that good. `assumptions` say what all of it rests on.
+    differences, None where no judge is that good. `alpha` is divided by the number of `comparisons` that
+    are made at once. `assumptions` say what all of it rests on.
     """
 
     metric: str
@@ -46,6 +47,7 @@ class Plan:
     others: Mapping[float, int | None]
     assumptions: tuple[str, ...]
     design: float | None = None
+    comparisons: int = 1
 
     @property
     def n_clustered(self) -> int | None:
@@ -59,6 +61,7 @@ class Plan:
             "difference": self.difference,
             "power": self.power,
             "alpha": self.alpha,
+            "comparisons": self.comparisons,
             "base_rate": self.base_rate,
             "n": self.n,
             "design_effect": self.design,
@@ -74,7 +77,11 @@ class Plan:
         return table(("difference", "samples"), rows, title=title) + told
 
 
-def _check(metric: str, difference: float, power: float, alpha: float, base_rate: float) -> None:
+def _check(
+    metric: str, difference: float, power: float, alpha: float, base_rate: float, comparisons: int
+) -> None:
+    if comparisons < 1:
+        raise InputError(f"comparisons are at least 1, got {comparisons}")
     if metric not in POWERED:
         raise InputError(f"unknown metric {metric!r}; known: {', '.join(POWERED)}")
     limits = {"difference": difference, "power": power, "alpha": alpha, "base rate": base_rate}
@@ -95,19 +102,21 @@ def plan(
     correlation: float = CORRELATION,
     power: float = 0.8,
     alpha: float = 0.05,
+    comparisons: int = 1,
 ) -> Plan:
     """The samples needed where one judge has `value` and the other `value + difference`.
 
     `agreement` is how often both give one label (default: they err independently), `correlation` that of two
     areas under the ROC curve, for which agreement says nothing. Raises `InputError` for what cannot be.
     """
-    _check(metric, difference, power, alpha, base_rate)
+    _check(metric, difference, power, alpha, base_rate, comparisons)
+    level = alpha / comparisons
 
     def needed(each: float) -> int:
         if metric == "auroc":
-            return auroc_samples_needed(value, each, base_rate, correlation, alpha=alpha, power=power)
+            return auroc_samples_needed(value, each, base_rate, correlation, alpha=level, power=power)
         shares = assumed(metric, value, each, base_rate, agreement)
-        return samples_needed(metric, shares, each, alpha=alpha, power=power)
+        return samples_needed(metric, shares, each, alpha=level, power=power)
 
     if value + difference >= 1:
         raise InputError(f"{value:g} and {difference:g} more is not below 1: no judge has such a {metric}")
@@ -126,7 +135,15 @@ def plan(
             else f"they give the same label to {percent(agreement)} of the samples, in either class alike"
         )
     told.append("samples have contexts of their own; where they share contexts more are needed (--pilot)")
-    return Plan(metric, difference, power, alpha, base_rate, n, others, tuple(told))
+    assumptions = (*told, _named(comparisons))
+    return Plan(metric, difference, power, alpha, base_rate, n, others, assumptions, None, comparisons)
+
+
+def _named(comparisons: int) -> str:
+    """For how many comparisons the number holds."""
+    if comparisons == 1:
+        return "one metric of one pair, named beforehand (compare --metric); more at once: --comparisons"
+    return f"{comparisons} comparisons at once: the level is divided by {comparisons} (Holm's first step)"
 
 
 def _tried(needed: Any, difference: float) -> int | None:
@@ -138,7 +155,13 @@ def _tried(needed: Any, difference: float) -> int | None:
 
 
 def plan_from(
-    pilot: Sequence[Side], metric: str, difference: float, *, power: float = 0.8, alpha: float = 0.05
+    pilot: Sequence[Side],
+    metric: str,
+    difference: float,
+    *,
+    power: float = 0.8,
+    alpha: float = 0.05,
+    comparisons: int = 1,
 ) -> Plan:
     """The samples needed by judges that are right and wrong as in a pilot of two, whatever its difference.
 
@@ -154,7 +177,8 @@ def plan_from(
     truth = np.array([sample.label == HALLUCINATED for sample in both.samples])
     said = [np.array([each.label == HALLUCINATED for each in column]) for column in both.verdicts]
     n, base_rate = truth.size, float(truth.mean())
-    _check(metric, difference, power, alpha, min(max(base_rate, 1e-9), 1 - 1e-9))
+    _check(metric, difference, power, alpha, min(max(base_rate, 1e-9), 1 - 1e-9), comparisons)
+    level = alpha / comparisons
     groups = groups_of(both.samples)
     n_groups = int(groups.max()) + 1
     if n_groups < LEAST_GROUPS:
@@ -174,7 +198,7 @@ def plan_from(
     told = [f"a pilot of {n} samples and {n_groups} contexts: {first.name} and {second.name}"]
     if metric == "auroc":
         design = None
-        found = {each: _normal(spread, each, alpha, power) for each in sorted({*STEPS, difference})}
+        found = {each: _normal(spread, each, level, power) for each in sorted({*STEPS, difference})}
         told.append("the spread of the areas' difference over whole contexts, which holds what they share")
     else:
         plain = deviation(metric, shares)
@@ -182,7 +206,7 @@ def plan_from(
             raise InputError(f"the two judges of the pilot are never apart in {metric}")
         design = max(1.0, (spread / plain) ** 2) if n_groups < n else 1.0
         found = {
-            each: samples_needed(metric, shares, each, alpha=alpha, power=power)
+            each: samples_needed(metric, shares, each, alpha=level, power=power)
             for each in sorted({*STEPS, difference})
         }
         values = [value_of(metric, shares, second=each) for each in (False, True)]
@@ -190,8 +214,11 @@ def plan_from(
         told.append(f"{name_of(metric)} of {decimal(values[0])} and {decimal(values[1])}")
         told.append(f"they give the same label to {percent(agreeing)} of the samples")
     told.append(f"{percent(base_rate)} of the samples are hallucinated")
-    told.append("any difference has the spread that these two have")
-    return Plan(metric, difference, power, alpha, base_rate, found[difference], found, tuple(told), design)
+    told += ["any difference has the spread that these two have", _named(comparisons)]
+    n_needed = found[difference]
+    return Plan(
+        metric, difference, power, alpha, base_rate, n_needed, found, tuple(told), design, comparisons
+    )
 
 
 def _normal(spread: float, difference: float, alpha: float, power: float) -> int:

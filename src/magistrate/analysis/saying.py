@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.display import decimal, signed
 from magistrate.stats.paired import ALPHA
+from magistrate.stats.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
 
 if TYPE_CHECKING:
     from magistrate.analysis.compared import Comparison, Difference, PairResult
@@ -18,7 +19,6 @@ NAMES = {
     "brier": "Brier score (lower is better)",
 }
 ALWAYS_SAID = ("balanced_accuracy", "f1", "auroc")
-FEW_CONTEXTS = 30
 
 
 def name_of(metric: str) -> str:
@@ -41,14 +41,17 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
     value, name = each.value, name_of(each.metric)
     if value.value is None:
         return f"{pair.first} and {pair.second} cannot be compared by {name}: {value.undefined}."
-    if value.low is None:
+    if value.low is None and each.p is None:
         return f"{pair.first} against {pair.second} by {name}: {signed(value.value)}, {value.undefined}."
-    shown = f"{signed(value.value)} {bounds(value.low, value.high)}, p {p_of(each.corrected)}"
-    shown += corrected
+    shown = f"{signed(value.value)} {bounds(value.low, value.high)}".rstrip()
+    shown += f", p {p_of(each.corrected)}{corrected}"
+    if value.low is None:
+        shown += f" (by the sign test over contexts; {value.undefined})"
     if each.better:
         word = "better" if each.better > 0 else "worse"
         return f"{pair.first} is {word} than {pair.second} by {name}: {shown}."
-    could = f"; this n could have shown {decimal(each.detectable)} or more" if each.detectable else ""
+    after = " after the correction" if corrected else ""
+    could = f"; this n could have shown {decimal(each.detectable)} or more{after}" if each.detectable else ""
     alone = each.p is not None and each.p < ALPHA
     why = " (a difference before the correction for several comparisons)" if alone else ""
     return f"{pair.first} and {pair.second} are statistically tied by {name}{why}: {shown}{could}."
@@ -70,12 +73,12 @@ def p_of(p: float | None) -> str:
     return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
-def remarks_of(comparison: Comparison, backwards: Sequence[str]) -> tuple[str, ...]:
+def remarks_of(comparison: Comparison, turned: Sequence[str]) -> tuple[str, ...]:
     """What limits the comparison, the gravest first."""
-    return tuple(_remarks(comparison, backwards))
+    return tuple(_remarks(comparison, turned))
 
 
-def _remarks(comparison: Comparison, backwards: Sequence[str]) -> Iterator[str]:
+def _remarks(comparison: Comparison, turned: Sequence[str]) -> Iterator[str]:
     if not comparison.gold:
         yield ("There are no gold labels to go by: who differs can be said, who is better or worse cannot.")
     silent = [side for side in comparison.sides if side.failures or side.abstentions]
@@ -85,23 +88,27 @@ def _remarks(comparison: Comparison, backwards: Sequence[str]) -> Iterator[str]:
             for side in silent
         )
         yield f"Left out, which may flatter whoever fails on what is hard: {told}."
-    for name in backwards:
+    for name in turned:
         yield (
-            f"The scores of {name} run the other way (the higher, the more faithful), so that neither AUROC "
-            "nor Brier score is compared."
+            f"By its verdicts a low score of {name} means hallucinated; its AUROC and Brier score are of "
+            "1 - score."
         )
     if comparison.gold and comparison.n_contexts < FEW_CONTEXTS:
         yield (
-            f"Only {comparison.n_contexts} independent contexts: intervals and p values are rough, and the "
-            "former likely too narrow."
+            f"Only {comparison.n_contexts} independent contexts: intervals are wide for that, and p values "
+            "still rough."
         )
     if comparison.gold and comparison.n_contexts < comparison.n:
         yield (
             f"{comparison.n} samples share {comparison.n_contexts} contexts. Intervals take that into "
             "account, McNemar's test does not: it takes samples as independent."
         )
-    if comparison.family and 2 * comparison.family / (comparison.draws + 1) > ALPHA:
+    if comparison.gold and comparison.n_contexts < LEAST_GROUPS:
+        return
+    least = least_p(comparison.n_contexts, comparison.draws)
+    if comparison.gold and comparison.family and comparison.family * least >= ALPHA:
         yield (
-            f"{comparison.family} comparisons at once are more than {comparison.draws:,} draws can tell "
-            "apart after the correction; name fewer with --metric, or fewer judges."
+            f"Nothing can be shown: of {comparison.n_contexts} contexts in {comparison.draws:,} draws no "
+            f"bootstrap p value is below {p_of(least)}, which times {comparison.family} comparisons is not "
+            f"below {ALPHA:g}; name fewer with --metric, or judge more contexts."
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +24,13 @@ from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged
 from magistrate.datasets.annotations import Annotations, read_annotations
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.selection import value_at
-from magistrate.errors import SpecError
+from magistrate.display import shorten
+from magistrate.errors import InputError, SpecError
 from magistrate.runs import Run
 from magistrate.types import Sample, Verdict
 
 GOLD = "the gold labels"
+MOST_WORDS = 5  # words that are no known labels, in a remark
 
 
 def agree(
@@ -53,6 +56,8 @@ def agree(
     if by is not None and by != "label" and not by.startswith("metadata."):
         raise SpecError(f"--by takes label or metadata.NAME, got {by!r} (did you mean 'metadata.{by}'?)")
     own = judged(run, judge, store)
+    if reference == "-":
+        raise SpecError("labels are not read from standard input; name a file: --with FILE")
     if reference is None and reference_judge is not None:
         reference = run
     if mapping and not _is_file(reference):
@@ -112,30 +117,41 @@ def _with_file(
         here = ", ".join(repr(each) for each in list(own.samples)[:3])
         raise SpecError(f"no id in {path.name} is one of run {own.name}: the file has {some}, the run {here}")
 
+    unknown = {sample_id for sample_id, _ in read.unknown}
+
     def lacking(sample: Sample) -> str:
-        return "tied among people" if votes.get(sample.id) else f"no label in {path.name}"
+        if votes.get(sample.id):
+            return "tied among people"
+        if sample.id in unknown:
+            return f"of a label that is not known in {path.name}"
+        return f"without a label in {path.name}" if sample.id in read.unlabelled else f"not in {path.name}"
 
     pairs, left_out = pairs_with(
         own.samples, own.outcomes, lambda sample: majority(votes.get(sample.id, ())), lacking
     )
-    left_out |= _not_used(read, len(read.votes) - len(votes), path)
     several = any(len(each) > 1 for each in votes.values())
     reference = f"the majority of {path.name}" if several else path.name
     found = {label for each in votes.values() for label in each} | said
     labels, _ = order_of(found, order)
     raters = raters_of(own.samples, votes, read.n_raters, own.outcomes, labels) if several else None
     report = _report(own, reference, pairs, left_out, by, order, found)
-    return replace(report, raters=raters, problems=tuple(map(str, read.problems)))
+    remarks = (*_not_used(read, len(read.votes) - len(votes), path), *report.remarks)
+    return replace(report, raters=raters, remarks=remarks, problems=tuple(map(str, read.problems)))
 
 
-def _not_used(read: Annotations, strangers: int, path: Path) -> dict[str, int]:
-    """What the file says that is not compared."""
-    told = {
-        f"only in {path.name}": strangers,
-        f"without a label in {path.name}": read.unlabelled,
-        f"unreadable in {path.name}": len(read.problems),
-    }
-    return {reason: count for reason, count in told.items() if count}
+def _not_used(read: Annotations, strangers: int, path: Path) -> Iterator[str]:
+    """What the file says that is not compared, besides samples that are left out."""
+    if read.unknown:
+        words = Counter(shorten(word, 40) for _, word in read.unknown)
+        told = ", ".join(f"{word!r} {count}" for word, count in words.most_common(MOST_WORDS))
+        more = f" and {len(words) - MOST_WORDS} more words" if len(words) > MOST_WORDS else ""
+        yield (
+            f"{len(read.unknown)} labels in {path.name} are words that are not known, and count for nothing: "
+            f"{told}{more}. The figures are of what people called otherwise, which may well be the easier "
+            "samples. To compare such labels too, name all labels from least to most with --order."
+        )
+    if strangers:
+        yield f"Ids in {path.name} that are of no sample of this run: {strangers}."
 
 
 def _report(
@@ -147,10 +163,16 @@ def _report(
     order: Sequence[str] | None,
     found: set[str] | None = None,
 ) -> AgreementReport:
+    if not pairs:
+        why = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "it has none"
+        raise InputError(
+            f"nothing can be compared: no sample of run {own.name} has a verdict of {own.judge!r} and a "
+            f"label beside it ({reference}); its {own.n_total} samples: {why}"
+        )
     used = {label for pair in pairs for label in (pair.reference, pair.verdict.label)}
-    labels, ordered = order_of(used | (found or set()), order)
-    overall = agreement(pairs, labels, ordered)
-    slices = {} if by is None else slices_of(pairs, lambda s: value_at(s, by), by, labels, ordered)
+    labels, places = order_of(used | (found or set()), order)
+    overall = agreement(pairs, labels, places)
+    slices = {} if by is None else slices_of(pairs, lambda s: value_at(s, by), by, labels, places)
     return AgreementReport(
         run=own.name,
         judge=own.judge,
@@ -158,7 +180,7 @@ def _report(
         n_total=own.n_total,
         left_out=left_out,
         labels=labels,
-        ordered=ordered,
+        places=places,
         overall=overall,
         by=by,
         slices=slices,

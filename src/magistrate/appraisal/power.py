@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from magistrate.analysis.planning import CORRELATION, Plan, plan, plan_from
 from magistrate.appraisal.compare import sides_of
 from magistrate.appraisal.stored import RunRef, StorePlace
-from magistrate.errors import SpecError
+from magistrate.errors import InputError, SpecError
 
 VALUE, BASE_RATE = 0.7, 0.5
+LEAST_DIFFERENCE = 0.001  # below it formulas give numbers of samples that nobody labels
 
 
 def samples_needed(
@@ -22,15 +23,25 @@ def samples_needed(
     correlation: float | None = None,
     power: float = 0.8,
     alpha: float = 0.05,
+    comparisons: int = 1,
     pilot: Sequence[RunRef] = (),
     store: StorePlace | None = None,
 ) -> Plan:
     """How many labelled samples show a `difference` in `metric` with this power, at this level.
 
+    That is of one metric of one pair, named beforehand; with more `comparisons` at once the level is divided
+    by their number, as in the first step of Holm's correction.
     Either from what is assumed of the judges (`value` .7, `base_rate` .5, independent errors), or from a
     `pilot` of two runs, or of one that has two judges. Raises `SpecError` for what does not go together,
     `InputError` for what cannot be.
     """
+    if difference < LEAST_DIFFERENCE:
+        raise InputError(f"the difference must be at least {LEAST_DIFFERENCE:g}, got {difference:g}")
+    unused = {"auroc": ("agreement", agreement)}.get(metric, ("correlation", correlation))
+    if not pilot and unused[1] is not None:
+        other = "is of labels, and auroc is of scores; give --correlation"
+        told = other if metric == "auroc" else f"is of two areas (auroc), not of {metric}; give --agreement"
+        raise SpecError(f"--{unused[0]} {told}")
     if not pilot:
         return plan(
             metric,
@@ -41,6 +52,7 @@ def samples_needed(
             correlation=CORRELATION if correlation is None else correlation,
             power=power,
             alpha=alpha,
+            comparisons=comparisons,
         )
     given = {"value": value, "base-rate": base_rate, "agreement": agreement, "correlation": correlation}
     if said := [name for name, each in given.items() if each is not None]:
@@ -49,4 +61,4 @@ def samples_needed(
     if len(sides) != 2:
         names = ", ".join(side.name for side in sides)
         raise SpecError(f"a pilot is two judges, these are {len(sides)}: {names}; name them as RUN:JUDGE")
-    return plan_from(sides, metric, difference, power=power, alpha=alpha)
+    return plan_from(sides, metric, difference, power=power, alpha=alpha, comparisons=comparisons)

@@ -23,7 +23,11 @@ EXAMPLE = (
 )
 @click.option("--with-judge", help="The judge of the other run, or another judge of this one.")
 @click.option("--by", metavar="FIELD", help="Also for each value of label or metadata.NAME.")
-@click.option("--order", metavar="A,B,C", help="The labels from least to most, for weighted kappa.")
+@click.option(
+    "--order",
+    metavar="A,B,C",
+    help="The labels from least to most, also those not given, for weighted kappa (numbers have theirs).",
+)
 @click.option(
     "--map",
     "mapping",

@@ -1,4 +1,4 @@
-"""`magistrate audit`: what flips a judge that should not."""
+"""`magistrate audit`: what flips a judge."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _print(rows: list[QualityRow]) -> None:
     for section in sections(rows):
         terminal.print(Text(section.name, style="bold"))
         terminal.print(Text(section.facts))
-        spare = ("precision", "recall", "as it decides", "ECE", "n", "coverage", "F1")
+        spare = ("precision", "recall", "as it decides", "ECE (by chance)", "n", "coverage", "F1")
         print_table(HEAD, section.lines, wrapped={"judge": 16}, spare=spare)
         terminal.print()
     if {row.set for row in rows} & set(PAIR):

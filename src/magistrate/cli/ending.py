@@ -36,13 +36,11 @@ def ended(
     """Judge, print the report and answer the exit code, also where Ctrl-C or an error cuts it short.
 
     `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on;
-    `junit` is where a document for CI goes, whatever ends the run.
+    `junit` is where a document for CI goes, whatever ends the run; the command has taken away an earlier one.
     """
     from magistrate.cli import interrupted_code
-    from magistrate.report.junit import fresh
     from magistrate.runs import Run
 
-    fresh(junit)
     cut_short = False
     with _kept(bar, again), _told(bar, store, spec, junit):
         try:

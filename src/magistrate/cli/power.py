@@ -28,6 +28,13 @@ EXAMPLE = (
     "--alpha", type=float, default=0.05, show_default=True, help="How often one may be seen that is none."
 )
 @click.option(
+    "--comparisons",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many metrics and pairs are compared at once; divides --alpha.",
+)
+@click.option(
     "--pilot", nargs=2, metavar="RUN_A RUN_B", help="Two runs (or RUN:JUDGE) in place of assumptions."
 )
 @store_option
@@ -41,6 +48,7 @@ def command(
     correlation: float | None,
     power: float,
     alpha: float,
+    comparisons: int,
     pilot: tuple[str, str] | None,
     store: str | None,
     as_json: bool,
@@ -62,6 +70,7 @@ def command(
         correlation=correlation,
         power=power,
         alpha=alpha,
+        comparisons=comparisons,
         pilot=pilot or (),
         store=store,
     )

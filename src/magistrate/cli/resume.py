@@ -50,9 +50,11 @@ def gone_on(
     from magistrate import evaluation
     from magistrate.cli.ending import ended
     from magistrate.cli.run import IN_LIMITS
+    from magistrate.report.junit import fresh
     from magistrate.report.progress import ProgressBar
     from magistrate.resuming import description
 
+    fresh(context.params["junit"])
     bar = ProgressBar(console(error=True), lines=True)
     with open_store(store) as opened:
         place, record = opened.place, opened.find_run(run)

@@ -99,8 +99,12 @@ def command(
     from magistrate import evaluation
     from magistrate.cli.ending import ended
     from magistrate.home import default_store
+    from magistrate.report.junit import fresh
     from magistrate.report.progress import ProgressBar
 
+    junit: Path | None = context.params["junit"]
+    if not dry_run:
+        fresh(junit)
     spec = _described(context)
     place = store or str(default_store())
     if dry_run:
@@ -109,7 +113,6 @@ def command(
     unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
     if unfinished is None and going_on:
         click.echo("there is no unfinished run of the very same; beginning one", err=True)
-    junit: Path | None = context.params["junit"]
     if unfinished is None or not _goes_on(unfinished, going_on):
         judging = partial(evaluation.run, spec, store=place, watcher=bar)
         return ended(judging, bar, place, as_json, spec, junit=junit)

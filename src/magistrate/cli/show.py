@@ -21,6 +21,7 @@ from magistrate.cli.options import (
 
 if TYPE_CHECKING:
     from magistrate.report import Report
+    from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 --steps"
 
@@ -56,8 +57,10 @@ def command(
     from magistrate.cli import DONE
     from magistrate.judges.flagging import reflagged
     from magistrate.report import outcome_panel
+    from magistrate.report.junit import fresh
     from magistrate.runs import report_of
 
+    fresh(junit)
     if steps and sample is None:
         raise click.UsageError("--steps goes with --sample ID")
     if sample is not None and (gates or junit):
@@ -66,7 +69,7 @@ def command(
         record = opened.find_run(run)
         if sample is None:
             report = report_of(opened, record.id, flag or None)
-            return _shown(report, gates, junit, as_json)
+            return _shown(report, gates, junit, as_json, _limit(record))
         found = opened.sample(record.id, sample)
         stored = opened.outcomes(record.id, sample_id=sample, with_steps=steps)
         outcomes = [reflagged(each, flag) if flag else each for each in stored]
@@ -78,18 +81,26 @@ def command(
     return DONE
 
 
-def _shown(report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool) -> int:
+def _limit(record: RunRecord) -> float | None:
+    """The share of failures that the run itself allowed; None for one made before runs were described."""
+    from magistrate.resuming import SPEC, description
+
+    return description(record).limits.max_failures if SPEC in record.settings else None
+
+
+def _shown(
+    report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool, max_failures: float | None
+) -> int:
     """The whole report, and what gates say of it."""
     from magistrate.cli.ending import passed
     from magistrate.report import render
     from magistrate.report.gates import results
-    from magistrate.report.junit import fresh, write_junit
     from magistrate.report.junit import junit as document
+    from magistrate.report.junit import write_junit
 
     checked = results(gates, report)
     if junit is not None:
-        fresh(junit)
-        write_junit(junit, document(report, checked))
+        write_junit(junit, document(report, checked, max_failures=max_failures))
     if as_json:
         print_json(report.to_dict() | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
     else:

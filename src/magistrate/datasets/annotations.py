@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magistrate.datasets.fields import POLARITY, field_of, label_of, plain
+from magistrate.datasets.fields import LABELS, POLARITY, field_of, label_of, plain
 from magistrate.datasets.files import open_file
 from magistrate.datasets.source import Problem, Row
 from magistrate.errors import DatasetError, SpecError
@@ -22,13 +22,15 @@ class Annotations:
     """The labels that people gave, by sample id, in the order of the file.
 
     `n_raters` is how many people there are: those named, else the most labels of one sample. `problems` are
-    rows that say nothing that can be read; `unlabelled` counts rows without a label.
+    rows that say nothing that can be read; `unknown` are ids and labels of those whose label is a word that
+    is not known. `unlabelled` are ids of rows without a label.
     """
 
     votes: Mapping[str, tuple[str, ...]]
     n_raters: int
     problems: tuple[Problem, ...]
-    unlabelled: int
+    unknown: tuple[tuple[str, str], ...]
+    unlabelled: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -36,7 +38,9 @@ class _Reading:
     votes: dict[str, list[str]] = field(default_factory=dict)
     named: dict[tuple[str, str], tuple[str, Row]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    unlabelled: int = 0
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+    unlabelled: set[str] = field(default_factory=set)
+    columns: tuple[str, ...] = ()
 
 
 def read_annotations(
@@ -59,34 +63,60 @@ def read_annotations(
         if isinstance(row, Problem):
             found.problems.append(row)
             continue
+        found.columns = found.columns or tuple(row.values)
         try:
             _add(found, row, fields, known)
         except ValueError as error:
             found.problems.append(row.problem(str(error)))
     if not found.votes:
-        first = f"; {found.problems[0]}" if found.problems else ""
-        raise DatasetError(
-            f"no row of {source.shown} gives a sample's id and a label{first}; "
-            "it takes the columns id and label, or say which with --map id=COLUMN --map label=COLUMN"
-        )
+        raise DatasetError(_nothing(found, source.shown))
     people = {annotator for _, annotator in found.named}
     n_raters = len(people) or max(map(len, found.votes.values()))
     votes = {sample_id: tuple(labels) for sample_id, labels in found.votes.items()}
-    return Annotations(votes, n_raters, tuple(found.problems), found.unlabelled)
+    return Annotations(
+        votes, n_raters, tuple(found.problems), tuple(found.unknown), frozenset(found.unlabelled)
+    )
+
+
+def _nothing(found: _Reading, shown: str) -> str:
+    """What to say of a file that labels no sample: its columns, what may be wrong, what it takes."""
+    told = f"no row of {shown} gives a sample's id and a label"
+    if found.problems:
+        told += f"; {found.problems[0]}"
+    elif not found.columns:
+        told += "; it has no rows"
+    if found.columns:
+        told += f"; its columns are {_listed(found.columns)}"
+        if any(column.strip().lower() in LABELS for column in found.columns):
+            told += " (its first line looks like a row: it takes a header, such as id,label)"
+        elif len(found.columns) == 1 and not found.columns[0].isidentifier():
+            told += " (one column: which separator is that? known are comma, semicolon and tab)"
+    return f"{told}; it takes id and label, or say which they are: --map id=COLUMN --map label=COLUMN"
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(repr(plain(each, 40)) for each in list(columns)[:15])
 
 
 def _add(found: _Reading, row: Row, fields: Mapping[str, str], known: Collection[str]) -> None:
     """One row's vote; ValueError where it cannot be read."""
     claimed = _columns(row.values, fields)
-    sample_id = claimed.get("id", ("", None))[1]
+    if "id" not in claimed:
+        raise ValueError("no column gives the id of a sample")
+    sample_id = claimed["id"][1]
     if sample_id is None or str(sample_id) == "":
-        raise ValueError("no id of a sample; say which column has it with --map id=COLUMN")
+        raise ValueError("no id of a sample")
     given = [name for name in ("label", *POLARITY) if name in claimed]
     if not given:
-        raise ValueError("no column gives the label; say which with --map label=COLUMN")
-    label = _label(given[0], claimed[given[0]][1], known)
+        raise ValueError("no column gives the label")
+    said = claimed[given[0]][1]
+    try:
+        label = _label(given[0], said, known)
+    except ValueError:
+        found.unknown.append((str(sample_id), str(said).strip()))
+        raise
     if label is None:
-        found.unlabelled += 1
+        found.unlabelled.add(str(sample_id))
         return
     who = claimed.get("annotator", ("", None))[1]
     if who is not None and str(who) != "":
@@ -108,8 +138,7 @@ def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, 
     claimed: dict[str, tuple[str, Any]] = {}
     for name, column in fields.items():
         if column not in values:
-            listed = ", ".join(plain(str(each), 40) for each in list(values)[:15])
-            raise ValueError(f"no column {plain(column)!r}, which --map asks for; columns: {listed}")
+            raise ValueError(f"no column {plain(column)!r}, which --map asks for")
         claimed[name] = (column, values[column])
     said_label = any(name in claimed for name in ("label", *POLARITY))
     for column, value in values.items():

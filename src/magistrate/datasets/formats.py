@@ -11,8 +11,9 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, BinaryIO, Protocol, cast
 
 from magistrate.datasets.fields import plain
@@ -27,6 +28,8 @@ class CsvReader(Protocol):
     """What `csv.reader` returns, which has no public name."""
 
     line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
 
     def __next__(self) -> list[str]: ...
 
@@ -79,9 +82,21 @@ def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Pr
 
 
 def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """A header and cells."""
+    """A header and cells, parted by commas, or by semicolons or tabs where the header has no comma."""
     with text(stream) as lines:
-        yield from _records(csv.reader(lines, strict=True), shown, stem)
+        yield from _records(_reader(lines, strict=True), shown, stem)
+
+
+def _reader(lines: Iterable[str], *, strict: bool) -> CsvReader:
+    """A reader that parts cells as the first line that holds anything does."""
+    rest, seen = iter(lines), list[str]()
+    for line in rest:
+        seen.append(line)
+        if line.strip():
+            break
+    head = seen[-1] if seen else ""
+    parted = "," if "," in head else next((mark for mark in ";\t" if mark in head), ",")
+    return csv.reader(chain(seen, rest), strict=strict, delimiter=parted)
 
 
 def _records(reader: CsvReader, shown: str, stem: str) -> Iterator[Row | Problem]:
@@ -175,4 +190,4 @@ def count_jsonl(stream: io.BufferedIOBase) -> int:
 def count_csv(stream: io.BufferedIOBase) -> int:
     """How many rows stand under the header."""
     with text(stream) as lines:
-        return max(0, sum(1 for cells in csv.reader(lines) if cells) - 1)
+        return max(0, sum(1 for cells in _reader(lines, strict=False) if cells) - 1)

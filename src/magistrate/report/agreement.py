@@ -26,6 +26,7 @@ NAMES = {
 }
 SLICED = ("observed", "kappa", "alpha", "ac1")
 SHORT = {"observed": "observed", "kappa": "kappa", "alpha": "alpha", "ac1": "AC1"}
+LEAST_EXCERPT = 8  # columns below which a text is not shown at all
 WIDE = 118  # columns from which slices have room for every interval
 
 
@@ -38,11 +39,19 @@ def render_agreement(report: AgreementReport, console: Console, listed: int = 10
     if report.overall.n:
         console.print()
         notes = ["Brackets: 95 % intervals, by a bootstrap of whole contexts."]
-        if report.ordered and len(report.labels) > 2:
-            notes.append(f"Weights go by places in the order {' < '.join(map(plain, report.labels))}.")
+        if report.places is not None and len(report.labels) > 2:
+            notes.append(_weights(report.labels, report.places))
         if "scores" in report.overall.figures:
             notes.append("Concordance (Lin): kappa of the scores, weighted by their squared distance.")
         console.print(Text(" ".join(notes), style="dim"))
+
+
+def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
+    """What the weights of the kappas are."""
+    order = " < ".join(map(plain, labels))
+    if places == tuple(range(len(labels))):
+        return f"Weighted kappa: labels that are n places apart in {order} disagree by n, or by n squared."
+    return f"Weighted kappa: labels disagree by their distance as numbers, or by its square ({order})."
 
 
 def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
@@ -141,9 +150,9 @@ def _disagreements(report: AgreementReport, width: int, listed: int) -> Iterator
     ]
     taken = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=False))
     table = numbers(*head[:3])
-    table.columns[0].no_wrap = True
-    for name in head[3:]:
-        table.add_column(name, no_wrap=True)
+    room = width - taken
+    for name in head[3 : 6 if room >= LEAST_EXCERPT else 5]:
+        table.add_column(name, overflow="fold")
     for row, each in zip(rows, found, strict=False):
-        table.add_row(*row, cut(each.excerpt, max(width - taken, 10)))
+        table.add_row(*row, *([cut(each.excerpt, room)] if room >= LEAST_EXCERPT else []))
     yield table

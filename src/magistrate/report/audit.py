@@ -1,8 +1,11 @@
-"""An audit in words, in the terminal and as a page: what flips the judge, gravest first, faults before the rest."""
+"""An audit in words, in the terminal and as a page: what flips the judge, gravest first.
+
+What may well flip it comes after what should not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magistrate.analysis.stability import Audit, Effect, Finding
@@ -13,6 +16,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 OPENINGS = {
     "repeated": "Asked the very same again",
@@ -82,7 +86,9 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
         yield "Scores stay where they are on average."
         return
     told = f"Scores move by {signed(moved)} on average"
-    if audit.direction == "minimize" and _one_way(moved):
+    if moved.low is not None and moved.high is not None and moved.low <= 0 <= moved.high:
+        told += ", which may be none"
+    elif audit.direction == "minimize" and _one_way(effect):
         told += f", towards {HALLUCINATED if moved.value > 0 else FAITHFUL}"
     control = effect.moved_under_control
     if control is not None and control.value is not None:
@@ -90,11 +96,12 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
     yield f"{told}."
 
 
-def _one_way(moved: Estimate) -> bool:
-    """Whether a mean change is known to be one: its interval is to one side of 0, or every pair moves alike."""
-    if moved.low is None or moved.high is None:
-        return moved.same
-    return moved.low > 0 or moved.high < 0
+def _one_way(effect: Effect) -> bool:
+    """Whether it is known which way scores move: by an interval, or all alike in contexts enough for one."""
+    from magistrate.stats.resampling import LEAST_GROUPS
+
+    enough = effect.contexts >= LEAST_GROUPS and (effect.changes == 1 or effect.changes >= LEAST_GROUPS)
+    return effect.moved.low is not None or enough
 
 
 def _lost(effect: Effect) -> Iterator[str]:
@@ -143,7 +150,6 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
 
 def render(audit: Audit, console: Console) -> None:
     """Print the audit: a line a check, gravest first, then what each line means, then the recipe."""
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -152,21 +158,15 @@ def render(audit: Audit, console: Console) -> None:
         console.print(
             Text(f"not complete: {audit.n_judged} of {audit.n_planned} judgements", style="bold yellow")
         )
-    table = Table(
-        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
-    )
-    table.add_column("check", overflow="fold")
-    for name in ("pairs", "flipped", "control", "score"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for finding in audit.findings:
-        table.add_row(Text(finding.name, style="bold"), *row(finding))
-    console.print()
-    console.print(table)
-    for finding in audit.findings:
+    for heading, findings in groups(audit):
         console.print()
-        console.print(
-            Text(f"{finding.name}: ", style="bold").append(plain(words(finding, audit)), style="not bold")
-        )
+        console.print(Text(heading, style="bold cyan"))
+        console.print(_table(findings))
+        for finding in findings:
+            console.print()
+            console.print(
+                Text(f"{finding.name}: ", style="bold").append(plain(words(finding, audit)), style="not bold")
+            )
     console.print()
     console.print(Text(KEY, style="dim"))
     grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
@@ -176,6 +176,25 @@ def render(audit: Audit, console: Console) -> None:
         grid.add_row(name, Text(plain(value)))
     console.print()
     console.print(grid)
+
+
+def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
+    """The findings under a heading each: what should not flip the judge, then what may; no empty group."""
+    found = (
+        (FAULTS, [each for each in audit.findings if each.check not in MAY_DIFFER]),
+        (NO_FAULTS, [each for each in audit.findings if each.check in MAY_DIFFER]),
+    )
+    return [(heading, findings) for heading, findings in found if findings]
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    """A line a check."""
+    from magistrate.report.tables import numbers
+
+    table = numbers("check", "pairs", "flipped", "control", "score")
+    for finding in findings:
+        table.add_row(finding.name, *row(finding))
+    return table
 
 
 def row(finding: Finding) -> tuple[str, str, str, str]:
@@ -191,18 +210,19 @@ def page(audit: Audit) -> str:
     """The audit as one HTML page that needs nothing else; all that comes from outside is escaped."""
     from magistrate.report.html import document
 
-    rows: list[dict[str, Any]] = [
-        {
+    def said(finding: Finding) -> dict[str, Any]:
+        effect = finding.effect
+        return {
             "name": finding.name,
             "cells": row(finding),
-            "flipped": None if finding.effect is None else finding.effect.flipped,
-            "control": None if finding.effect is None else finding.effect.under_control,
+            "flipped": None if effect is None else effect.flipped,
+            "control": None if effect is None else effect.under_control,
             "words": plain(words(finding, audit)),
         }
-        for finding in audit.findings
-    ]
+
+    found = [(heading, [said(each) for each in findings]) for heading, findings in groups(audit)]
     told = [(name, plain(value)) for name, value in facts(audit)]
     title = f"Audit of {audit.judge}"
     return "".join(
-        document("audit.html", title=title, script="", audit=audit, rows=rows, facts=told, key=KEY)
+        document("audit.html", title=title, script="", audit=audit, groups=found, facts=told, key=KEY)
     )

@@ -37,7 +37,8 @@ KEY = (
 )
 FOOT = (
     "After: on held-out samples only, by maps and thresholds fitted to the other folds. Brackets: 95 % "
-    "intervals; those of a bin as if every sample had a context of its own, the others draw contexts anew."
+    "intervals; those of a bin as if every sample had a context of its own, the others draw contexts anew. "
+    "Beside the ECE, in parentheses: what chance shows where scores are the very probabilities."
 )
 
 
@@ -77,7 +78,10 @@ def figures_html(fit: Fit, told: CalibrationFile) -> str:
     rows = [
         [
             NAMES.get(name, name),
-            *map(_words, (fit.before.figures[name], fit.after.figures[name])),
+            *(
+                _words(each.figures[name]) + _chance(name, each.reliability)
+                for each in (fit.before, fit.after)
+            ),
             _change(each),
         ]
         for name, each in fit.change.items()
@@ -102,10 +106,18 @@ def _figures(fit: Fit) -> Table:
     for name in (*LOSSES, *RATES, "cost"):
         if name in fit.change:
             before, after = fit.before.figures[name], fit.after.figures[name]
-            table.add_row(
-                NAMES.get(name, name), estimated(before), estimated(after), _change(fit.change[name])
-            )
+            cells = [estimated(before), estimated(after)]
+            if name == "ece":
+                cells = [_beside_chance(each.reliability) for each in (fit.before, fit.after)]
+            table.add_row(NAMES.get(name, name), *cells, _change(fit.change[name]))
     return table
+
+
+def _beside_chance(found: Reliability) -> Text:
+    """An ECE and what scores that are the very probabilities would show at this n."""
+    from rich.text import Text
+
+    return Text.assemble((decimal(found.ece), "bold"), " ", (f"({decimal(found.ece_by_chance)})", "dim"))
 
 
 def _change(change: Estimate) -> str:
@@ -118,6 +130,10 @@ def _change(change: Estimate) -> str:
 
 def _words(estimate: Estimate) -> str:
     return f"{decimal(estimate.value)} {interval(estimate)}".strip()
+
+
+def _chance(name: str, found: Reliability) -> str:
+    return f" ({decimal(found.ece_by_chance)} by chance)" if name == "ece" else ""
 
 
 def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:

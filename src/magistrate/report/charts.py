@@ -124,7 +124,8 @@ def reliability(found: Reliability, name: str) -> Chart:
     )
     words = (
         "On the dotted line a score is the share that is hallucinated. Each point is of about as many "
-        f"samples, with its 95 % interval. Expected calibration error {decimal(found.ece)}, Brier score "
+        f"samples, with its 95 % interval. Expected calibration error {decimal(found.ece)} "
+        f"({decimal(found.ece_by_chance)} by chance), Brier score "
         f"{decimal(found.brier)}."
     )
     return Chart("Reliability", words, _drawn(draw, name), points)

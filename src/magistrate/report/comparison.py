@@ -20,11 +20,12 @@ NAMES = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC",
 MOST_TABLES = 6
 FIRST = ("balanced_accuracy", "f1", "auroc")  # where there is no room for every metric
 ROOM = 20  # columns for a figure with its interval
+WIDE = 76  # columns from which there is room for all of a difference, and for whole labels
 LONGEST = 20  # columns for the name of a judge
 KEY = (
-    "Brackets: 95 % intervals, by a bootstrap of whole contexts; differences are taken draw by draw. "
-    "Detectable: the difference that as many samples would show 4 times in 5. Lower is better for the Brier "
-    "score only."
+    "Brackets: 95 % intervals, by a bootstrap of whole contexts, wider where these are few; differences are "
+    "taken draw by draw. Detectable: the difference that as many samples would show 4 times in 5, after the "
+    "correction. Lower is better for the Brier score only."
 )
 
 
@@ -53,7 +54,7 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
     for pair in comparison.pairs:
         yield ""
         yield Text.assemble(("── ", "dim"), (plain(f"{pair.first} minus {pair.second}"), "bold cyan"))
-        yield from _pair(pair, few)
+        yield from _pair(pair, few, console.width)
         yield from _flips(pair, console.width, listed if few else 0)
     if not few:
         yield ""
@@ -114,7 +115,7 @@ def _figures(comparison: Comparison, width: int) -> Table:
     return table
 
 
-def _pair(pair: PairResult, few: bool) -> Iterator[RenderableType]:
+def _pair(pair: PairResult, few: bool, width: int) -> Iterator[RenderableType]:
     from rich.text import Text
 
     if pair.mcnemar is None:
@@ -127,18 +128,20 @@ def _pair(pair: PairResult, few: bool) -> Iterator[RenderableType]:
         told += f", corrected {p_of(pair.mcnemar_corrected)}"
     yield Text(plain(told))
     if few:
-        table = numbers("metric", "difference", "p", "corrected", "detectable", "")
+        detectable = ["detectable"] if width >= WIDE else []
+        table = numbers("metric", "difference", "p", "corrected", *detectable, "")
         for name, each in pair.differences.items():
-            table.add_row(NAMES.get(name, name), *_difference(each, pair))
+            table.add_row(NAMES.get(name, name), *_difference(each, pair, bool(detectable)))
         yield table
 
 
-def _difference(each: Difference, pair: PairResult) -> Iterator[str]:
+def _difference(each: Difference, pair: PairResult, detectable: bool) -> Iterator[str]:
     yield f"{signed(each.value.value)} {bounds(each.value.low, each.value.high)}".rstrip()
     yield p_of(each.p)
     yield p_of(each.corrected)
-    yield decimal(each.detectable)
-    if each.value.low is None:
+    if detectable:
+        yield decimal(each.detectable)
+    if each.p is None:
         yield "not known"
     else:
         yield {1: "better", -1: "worse", 0: "tied"}[each.better]
@@ -161,12 +164,13 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     for name in ("gold", cut(pair.first, 16), cut(pair.second, 16), "right"):
         table.add_column(name, no_wrap=True)
     room = max(16, width - 64)
+    label = 12 if width >= WIDE else 6  # labels give way, scores do not
     for flip in pair.flips[:listed]:
         table.add_row(
             cut(flip.sample_id, min(room, 40)),
-            cut(flip.gold or "-", 12),
-            f"{cut(flip.first, 12)} {decimal(flip.first_score)}",
-            f"{cut(flip.second, 12)} {decimal(flip.second_score)}",
+            cut(flip.gold or "-", label),
+            f"{cut(flip.first, label)} {decimal(flip.first_score)}",
+            f"{cut(flip.second, label)} {decimal(flip.second_score)}",
             cut(flip.right or "-", 14),
         )
     yield table

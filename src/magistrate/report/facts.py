@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from magistrate.display import percent
 from magistrate.report.figures import decimal, duration, tally
 from magistrate.report.values import JudgeReport
-from magistrate.stats.classification import METRICS
+from magistrate.stats.classification import METRICS, Classification
 from magistrate.stats.spans import SpanScores
 from magistrate.types import FAITHFUL, HALLUCINATED
 
@@ -34,14 +34,13 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
         c = judge.result.confusion
         yield (
             "measured on",
-            f"{judge.n_measured} samples: {c.positives} {HALLUCINATED}, {c.negatives} {FAITHFUL} in truth",
+            f"{judge.n_measured} samples{_contexts(judge)}: {c.positives} {HALLUCINATED}, {c.negatives} "
+            f"{FAITHFUL} in truth",
         )
-        for metric in METRICS:
-            if reason := judge.result.metrics[metric].undefined:
-                yield "undefined", f"{NAMES.get(metric, metric)}: {reason}"
+        yield from _undefined(judge.result)
     if (found := judge.calibration) is not None:
-        losses = map(decimal, (found.ece, found.brier, found.log_loss))
-        yield "calibration", "ECE {}, Brier {}, log loss {}".format(*losses)
+        losses = map(decimal, (found.ece, found.ece_by_chance, found.brier, found.log_loss))
+        yield "calibration", "ECE {} ({} by chance), Brier {}, log loss {}".format(*losses)
     if judge.spans is not None:
         yield "spans", _spans(judge.spans)
     if judge.latency_median is not None:
@@ -67,6 +66,26 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
     for baseline in judge.baselines[2:]:
         yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
     yield "recipe", judge.recipe or "not recorded"
+
+
+def _contexts(judge: JudgeReport) -> str:
+    """Of how many contexts the measured samples are, where that is fewer."""
+    if judge.n_contexts == judge.n_measured:
+        return ""
+    return f" of {judge.n_contexts} {'context' if judge.n_contexts == 1 else 'contexts'}"
+
+
+def _undefined(result: Classification) -> Iterator[tuple[str, str]]:
+    """Why a metric has no value, and why it has no interval, one line a reason."""
+    bare: dict[str, list[str]] = {}
+    for metric in METRICS:
+        estimate, name = result.metrics[metric], NAMES.get(metric, metric)
+        if estimate.undefined and estimate.value is None:
+            yield "undefined", f"{name}: {estimate.undefined}"
+        elif estimate.undefined:
+            bare.setdefault(estimate.undefined, []).append(name)
+    for reason, names in bare.items():
+        yield "intervals", f"{', '.join(names)}: {reason}"
 
 
 def _spans(spans: SpanScores) -> str:

@@ -21,7 +21,9 @@ PATTERN = re.compile(
 )
 COUNTED = ("coverage", "failures", "abstentions")
 """Shares of all samples of the run; they are counted, so that they have no interval."""
-FIGURES = (*METRICS, *COUNTED, *LOSSES)
+FLAGGED = "flagged"
+"""The share of the verdicts that say hallucinated; it needs no gold labels, and has no interval."""
+FIGURES = (*METRICS, FLAGGED, *COUNTED, *LOSSES)
 UNBOUNDED = ("log_loss",)
 
 LEAST_COVERAGE = 0.9  # a figure that rests on less of the run is no figure of the run
@@ -48,8 +50,8 @@ class Gate:
     """`FIGURE>=VALUE` or `FIGURE<=VALUE` for every judge, `JUDGE.FIGURE>=VALUE` for one.
 
     A figure is one of `FIGURES`, or `lower(METRIC)` and `upper(METRIC)`, the ends of the 95 % interval of one
-    of `METRICS`. What could not be measured fails its gate, and so does a figure of a judge that has verdicts
-    for less than `LEAST_COVERAGE` of the samples.
+    of `METRICS`. What could not be measured fails its gate, and so does a figure of a judge that says
+    faithful or hallucinated of less than `LEAST_COVERAGE` of the samples, or of the labelled ones.
     """
 
     metric: str
@@ -110,10 +112,8 @@ class Gate:
         def result(passed: bool, reason: str, value: float | None = None) -> GateResult:
             return GateResult(str(self), judge.judge, passed, reason, value)
 
-        coverage = judge.coverage or 0.0
-        if self.metric not in COUNTED and coverage < LEAST_COVERAGE:
-            least = f"{LEAST_COVERAGE:.0%}"
-            return result(False, f"{self.metric} rests on {coverage:.1%} of the samples, less than {least}")
+        if self.metric not in COUNTED and (short := _too_few(judge)):
+            return result(False, f"{self.metric} rests on {short}, less than {LEAST_COVERAGE:.0%}")
         estimate, n = self._measured(judge)
         if estimate.value is None:
             because = f": {estimate.undefined}" if estimate.undefined else ""
@@ -141,6 +141,10 @@ class Gate:
             if not judge.n_total:
                 return Estimate.none("there are no samples"), 0
             return Estimate(counts[self.metric] / judge.n_total, None, None), judge.n_total
+        if self.metric == FLAGGED:
+            share = judge.hallucinated_share
+            known = Estimate.none("there are no verdicts") if share is None else Estimate(share, None, None)
+            return known, judge.n_ok
         if judge.result is None:
             return Estimate.none("no judged sample has a gold label"), 0
         if self.metric in METRICS:
@@ -149,6 +153,18 @@ class Gate:
         if calibration is None:
             return Estimate.none("there are no scores beside labels"), 0
         return Estimate(getattr(calibration, self.metric), None, None), calibration.n
+
+
+def _too_few(judge: JudgeReport) -> str | None:
+    """On which share of what a figure rests, where that is too little for it to be one of the run."""
+    parts = (
+        ("the samples", judge.n_ok - judge.other_verdicts, judge.n_total),
+        ("the labelled samples", judge.n_measured, judge.n_labelled),
+    )
+    for what, n, of in parts:
+        if of and n / of < LEAST_COVERAGE:
+            return f"{n / of:.1%} of {what} ({n} of {of})"
+    return None
 
 
 def too_many_failures(report: Report, most: float) -> str | None:

@@ -17,7 +17,10 @@ def render_plan(plan: Plan, console: Console) -> None:
     from rich.text import Text
 
     needed = plan.n_clustered if plan.n_clustered is not None else plan.n
-    chance = f"with a power of {plan.power:g} at a level of {plan.alpha:g}, two-sided"
+    chance = f"with a power of {plan.power:g} at a level of {plan.alpha:g}"
+    if plan.comparisons > 1:
+        chance += f" / {plan.comparisons}"
+    chance += ", two-sided"
     console.print(
         Text.assemble(
             (f"{needed:,} labelled samples", "bold"),

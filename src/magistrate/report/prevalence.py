@@ -71,5 +71,6 @@ def _facts(found: Prevalence) -> Iterator[tuple[str, str]]:
     if found.worth is not None and found.worth > found.n_labelled:
         worth = f"; the judge makes the {found.n_labelled} labels worth {found.worth:.0f}"
     yield "tuning", f"λ {decimal(found.tuning)}: 0 leaves the judge out, 1 takes all it says{worth}"
-    if found.rogan_gladen.undefined:
-        yield "undefined", f"Rogan-Gladen: {found.rogan_gladen.undefined}"
+    for name, words in ROWS.items():
+        if reason := getattr(found, name).undefined:
+            yield "undefined" if getattr(found, name).value is None else "no interval", f"{words}: {reason}"

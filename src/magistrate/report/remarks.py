@@ -21,6 +21,11 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
         (label,) = report.verdicts
         yield f"It gave one label to everything: all {report.n_ok} verdicts are {label!r}."
     yield from _measured_on(report)
+    if report.turned:
+        yield (
+            "By its verdicts a low score means hallucinated; AUROC, ECE, Brier score and log loss are of "
+            "1 - score."
+        )
     if report.result is not None:
         yield from _ranking(report)
         yield from _beside_baselines(report)

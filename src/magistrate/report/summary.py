@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import fmean, median
 
+from magistrate.analysis.columns import groups_of
+from magistrate.analysis.direction import Direction
 from magistrate.analysis.quoting import against, measured_spans
 from magistrate.errors import InputError
 from magistrate.report.baselines import Baseline, baselines
@@ -40,9 +42,10 @@ def summarize(
     """Count and measure every judge's outcomes over `samples` (by id), in any order.
 
     Judges come in the order of `recipes`, then by name; one with a recipe but no outcome is reported
-    too. The score of a verdict ranks samples for AUROC, its label decides everything else. Raises
-    `InputError` for an outcome of an unknown sample, a second one of the same judge and sample, or
-    more outcomes than `run.n_total`.
+    too. The score of a verdict ranks samples for AUROC and stands beside the truth as a probability,
+    turned round where a low one means hallucinated; its label decides everything else. Intervals take
+    samples of the same context together. Raises `InputError` for an outcome of an unknown sample, a
+    second one of the same judge and sample, or more outcomes than `run.n_total`.
     """
     if run.seconds is not None and not isfinite(run.seconds):
         raise InputError(f"a run's seconds must be a finite number, got {run.seconds}")
@@ -82,6 +85,7 @@ class _Tally:
     usage: Usage = field(default_factory=Usage)
     n_explained: int = 0
     flips: int = 0
+    direction: Direction = field(default_factory=Direction)
     quoted: dict[str, list[Stretch]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, samples: Mapping[str, Sample]) -> None:
@@ -101,6 +105,7 @@ class _Tally:
         match outcome:
             case Verdict():
                 self.said[sample_id] = (outcome.label, outcome.score)
+                self.direction.add(outcome)
                 self.n_explained += outcome.explanation_agrees is not None
                 self.flips += outcome.explanation_agrees is False
                 if outcome.claims and samples[sample_id].label in KNOWN:
@@ -125,8 +130,11 @@ class _Tally:
             i for i, (label, _) in self.said.items() if label in KNOWN and samples[i].label in KNOWN
         )
         truth = [samples[i].label == HALLUCINATED for i in measured]
-        scores = [self.said[i][1] for i in measured]
-        result = classification(truth, [self.said[i][0] == HALLUCINATED for i in measured], scores)
+        turned = self.direction.turned
+        scores = [1 - self.said[i][1] if turned else self.said[i][1] for i in measured]
+        called = [self.said[i][0] == HALLUCINATED for i in measured]
+        groups = groups_of(samples[i] for i in measured)
+        result = classification(truth, called, scores, groups)
         report = JudgeReport(
             judge=self.judge,
             n_total=n_total,
@@ -149,6 +157,8 @@ class _Tally:
             flips=self.flips,
             recipe=recipe.line() if isinstance(recipe, Recipe) else recipe,
             calibration=reliability(truth, scores) if measured else None,
+            turned=turned,
+            n_contexts=len(set(groups.tolist())),
             spans=measured_spans([samples[i] for i in measured], self.quoted),
         )
         return replace(report, remarks=remarks(report))

@@ -46,6 +46,8 @@ class JudgeReport:
     `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
     was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
     `calibration` says how far the scores of the measured samples are probabilities; None without any.
+    `turned` says that a low score of this judge means hallucinated, so that 1 - score was measured. The
+    measured samples are of `n_contexts` contexts.
     """
 
     judge: str
@@ -71,6 +73,8 @@ class JudgeReport:
     remarks: tuple[str, ...] = ()
     spans: SpanScores | None = None
     calibration: Reliability | None = None
+    turned: bool = False
+    n_contexts: int = 0
 
     @property
     def coverage(self) -> float | None:
@@ -91,6 +95,7 @@ class JudgeReport:
             "n_judged": self.n_judged,
             "n_labelled": self.n_labelled,
             "n_measured": self.n_measured,
+            "n_contexts": self.n_contexts,
             "coverage": self.coverage,
             "metrics": {name: e.to_dict() for name, e in result.metrics.items()} if result else {},
             "confusion": result.confusion.to_dict() if result else {},
@@ -112,6 +117,7 @@ class JudgeReport:
             "gold": dict(self.gold),
             "other_labels": {"gold": self.other_gold, "verdicts": self.other_verdicts},
             "explanations": {"total": self.n_explained, "flips": self.flips},
+            "scores_turned": self.turned,
             "recipe": self.recipe,
             "remarks": list(self.remarks),
             "calibration": self.calibration.to_dict() if self.calibration else None,

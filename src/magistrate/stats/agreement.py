@@ -3,7 +3,7 @@
 =====================  ===========================================================================
 observed               share of samples with the same label
 kappa                  Cohen (1960): chance is that each side keeps its own base rates
-linear, quadratic      weighted kappa (Cohen 1968): labels that are near in an order disagree less
+linear, quadratic      weighted kappa (Cohen 1968): labels that are near each other disagree less
 alpha                  Krippendorff (2011), nominal: chance is that both draw from one pool of labels
 ac1                    Gwet (2008): chance is that only samples which are hard to tell are guessed
 =====================  ===========================================================================
@@ -14,6 +14,7 @@ functions of confusion tables `[b, k, k]`, so that the draws of a bootstrap are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError
@@ -43,15 +44,20 @@ def observed_agreement(tables: Tables) -> NDArray[np.float64]:
     return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
 
 
-def cohen_kappa(tables: Tables, weights: Literal["linear", "quadratic"] | None = None) -> NDArray[np.float64]:
-    """Cohen's kappa of tables `[b, k, k]`, weighted by the distance of two labels in their order if asked.
+def cohen_kappa(
+    tables: Tables,
+    weights: Literal["linear", "quadratic"] | None = None,
+    places: Sequence[float] | None = None,
+) -> NDArray[np.float64]:
+    """Cohen's kappa of tables `[b, k, k]`, weighted by the distance of two labels if asked.
 
-    NaN where chance alone gives full agreement.
+    `places` `[k]` says where the labels stand, 0, 1, 2 and so on unless it is given. NaN where chance alone
+    gives full agreement.
     """
     import numpy as np
 
-    k = tables.shape[1]
-    apart = np.abs(np.subtract.outer(np.arange(k), np.arange(k))).astype(np.float64)
+    stands = np.arange(tables.shape[1]) if weights is None or places is None else np.asarray(places)
+    apart = np.abs(np.subtract.outer(stands, stands)).astype(np.float64)
     cost = (apart > 0).astype(np.float64) if weights is None else apart if weights == "linear" else apart**2
     expected = tables.sum(2)[:, :, None] * tables.sum(1)[:, None, :]
     found = (cost * tables).sum((1, 2)) * tables.sum((1, 2))
@@ -102,13 +108,14 @@ def two_raters(
     k: int,
     groups: ArrayLike,
     *,
-    ordered: bool = False,
+    places: Sequence[float] | None = None,
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
     """The `FIGURES` of two sides' labels, int `[n]` in [0, k), with intervals by a bootstrap of `groups`.
 
-    Weighted kappas only where the labels are `ordered` and more than two: of two they are kappa.
+    Weighted kappas only where `places` says where the labels stand, and they are more than two: of two they
+    are kappa.
     """
     import numpy as np
     from scipy.sparse import csr_matrix
@@ -116,19 +123,21 @@ def two_raters(
     one, two = _numbers(first, k), _numbers(second, k)
     if one.shape != two.shape:
         raise InputError(f"both sides must label the same samples: got {one.size} and {two.size}")
-    names = [name for name in FIGURES if name not in ("linear", "quadratic") or (ordered and k > 2)]
+    names = [
+        name for name in FIGURES if name not in ("linear", "quadratic") or (places is not None and k > 2)
+    ]
     if not one.size:
         return {name: Estimate.none(NOTHING) for name in names}
     cells = csr_matrix((np.ones(one.size), (np.arange(one.size), one * k + two)), shape=(one.size, k * k))
 
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         tables = np.asarray(weights @ cells).reshape(-1, k, k)
-        return np.stack([_figure(name, tables) for name in names], axis=1)
+        return np.stack([_figure(name, tables, places) for name in names], axis=1)
 
     return _estimates(names, figures, groups, draws, seed)
 
 
-def _figure(name: str, tables: Tables) -> NDArray[np.float64]:
+def _figure(name: str, tables: Tables, places: Sequence[float] | None) -> NDArray[np.float64]:
     import numpy as np
 
     match name:
@@ -137,7 +146,7 @@ def _figure(name: str, tables: Tables) -> NDArray[np.float64]:
         case "kappa":
             return cohen_kappa(tables)
         case "linear" | "quadratic":
-            return cohen_kappa(tables, "linear" if name == "linear" else "quadratic")
+            return cohen_kappa(tables, "linear" if name == "linear" else "quadratic", places)
         case "alpha":
             return krippendorff_alpha(tables + tables.transpose(0, 2, 1))
     given = tables.sum(1) + tables.sum(2)

@@ -99,11 +99,6 @@ class Calibrator:
             found = expit(own["slope"][0] * odds + own["intercept"][0])
         return np.asarray(np.clip(found, CLIP, 1 - CLIP))
 
-    @property
-    def reverses(self) -> bool:
-        """Whether a higher score becomes a lower probability: the judge ranked the wrong way round."""
-        return self.method == "platt" and self.parameters["slope"][0] < 0
-
 
 def held(value: float) -> float:
     """A score or probability within [`CLIP`, 1 - `CLIP`]."""

@@ -15,6 +15,8 @@ f1                  Wilson for tp / (tp + fp + fn), of which F1 is a monotone fu
 auroc               score interval over Hanley and McNeil's variance (Newcombe 2006, method 5),
                     wider than need be where many scores are tied
 ==================  ============================================================================
+
+Samples that share a context are worth fewer: the same forms hold at their effective number (`clustering`).
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from typing import TYPE_CHECKING
 
 from magistrate.display import decimal
 from magistrate.errors import InputError
+from magistrate.stats.clustering import CONFIDENCE as CONFIDENCE
+from magistrate.stats.clustering import Worth, of_area, of_both, of_share
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +110,18 @@ class Classification:
 
 
 def classification(
-    labels: ArrayLike, predictions: ArrayLike, scores: ArrayLike | None = None
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    scores: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> Classification:
     """Measure predictions and scores against labels.
 
     `labels` bool `[n]`: True is hallucinated, the positive class. `predictions` bool `[n]`.
     `scores` float `[n]` in [0, 1], higher is more hallucinated, or None where there are none.
-    n may be 0. Raises `InputError` for other shapes, types or ranges.
+    `groups` int `[n]`, the same number for samples of the same context; None where each has its own.
+    A figure over samples that share fewer than `LEAST_GROUPS` contexts has no interval. n may be 0. Raises
+    `InputError` for other shapes, types or ranges.
 
     >>> round(classification([True, True, False, False], [True, False, False, False]).metrics["f1"].value, 3)
     0.667
@@ -127,9 +135,14 @@ def classification(
         int((~truth & ~said).sum()),
         int((truth & ~said).sum()),
     )
+    members = None if groups is None else _groups(groups, truth.size)
     metrics = _from_counts(confusion)
+    if members is not None and truth.size:
+        metrics |= _clustered(truth, said, members, metrics)
     metrics["auroc"] = (
-        Estimate.none("there are no scores") if scores is None else _auroc(truth, _scores(scores, truth.size))
+        Estimate.none("there are no scores")
+        if scores is None
+        else _auroc(truth, _scores(scores, truth.size), members)
     )
     return Classification(confusion, metrics)
 
@@ -157,6 +170,16 @@ def _scores(values: ArrayLike, n: int) -> NDArray[np.float64]:
     if outside.size:
         raise InputError(f"scores must be in [0, 1], got {outside[0]!s}")
     return array
+
+
+def _groups(values: ArrayLike, n: int) -> NDArray[np.int64]:
+    """`values` as an int array `[n]`."""
+    import numpy as np
+
+    array = np.asarray(values)
+    if array.shape != (n,) or (n and not np.issubdtype(array.dtype, np.integer)):
+        raise InputError(f"groups must be {n} whole numbers, got {array.dtype} of shape {array.shape}")
+    return array.astype(np.int64)
 
 
 def _from_counts(c: Confusion) -> dict[str, Estimate]:
@@ -192,6 +215,14 @@ def wilson(hits: int, n: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def wilson_at(share: float, n: float) -> tuple[float, float]:
+    """95 % Wilson score interval of a share of `n` > 0 samples, which need not be a whole number."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    low, high = proportion_confint(share * n, n, alpha=1 - CONFIDENCE, method="wilson")
+    return min(max(float(low), 0.0), share), max(min(float(high), 1.0), share)
+
+
 def _proportion(hits: int, n: int, undefined: str) -> Estimate:
     return Estimate(hits / n, *wilson(hits, n)) if n else Estimate.none(undefined)
 
@@ -200,12 +231,17 @@ def _balanced_accuracy(c: Confusion) -> Estimate:
     """Mean of recall and specificity, by square-and-add over their Wilson intervals."""
     if reason := _one_class(c):
         return Estimate.none(reason)
-    recall, specificity = c.true_positive / c.positives, c.true_negative / c.negatives
-    low_r, high_r = wilson(c.true_positive, c.positives)
-    low_s, high_s = wilson(c.true_negative, c.negatives)
-    value = (recall + specificity) / 2
-    low = value - hypot(recall - low_r, specificity - low_s) / 2
-    high = value + hypot(high_r - recall, high_s - specificity) / 2
+    return _averaged(
+        (c.true_positive / c.positives, *wilson(c.true_positive, c.positives)),
+        (c.true_negative / c.negatives, *wilson(c.true_negative, c.negatives)),
+    )
+
+
+def _averaged(one: tuple[float, float, float], other: tuple[float, float, float]) -> Estimate:
+    """The mean of two shares, each with the ends of its interval."""
+    value = (one[0] + other[0]) / 2
+    low = value - hypot(one[0] - one[1], other[0] - other[1]) / 2
+    high = value + hypot(one[2] - one[0], other[2] - other[0]) / 2
     return Estimate(value, max(low, 0.0), min(high, 1.0))
 
 
@@ -219,8 +255,59 @@ def _f1(c: Confusion) -> Estimate:
     return Estimate(2 * c.true_positive / (union + c.true_positive), low, high)
 
 
-def _auroc(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> Estimate:
+def _clustered(
+    truth: NDArray[np.bool_],
+    said: NDArray[np.bool_],
+    groups: NDArray[np.int64],
+    alone: Mapping[str, Estimate],
+) -> dict[str, Estimate]:
+    """Those of the five metrics whose samples share contexts, at what the samples are worth."""
+    import numpy as np
+
+    right, found = truth == said, dict[str, Estimate]()
+    shares = {
+        "accuracy": (right, np.ones_like(truth)),
+        "precision": (truth, said),
+        "recall": (said, truth),
+        "f1": (truth & said, truth | said),
+    }
+    for name, (hits, among) in shares.items():
+        value = alone[name].value
+        if value is None or not (worth := of_share(hits, among, groups)).shared:
+            continue
+        low, high = wilson_at(float(hits[among].mean()), worth.effective)
+        if name == "f1":
+            low, high = 2 * low / (1 + low), 2 * high / (1 + high)
+        found[name] = _without(value, worth) or Estimate(value, min(low, value), max(high, value))
+    value = alone["balanced_accuracy"].value
+    whole = of_share(right, np.ones_like(truth), groups)
+    if value is None or not whole.shared:
+        return found
+    positive, negative = of_both(right, truth, groups)
+    recall, specificity = float(said[truth].mean()), float((~said[~truth]).mean())
+    found["balanced_accuracy"] = _without(value, whole, positive, negative) or _averaged(
+        (recall, *wilson_at(recall, positive.effective)),
+        (specificity, *wilson_at(specificity, negative.effective)),
+    )
+    return found
+
+
+def _without(value: float, *worths: Worth) -> Estimate | None:
+    """The figure without an interval, where samples share too few contexts for one; else None."""
+    from magistrate.stats.resampling import LEAST_GROUPS
+
+    fewest = min((each.contexts for each in worths if each.shared), default=LEAST_GROUPS)
+    if fewest >= LEAST_GROUPS:
+        return None
+    return Estimate(value, None, None, f"no interval from {fewest} independent contexts")
+
+
+def _auroc(
+    truth: NDArray[np.bool_], scores: NDArray[np.float64], groups: NDArray[np.int64] | None
+) -> Estimate:
     """Probability that a hallucinated sample scores above a faithful one; ties count a half."""
+    import numpy as np
+
     positives = int(truth.sum())
     negatives = truth.size - positives
     if reason := _one_class(Confusion(positives, 0, negatives, 0)):
@@ -228,10 +315,15 @@ def _auroc(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> Estimate:
     from sklearn.metrics import roc_auc_score
 
     value = float(roc_auc_score(truth, scores))
-    return Estimate(value, *auroc_interval(value, positives, negatives))
+    whole = None if groups is None else of_share(truth, np.ones_like(truth), groups)
+    if groups is None or whole is None or not whole.shared:
+        return Estimate(value, *auroc_interval(value, positives, negatives))
+    positive, negative = of_area(truth, scores, groups)
+    ends = auroc_interval(value, positive.effective, negative.effective)
+    return _without(value, whole, positive, negative) or Estimate(value, *ends)
 
 
-def auroc_interval(value: float, positives: int, negatives: int) -> tuple[float, float]:
+def auroc_interval(value: float, positives: float, negatives: float) -> tuple[float, float]:
     """95 % score interval of an AUROC `value` in [0, 1] from two groups of at least one.
 
     The areas t that the observed one does not contradict: (t - value)² <= z² V(t), with Hanley and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
-from magistrate.stats.classification import CONFIDENCE, Estimate
+from magistrate.stats.classification import Estimate, wilson_at
 from magistrate.stats.resampling import DRAWS, SEED, interval_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def share_of(hits: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Esti
     same, so that nothing of 20 is not taken for nothing ever (Franco and others 2019).
     """
     import numpy as np
-    from statsmodels.stats.proportion import proportion_confint
 
     flags = np.asarray(hits, dtype=np.bool_)
     if not flags.size:
@@ -60,8 +59,7 @@ def share_of(hits: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Esti
     least = min(n_groups, n)
     effective = n * alone / spread if alone and spread else least
     effective = min(max(effective, least), n)
-    low, high = proportion_confint(share * effective, effective, alpha=1 - CONFIDENCE, method="wilson")
-    return Estimate(share, min(float(low), share), max(float(high), share))
+    return Estimate(share, *wilson_at(share, effective))
 
 
 def mean_of(values: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Estimate:

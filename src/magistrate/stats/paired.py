@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
-SCORED = ("auroc", "brier")
 ALPHA, POWER = 0.05, 0.8
 
 
@@ -41,17 +40,18 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return [None if p is None else float(next(corrected)) for p in p_values]
 
 
-def smallest_difference(drawn: NDArray[np.float64]) -> float | None:
-    """The true difference that as many samples would show 4 times in 5 at a level of .05, from draws `[b]`.
+def smallest_difference(error: float | None, n_groups: int, comparisons: int = 1) -> float | None:
+    """The true difference that as many samples would show 4 times in 5 as the first of so many comparisons.
 
-    None without two draws, or where all of them are the same.
+    `error` is the difference's standard error over `n_groups` contexts. The level is .05 divided by
+    `comparisons`, as in the first step of Holm's method; None where there is no error to go by.
     """
-    import numpy as np
-    from scipy.special import ndtri
+    from scipy.stats import t
 
-    known = drawn[~np.isnan(drawn)]
-    spread = float(known.std(ddof=1)) if known.size > 1 else 0.0
-    return float(ndtri(1 - ALPHA / 2) + ndtri(POWER)) * spread if spread > 0 else None
+    if not error or n_groups < 2 or comparisons < 1:
+        return None
+    freedom = n_groups - 1
+    return float(t.ppf(1 - ALPHA / comparisons / 2, freedom) + t.ppf(POWER, freedom)) * error
 
 
 class Figures:
@@ -70,6 +70,7 @@ class Figures:
     ) -> None:
         import numpy as np
 
+        self._truth, self._said = truth, said
         if unknown := [name for name in names if name not in COMPARED]:
             raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
         self.names = tuple(names)
@@ -95,6 +96,22 @@ class Figures:
         if self._ranks is not None:
             found["auroc"] = self._ranks.area(weights)
         return np.stack([found[name] for name in self.names], axis=1)
+
+    def support(self, name: str, groups: NDArray[np.int64]) -> int:
+        """How many contexts the figure rests on: the fewest that its numerators or denominators count in."""
+        import numpy as np
+
+        truth, said = self._truth, self._said
+        halves = [truth, ~truth]
+        parts = {
+            "balanced_accuracy": halves,
+            "auroc": halves,
+            "precision": [said],
+            "recall": [truth],
+            "f1": [truth | said],
+        }
+        counted = parts.get(name, [np.ones_like(truth)])
+        return min(int(np.unique(groups[part]).size) for part in counted)
 
 
 class _Ranks:

@@ -7,6 +7,11 @@ ece       mean over the bins, by weight, of |mean score - observed share| (Naein
 brier     mean of (score - truth)² (Brier 1950)
 log_loss  mean of -log of the probability that the truth was given, scores held within [`CLIP`, 1 - `CLIP`]
 ========  ========================================================================================
+
+A mean of distances is above 0 even where every score is the very probability: the fewer samples a bin has,
+the more. `ece_by_chance` is what such scores would show here, the mean over labels drawn from the scores
+themselves (consistency resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval: what
+is drawn anew from the samples adds to the distances once more, and its interval lies above the truth.
 """
 
 from __future__ import annotations
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
 Binning = Literal["mass", "width"]
 BINS = 10
 LOSSES = ("ece", "brier", "log_loss")
+NO_INTERVAL = "no interval: chance adds to an ECE, see how much by chance"
+
+_DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, fewer where there would be more labels in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +63,14 @@ class Bin:
 class Reliability:
     """Scores beside labels: three losses (ece and brier in [0, 1], log loss from 0 on), and the bins.
 
-    `base_rate` is the share of the hallucinated that they are weighted to, None for that of the data.
+    `ece_by_chance`, in [0, 1], is the ECE that scores which are the very probabilities show on average at
+    this n, in these bins. `base_rate` is the share of the hallucinated that they are weighted to, None for
+    that of the data.
     """
 
     n: int
     ece: float
+    ece_by_chance: float
     brier: float
     log_loss: float
     bins: tuple[Bin, ...]
@@ -71,6 +82,7 @@ class Reliability:
         return {
             "n": self.n,
             **{name: getattr(self, name) for name in LOSSES},
+            "ece_by_chance": self.ece_by_chance,
             "binning": self.binning,
             "base_rate": self.base_rate,
             "bins": [each.to_dict() for each in self.bins],
@@ -84,12 +96,13 @@ def reliability(
     bins: int = BINS,
     binning: Binning = "mass",
     base_rate: float | None = None,
+    seed: int = 0,
 ) -> Reliability:
     """Measure scores `[n]` in [0, 1] as probabilities of `truth` bool `[n]`, n > 0.
 
     Bins hold equally many samples (`mass`; equal scores are never parted, so there may be fewer) or are
-    equally wide. Raises `InputError` for other shapes or ranges, and where `base_rate` needs a class that is
-    not there.
+    equally wide. `seed` is that of the labels drawn for `ece_by_chance`. Raises `InputError` for other
+    shapes or ranges, and where `base_rate` needs a class that is not there.
     """
     import numpy as np
 
@@ -100,7 +113,23 @@ def reliability(
         raise InputError("a base rate needs samples of both classes")
     ece, brier, log_loss = losses(flags, values, members)(weights.reshape(1, -1))[0]
     found = tuple(_bin(flags, values, weights, members == number) for number in np.unique(members))
-    return Reliability(values.size, float(ece), float(brier), float(log_loss), found, binning, base_rate)
+    chance = _by_chance(values, weights, members, seed)
+    return Reliability(
+        values.size, float(ece), chance, float(brier), float(log_loss), found, binning, base_rate
+    )
+
+
+def _by_chance(scores: Floats, weights: Floats, members: Ints, seed: int) -> float:
+    """The mean ECE of labels drawn from the scores, in the same bins and at the same weights."""
+    import numpy as np
+
+    source, total = np.random.default_rng(seed), weights.sum()
+    draws = max(_FEWEST, min(_DRAWS, _LABELS // scores.size))
+    found = []
+    for _ in range(draws):
+        off = weights * (scores - (source.random(scores.size) < scores))
+        found.append(np.abs(np.bincount(members, off)).sum() / total)
+    return float(np.mean(found))
 
 
 def losses(truth: Flags, scores: Floats, members: Ints) -> Callable[[Floats], Floats]:

@@ -88,7 +88,7 @@ class Calibrated:
 
 def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
     """The verdict with its score, label and probability as a calibration has them."""
-    score = by.calibrator(verdict.score)
+    score = by.probability(verdict.score)
     label = HALLUCINATED if score >= by.threshold else FAITHFUL
     agrees = verdict.explanation_agrees
     note = {

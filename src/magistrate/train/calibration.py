@@ -15,7 +15,16 @@ from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
 from magistrate.stats.calibration import METHODS, Calibrator, Method, fitted, shifted
 from magistrate.stats.classification import Estimate, classification
-from magistrate.stats.reliability import BINS, LOSSES, Binning, Reliability, bin_numbers, losses, reliability
+from magistrate.stats.reliability import (
+    BINS,
+    LOSSES,
+    NO_INTERVAL,
+    Binning,
+    Reliability,
+    bin_numbers,
+    losses,
+    reliability,
+)
 from magistrate.stats.resampling import DRAWS, draws_of, interval_of
 from magistrate.stats.thresholds import RATES, Aim, Unreachable, best_cut, confusion_of, rates
 
@@ -31,6 +40,7 @@ LEAST: Mapping[Method, int] = {"platt": 50, "temperature": 50, "isotonic": 200}
 """Fewer samples are refused: Platt's two numbers need some ten of the rarer class each (Peduzzi and others
 1996), isotonic steps need hundreds before they are more than chance (Niculescu-Mizil and Caruana 2005)."""
 LEAST_OF_EITHER = 15
+LEAST_RISE = 0.01  # from the lowest score to the highest; less is no map
 HALF = 0.5  # the threshold where no aim is stated
 COST = "cost"
 
@@ -59,6 +69,7 @@ class Fit:
     `contexts` contexts. `before` is the judge as it is, `after` calibrated by maps that had not seen the
     sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
     threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
+    `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
     """
 
     method: Method
@@ -78,6 +89,7 @@ class Fit:
     change: Mapping[str, Estimate]
     unreached: int = 0
     constant: bool = False
+    turned: bool = False
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,6 +106,7 @@ class Fit:
             "hallucinated": self.positives,
             "contexts": self.contexts,
             "left_out": dict(self.left_out),
+            "scores_turned": self.turned,
             "auroc": self.auroc.to_dict(),
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
@@ -117,8 +130,9 @@ def fit(
     """Calibrate the scores of a judge, and measure that on held-out folds.
 
     `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
-    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples,
-    `Unreachable` where no threshold reaches `aim`, and `SpecError` for options that are none.
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples and
+    where a higher score is no more often hallucinated, `Unreachable` where no threshold reaches `aim`, and
+    `SpecError` for options that are none.
     """
     import numpy as np
 
@@ -127,6 +141,8 @@ def fit(
     _check(columns, method, folds, base_rate)
     truth, scores = columns.truth, columns.scores
     calibrator = fitted(method, scores, truth, _weights(truth, base_rate))
+    area = classification(truth, columns.said, scores, columns.groups).metrics["auroc"]
+    _check_rise(calibrator, columns, area)
     threshold = _threshold(calibrator, scores, truth, aim, base_rate)
     held_out, said, unreached = np.empty(truth.size), np.zeros(truth.size, dtype=np.bool_), 0
     for train, test in _parts(columns, folds, seed):
@@ -149,12 +165,13 @@ def fit(
         positives=int(truth.sum()),
         contexts=columns.n_groups,
         left_out=columns.left_out,
-        auroc=classification(truth, columns.said, scores).metrics["auroc"],
+        auroc=area,
         before=before,
         after=after,
         change=change,
         unreached=unreached,
         constant=bool(said.all() or not said.any()),
+        turned=columns.turned,
     )
     return replace(found, remarks=remarks_of(found))
 
@@ -213,6 +230,21 @@ def _check(columns: Columns, method: Method, folds: int, base_rate: float | None
     )
 
 
+def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> None:
+    """Refuse a map by which a higher score is no more likely to be hallucinated."""
+    made = calibrator.of_all(columns.scores[[columns.scores.argmin(), columns.scores.argmax()]])
+    if made[1] - made[0] >= LEAST_RISE:
+        return
+    falls = made[0] - made[1] >= LEAST_RISE
+    told = f"from {made[0]:.3f} down to {made[1]:.3f}" if falls else f"all of them to about {made[1]:.3f}"
+    turned = ", turned round since a low one means hallucinated," if columns.turned else ""
+    raise InputError(
+        f"{calibrator.method} cannot calibrate {columns.judge!r}: it would map its scores{turned} {told}, "
+        f"since they do not rise with the labels (AUROC {area}). Look for the reason first: labels the wrong "
+        "way round, or a judge that cannot tell these outputs apart"
+    )
+
+
 # --- figures ------------------------------------------------------------------------------------
 
 
@@ -245,16 +277,21 @@ def _measured(
         own = slice(at * size, (at + 1) * size)
         figures = _estimates(names, values[own], drawn[:, own], n_groups)
         if base_rate is None:
-            figures |= _certain(truth, labels, figures)
+            figures |= _certain(columns, labels, figures)
+        ece = figures["ece"]
+        figures["ece"] = Estimate(ece.value, None, None, ece.undefined or NO_INTERVAL)
         diagram = reliability(truth, scores, binning=binning, base_rate=base_rate)
         found.append(Measured(diagram, figures))
     difference, moves = values[size:] - values[:size], drawn[:, size:] - drawn[:, :size]
     return found[0], found[1], _estimates(names, difference, moves, n_groups)
 
 
-def _certain(truth: Flags, said: Flags, figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Closed intervals of shares that are the same in every draw: 7 of 7 do not make a precision certain."""
-    exact = classification(truth, said).metrics
+def _certain(columns: Columns, said: Flags, figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Closed intervals of shares that are the same in every draw: 7 of 7 do not make a precision certain.
+
+    Where there are too few contexts these have no interval either.
+    """
+    exact = classification(columns.truth, said, groups=columns.groups).metrics
     return {name: exact[name] for name in exact if name in figures and figures[name].low is None}
 
 

@@ -64,7 +64,10 @@ class EstimatePart(_Part):
 
 
 class CalibrationFile(_Part):
-    """A calibration as it is written down. Same fit, same bytes."""
+    """A calibration as it is written down. Same fit, same bytes.
+
+    `turned` says that the map takes 1 - score, since a low score of the judge means hallucinated.
+    """
 
     kind: str = KIND
     format: int = FORMAT
@@ -81,6 +84,7 @@ class CalibrationFile(_Part):
     before: dict[str, EstimatePart]
     after: dict[str, EstimatePart]
     package: str
+    turned: bool = False
 
     @model_validator(mode="after")
     def _makes_a_map(self) -> CalibrationFile:
@@ -97,6 +101,10 @@ class CalibrationFile(_Part):
         """The map itself."""
         return Calibrator(self.method, {name: tuple(values) for name, values in self.parameters.items()})
 
+    def probability(self, score: float) -> float:
+        """The calibrated probability of a score as the judge gives it."""
+        return self.calibrator(1 - score if self.turned else score)
+
     @cached_property
     def digest(self) -> str:
         """Of all that the file says; another one is another calibration."""
@@ -104,13 +112,15 @@ class CalibrationFile(_Part):
 
     def text(self) -> str:
         """What stands in the file."""
-        return json.dumps(self.model_dump(exclude_defaults=False), indent=2, allow_nan=False) + "\n"
+        values = self.model_dump(exclude=None if self.turned else {"turned"})
+        return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
     def line(self) -> str:
         """What it is, on one line."""
         aim = f", {self.aim}" if self.aim is not None else ""
         rate = f", base rate {self.base_rate:g}" if self.base_rate is not None else ""
-        return f"{self.method} on {self.data.n} samples of {self.data.dataset}{aim}{rate}"
+        turned = ", of 1 - score" if self.turned else ""
+        return f"{self.method} on {self.data.n} samples of {self.data.dataset}{aim}{rate}{turned}"
 
 
 def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
@@ -131,6 +141,7 @@ def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) ->
         before=_figures(fit.before),
         after=_figures(fit.after),
         package=__version__,
+        turned=fit.turned,
     )
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from magistrate.display import decimal, signed
 from magistrate.stats.classification import Estimate
 from magistrate.stats.reliability import LOSSES
+from magistrate.stats.resampling import FEW_CONTEXTS
 
 if TYPE_CHECKING:
     from magistrate.train.calibration import Fit
 
 LOSS_NAMES = {"ece": "ECE", "brier": "Brier score", "log_loss": "log loss"}
 ENOUGH_FOR_STEPS = 1000
-FEW_CONTEXTS = 30
 
 
 def remarks_of(fit: Fit) -> tuple[str, ...]:
@@ -32,10 +32,15 @@ def _remarks(fit: Fit) -> Iterator[str]:
             f"{ENOUGH_FOR_STEPS:,} samples platt is usually the better one."
         )
     if fit.contexts < FEW_CONTEXTS:
-        yield f"Only {fit.contexts} independent contexts: intervals are rough, and likely too narrow."
+        yield f"Only {fit.contexts} independent contexts: intervals are wide for that, and still rough."
 
 
 def _ranking(fit: Fit) -> Iterator[str]:
+    if fit.turned:
+        yield (
+            "By its verdicts a low score of this judge means hallucinated: all figures are of 1 - score, and "
+            "so is the map in the file."
+        )
     area = fit.auroc
     if area.low is None or area.high is None:
         return
@@ -47,22 +52,25 @@ def _ranking(fit: Fit) -> Iterator[str]:
             "apart."
         )
     elif area.high < 0.5:
-        turned = "; platt has turned its scores round (negative slope)" if fit.calibrator.reverses else ""
-        yield f"The judge ranks the wrong way round ({shown}){turned}. Look for the reason before you use it."
+        yield f"The judge ranks the wrong way round ({shown}). Look for the reason before you use it."
 
 
 def _help(fit: Fit) -> Iterator[str]:
-    worse, unsure = list[str](), list[str]()
+    worse, unsure, still = list[str](), list[str](), list[str]()
     for name in LOSSES:
         change = fit.change[name]
         if change.low is None or change.high is None:
             unsure.append(f"{LOSS_NAMES[name]} ({change.undefined})")
+        elif change.low > 0 and decimal(change.value) == decimal(0):
+            still.append(LOSS_NAMES[name])
         elif change.low > 0:
             worse.append(f"{LOSS_NAMES[name]} {_shown(change)}")
         elif change.high >= 0:
             unsure.append(f"{LOSS_NAMES[name]} {_shown(change)}")
     if worse:
         yield f"Calibrating made it worse on held-out samples: {', '.join(worse)}."
+    if still:
+        yield f"No change on held-out samples that two decimals would show: {', '.join(still)}."
     if unsure:
         yield f"Not shown to help on held-out samples, the change may be none: {', '.join(unsure)}."
 

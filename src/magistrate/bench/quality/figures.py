@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from magistrate.analysis.columns import columns
+from magistrate.analysis.columns import Columns, columns, groups_of
 from magistrate.bench.machine import Machine
 from magistrate.bench.quality.baselines import ruled
 from magistrate.bench.quality.measuring import IN_FLIGHT, Measured
@@ -29,10 +29,14 @@ AIM = Aim("maximize", metric="balanced_accuracy")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Truth bool `[n]` (True is hallucinated) and scores float `[n]` in [0, 1] of one part of a set."""
+    """Truth bool `[n]` (True is hallucinated) and scores float `[n]` in [0, 1] of one part of a set.
+
+    `groups` int `[n]` is the same number for samples of the same context.
+    """
 
     truth: NDArray[np.bool_]
     scores: NDArray[np.float64]
+    groups: NDArray[np.int64]
 
 
 def row_of(measured: Measured, machine: Machine) -> QualityRow:
@@ -48,7 +52,7 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
     return _row(
         split,
         machine,
-        _figures(Part(dev.truth, dev.scores), Part(test.truth, test.scores), test.said),
+        _figures(_part(dev), _part(test), test.said),
         date=run.record.created_at.astimezone(UTC),
         model=measured.what.model,
         judge=measured.what.judge,
@@ -69,11 +73,12 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
 def baseline_rows(split: Split, machine: Machine) -> list[QualityRow]:
     """The figures of the trivial rules."""
     dev, test = (_truth(part) for part in (split.dev, split.test))
+    groups = [groups_of(part) for part in (split.dev, split.test)]
     return [
         _row(
             split,
             machine,
-            _figures(Part(dev, rule.dev), Part(test, rule.test), None),
+            _figures(Part(dev, rule.dev, groups[0]), Part(test, rule.test, groups[1]), None),
             date=datetime.now(UTC),
             model=BASELINE,
             judge=rule.name,
@@ -96,9 +101,13 @@ def baseline_rows(split: Split, machine: Machine) -> list[QualityRow]:
 def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None) -> dict[str, Any]:
     """`said` are the judge's own labels on the test part, None for a rule that has none."""
     cut = best_cut(dev.scores, dev.truth, AIM) if 0 < dev.truth.sum() < dev.truth.size else None
-    tuned = {} if cut is None else classification(test.truth, test.scores >= cut, test.scores).metrics
-    own = {} if said is None else classification(test.truth, said, test.scores).metrics
-    ranked = classification(test.truth, test.scores >= 0.5, test.scores).metrics
+    tuned = (
+        {}
+        if cut is None
+        else classification(test.truth, test.scores >= cut, test.scores, test.groups).metrics
+    )
+    own = {} if said is None else classification(test.truth, said, test.scores, test.groups).metrics
+    ranked = classification(test.truth, test.scores >= 0.5, test.scores, test.groups).metrics
     found = reliability(test.truth, test.scores) if test.truth.size and said is not None else None
     return {
         "threshold": cut,
@@ -106,6 +115,7 @@ def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None) -> dict[str,
         "own": _chosen(own),
         "auroc": _figure(ranked["auroc"]),
         "ece": None if found is None else found.ece,
+        "ece_by_chance": None if found is None else found.ece_by_chance,
         "brier": None if found is None else found.brier,
     }
 
@@ -126,6 +136,10 @@ def _row(
         **figures,
         **others,
     )
+
+
+def _part(found: Columns) -> Part:
+    return Part(found.truth, found.scores, found.groups)
 
 
 def _chosen(metrics: Mapping[str, Estimate]) -> dict[str, Figure]:

@@ -53,6 +53,7 @@ class QualityRow(BaseModel):
     own: dict[str, Figure]
     auroc: Figure
     ece: float | None
+    ece_by_chance: float | None = None
     brier: float | None
     ms: float | None
     in_flight: int

@@ -16,7 +16,7 @@ from magistrate.display import decimal, signed
 PUBLISHED = Path(__file__).with_name("published.toml")
 HEAD = (
     *("judge", "n", "balanced accuracy", "F1", "precision", "recall", "AUROC"),
-    *("as it decides", "ECE", "coverage", "ms (load)"),
+    *("as it decides", "ECE (by chance)", "coverage", "ms (load)"),
 )
 PAIR = ("halubench", "ragtruth")
 PAIR_HEAD = ("method", "HaluBench P / R / F1", "of", "RAGTruth P / R / F1", "of", "drop in F1")
@@ -25,8 +25,9 @@ NONE = "–"
 READING = (
     "Precision, recall, F1 and balanced accuracy are at the threshold with the best balanced accuracy on "
     "the dev part, measured on the test part, hallucinated being positive; *as it decides* is the balanced "
-    "accuracy of the judge's own labels. Brackets: 95 % intervals. AUROC and ECE are of the scores as they "
-    "come. Figures are of verdicts, coverage says how many of the samples have one. "
+    "accuracy of the judge's own labels. Brackets: 95 % intervals that take contexts whole. AUROC and ECE "
+    "are of the scores as they come; *by chance* is the ECE that perfect scores would show. Figures are of "
+    "verdicts, coverage says how many of the samples have one. "
     "*ms* is wall clock a sample with 32 in flight, and *load* how many processes wanted the machine's cores "
     "when it began: where that is above 0, others were at work and the time is too long."
 )
@@ -115,10 +116,15 @@ def _line(row: QualityRow) -> tuple[str, ...]:
         *(decimal(_value(row.tuned.get(name))) for name in ("f1", "precision", "recall")),
         figure(row.auroc),
         decimal(_value(row.own.get("balanced_accuracy"))),
-        decimal(row.ece),
+        _error(row),
         f"{row.n_ok}/{row.n}",
         _milliseconds(row),
     )
+
+
+def _error(row: QualityRow) -> str:
+    """The calibration error, and what perfect scores would show on as many samples."""
+    return decimal(row.ece) + ("" if row.ece_by_chance is None else f" ({decimal(row.ece_by_chance)})")
 
 
 def _milliseconds(row: QualityRow) -> str:

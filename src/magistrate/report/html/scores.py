@@ -31,6 +31,7 @@ class Scores:
         """What can be drawn of a judge; `name` begins the ids in the pictures.
 
         Curves need both labels, reliability needs one; without labels there is how often which score came.
+        All but that are of 1 - score where a low score means hallucinated.
         """
         import numpy as np
 
@@ -44,6 +45,7 @@ class Scores:
             [np.full(len(values), label == HALLUCINATED) for label, values in groups.items()]
         )
         scores = np.concatenate([np.asarray(values, dtype=np.float64) for values in groups.values()])
+        scores = 1 - scores if judge.turned else scores
         found = [scores_by_label(groups, f"{name}s"), reliability(measured(truth, scores), f"{name}r")]
         if len(groups) > 1 and judge.result is not None:
             area = judge.result.metrics["auroc"]

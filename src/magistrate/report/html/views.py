@@ -157,7 +157,7 @@ def _metrics(judge: JudgeReport) -> Iterator[Metric]:
             value=decimal(found.value),
             interval=interval(found),
             strip=_strip(found, best),
-            undefined=found.undefined,
+            undefined=found.undefined if found.value is None else None,
             baselines=tuple(decimal(value) for value in others),
         )
 
