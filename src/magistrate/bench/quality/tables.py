@@ -29,7 +29,8 @@ READING = (
     "are of the scores as they come; *by chance* is the ECE that perfect scores would show. Figures are of "
     "verdicts, coverage says how many of the samples have one. "
     "*ms* is wall clock a sample with 32 in flight, and *load* how many processes wanted the machine's cores "
-    "when it began: where that is above 0, others were at work and the time is too long."
+    "when it began (not noted where it is missing): others were at work, and the time is longer than it need "
+    "be."
 )
 
 
