@@ -19,6 +19,7 @@ from magistrate.analysis.comparison import Side, compare, shared
 from magistrate.appraisal.compare import compare as compare_runs
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import instance
+from magistrate.report.tables import told_apart
 from magistrate.stats.paired import COMPARED, Figures, exact_mcnemar, holm, smallest_difference
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 from terminal import Call
@@ -456,3 +457,10 @@ def test_where_room_is_short_words_stay_whole_and_scores_are_shown(
     flips = shown.out[shown.out.index("furthest apart") :]
     assert len(re.findall(r"^s\d+ .*\.\d\d +\S+ +\.\d\d ", flips, re.MULTILINE)) == 3
     assert ("detectable" in shown.out) == (width == 80)
+
+
+def test_long_names_of_sides_stay_apart_on_a_narrow_screen() -> None:
+    assert told_apart(["a", "b"], 8) == ["a", "b"]
+    assert told_apart(["small, nightly", "large, nightly"], 8) == ["small, …", "large, …"]
+    assert told_apart(["nightly, the small", "nightly, the large"], 8) == ["…e small", "…e large"]
+    assert told_apart(["nightly one two run", "nightly 1 2 two run"], 6) == ["1 nig…", "2 nig…"]

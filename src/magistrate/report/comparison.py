@@ -10,7 +10,7 @@ from magistrate.analysis.saying import bounds, p_of
 from magistrate.display import decimal, percent, signed
 from magistrate.report.figures import tally
 from magistrate.report.plain import plain
-from magistrate.report.tables import cut, estimated, lines, numbers, tallied
+from magistrate.report.tables import cut, estimated, lines, numbers, tallied, told_apart
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -102,7 +102,7 @@ def _figures(comparison: Comparison, width: int) -> Table:
     """Metrics down and the sides across; many sides stand down, with as many metrics as there is room."""
     sides = comparison.sides
     if ROOM * len(sides) + len("balanced accuracy") <= width:
-        table = numbers("metric", *(cut(side.name, ROOM - 2) for side in sides))
+        table = numbers("metric", *told_apart([side.name for side in sides], ROOM - 2))
         for name in comparison.metrics:
             table.add_row(NAMES.get(name, name), *(estimated(side.figures[name]) for side in sides))
         return table
@@ -161,7 +161,9 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     yield Text(f"{len(pair.flips)} flips{shown}", style="bold")
     table = numbers("sample")
     table.columns[0].no_wrap = True
-    for name in ("gold", cut(pair.first, 16), cut(pair.second, 16), "right"):
+    both = (pair.first, pair.second)
+    right = dict(zip(both, told_apart(both, 14), strict=True))
+    for name in ("gold", *told_apart(both, 16), "right"):
         table.add_column(name, no_wrap=True)
     room = max(16, width - 64)
     label = 12 if width >= WIDE else 6  # labels give way, scores do not
@@ -171,6 +173,6 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
             cut(flip.gold or "-", label),
             f"{cut(flip.first, label)} {decimal(flip.first_score)}",
             f"{cut(flip.second, label)} {decimal(flip.second_score)}",
-            cut(flip.right or "-", 14),
+            right.get(flip.right or "", "-"),
         )
     yield table

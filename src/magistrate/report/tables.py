@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from magistrate.report.figures import interval
@@ -57,6 +57,21 @@ def cut(text: str, width: int) -> str:
     """Foreign text on one line of at most `width` characters."""
     line = " ".join(plain(text).split())
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+
+
+def told_apart(names: Sequence[str], width: int) -> list[str]:
+    """Each of several names, at most `width` characters of it: those that tell them apart, or else a number.
+
+    >>> told_apart(["nightly, small", "nightly, large"], 8)
+    ['…, small', '…, large']
+    """
+    whole = [" ".join(plain(name).split()) for name in names]
+    heads = [cut(name, width) for name in whole]
+    tails = [name if len(name) <= width else "…" + name[1 - width :] for name in whole]
+    for shown in (heads, tails):
+        if len(set(shown)) == len(set(whole)):
+            return shown
+    return [cut(f"{number} {name}", width) for number, name in enumerate(whole, 1)]
 
 
 def tallied(left_out: Iterable[tuple[str, int]]) -> str:
