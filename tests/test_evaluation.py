@@ -136,7 +136,8 @@ def test_the_report_as_data_has_the_promised_shape(engine: ScriptedEngine, store
     judge = data["judges"]["faithfulness"]
     promised = {"n_ok", "n_total", "metrics", "confusion", "baselines", "seconds_per_sample", "recipe"}
     assert promised <= set(judge)
-    assert set(judge["metrics"]["accuracy"]) == {"value", "low", "high"}
+    assert set(judge["metrics"]["accuracy"]) == {"value", "low", "high", "undefined"}
+    assert "no interval from" in judge["metrics"]["accuracy"]["undefined"]  # six rows of few contexts
     assert set(judge["baselines"]) == {"majority", "always_hallucinated", "length", "ngram_overlap"}
     assert 6 * judge["seconds_per_sample"] == pytest.approx(data["run"]["seconds"])
 

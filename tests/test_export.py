@@ -55,7 +55,8 @@ def test_parquet_columns_are_nullable_and_typed(run: Run, tmp_path: Path) -> Non
     assert str(frame["score"].dtype) == "Float64" and str(frame["tokens"].dtype) == "Int64"
     assert frame["score"].isna().tolist() == (frame["kind"] != "verdict").tolist()
     first = frame[frame["label"] == "hallucinated"].iloc[0]
-    assert list(first["context"]) == list(samples_of(1)[0].context)
+    (sample,) = (each for each in run.samples() if each.id == first["sample_id"])
+    assert list(first["context"]) == list(sample.context)
     assert [claim["output_text"] for claim in json.loads(first["claims"])] == [c.output_text for c in CLAIMS]
     assert polars.read_parquet(tmp_path / "o.parquet")["label"].null_count() == 4
 

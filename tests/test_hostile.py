@@ -396,12 +396,12 @@ def test_the_benchmark_shows_flips_beside_those_under_the_control() -> None:
         return Verdict("a", "faithfulness", "hallucinated" if score >= 0.5 else "faithful", score)
 
     def pairs(hostile: float, harmless: float) -> list[Pair]:
-        cells = [(Sample(str(sample), "x"), str(attack)) for sample in range(5) for attack in range(8)]
+        cells = [(Sample(str(sample), "x"), str(attack)) for sample in range(8) for attack in range(8)]
         return [Pair(*cell, verdict(0.2), verdict(hostile), verdict(harmless)) for cell in cells]
 
     assert "+100.0%  " in script["shown"]("output", effect(pairs(0.8, 0.2)))
-    mixed = script["shown"]("output", effect([*pairs(0.8, 0.2)[:20], *pairs(0.2, 0.2)[20:]]))
-    assert re.search(r"40/40    50.0%     0.0%  \+50.0% \[\+\d+.\d%, \+\d+.\d%\] +\+0.300  \+0.000", mixed)
+    mixed = script["shown"]("output", effect([*pairs(0.8, 0.2)[:32], *pairs(0.2, 0.2)[32:]]))
+    assert re.search(r"64/64    50.0%     0.0%  \+50.0% \[\+\d+.\d%, \+\d+.\d%\] +\+0.300  \+0.000", mixed)
     failure = Failure("a", "faithfulness", "engine_error", "")
     lost = [Pair(Sample("a", "x"), "1", verdict(0.2), failure, verdict(0.2))]
     assert re.search("no pair has three verdicts +1 failed, 0 abstained", script["shown"]("x", effect(lost)))
