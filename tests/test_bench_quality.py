@@ -6,13 +6,14 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from magistrate import ScriptedEngine
+from magistrate import ScriptedEngine, resolve
 from magistrate.bench.machine import Machine
 from magistrate.bench.quality import page, rows, tables
 from magistrate.bench.quality.baselines import ruled
@@ -314,8 +315,22 @@ def test_published_figures_name_their_source() -> None:
             assert entry.f1 is not None or entry.balanced_accuracy is not None
 
 
+def test_a_judge_that_does_not_load_is_told_of_and_not_left_out_in_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = dict(resolve.judge_entries())
+    known["broken"] = EntryPoint("broken", "no.such.module:Judge", resolve.JUDGES)
+    monkeypatch.setattr(resolve, "judge_entries", lambda: known)
+    told: list[str] = []
+    assert "faithfulness" in faithfulness_judges(told.append)
+    (line,) = told
+    assert line.startswith("left out: judge 'broken' (no.such.module:Judge) cannot be loaded")
+
+
 def test_judges_of_faithfulness_are_found_and_others_are_not() -> None:
-    found = faithfulness_judges()
+    told: list[str] = []
+    found = faithfulness_judges(told.append)
+    assert told == []
     assert {
         "faithfulness",
         "hallucination",

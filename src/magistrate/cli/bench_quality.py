@@ -97,7 +97,7 @@ def quality(
         if not found:
             raise click.UsageError(f"there are no rows in {file} yet; measure some without --tables-only")
     else:
-        asked = list(dict.fromkeys(judges)) or faithfulness_judges()
+        asked = list(dict.fromkeys(judges)) or faithfulness_judges(_say)
         wanted = list(dict.fromkeys(models)) or [default().name]
         resolve.judges(asked)  # a wrong name costs nothing yet
         with data_in(data):
@@ -115,7 +115,7 @@ def quality(
                 opened=_opened,
                 machine=machine(available_cores()),
                 again=again,
-                tell=lambda text: click.echo(text, err=True),
+                tell=_say,
                 watching=lambda: ProgressBar(console(error=True), lines=True),
             ):
                 found.append(row)
@@ -128,6 +128,12 @@ def quality(
         _print(found)
         click.echo(f"\n{len(found)} rows; all that were ever measured are in {file}")
     return DONE
+
+
+def _say(text: str) -> None:
+    from magistrate.report.plain import plain
+
+    click.echo(plain(text), err=True)
 
 
 def _sets(names: tuple[str, ...]) -> list[QualitySet]:

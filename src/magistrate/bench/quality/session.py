@@ -18,13 +18,17 @@ from magistrate.errors import SpecError
 from magistrate.trial import Watcher
 
 
-def faithfulness_judges() -> list[str]:
-    """Every installed judge that says faithful or hallucinated and needs no options."""
+def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
+    """Every installed judge that says faithful or hallucinated and needs no options.
+
+    `tell` is told of those that cannot be made so, because they must be given something or do not load.
+    """
     found = []
     for name in resolve.judge_entries():
         try:
             judge = resolve.judge(name)
-        except SpecError:  # it must be told something, or its package is broken
+        except SpecError as error:
+            tell(f"left out: {error}")
             continue
         if set(judge.info.labels) == set(KNOWN) and not judge.info.lacks:
             found.append(name)
