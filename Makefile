@@ -4,21 +4,27 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PEERS := .venv-peers
+TRAIN := .venv-train
+TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo test lint format docs bench bench-peers chaos lock clean
+.PHONY: all demo test test-train lint format docs bench bench-peers chaos lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
 
-demo: .venv/.local  ## judge the built-in set with the embedded model and print the report
+demo: .venv/.local  ## judge the built-in set by code and with the embedded model, and print the report
 	$(BIN)/magistrate models pull
-	$(BIN)/magistrate run quickstart --judge faithfulness --judge hallucination --name demo
+	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
 
 test: .venv/.dev .venv/.browser  ## run every test, on the embedded model too
 	$(BIN)/magistrate models pull
-	$(BIN)/python -m pytest
+	$(BIN)/python -X faulthandler -m pytest
+	@$(MAKE) --no-print-directory test-train
+
+test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
+	$(TRAIN)/bin/python -m pytest tests/train
 
 lint: .venv/.dev  ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -53,11 +59,11 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		-o requirements-dev.lock
 
 clean:
-	rm -rf .venv .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.made $(PEERS)/.made:
+.venv/.made $(PEERS)/.made $(TRAIN)/.made:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
@@ -76,6 +82,13 @@ clean:
 	$(PIP) install -r requirements-dev.lock
 	$(PIP) install --no-deps -e .
 	@touch $@ .venv/.local
+
+# Torch has an environment of its own too: nothing else may come to need it.
+$(TRAIN)/.train: requirements-dev.lock requirements-train.txt pyproject.toml | $(TRAIN)/.made
+	$(TRAIN_PIP) install -r requirements-dev.lock
+	$(TRAIN_PIP) install -r requirements-train.txt
+	$(TRAIN_PIP) install --no-deps -e .
+	@touch $@
 
 # The browser that reads the reports in the tests: that of the machine, else Debian's, else the one of playwright.
 .venv/.browser: | .venv/.dev

@@ -313,13 +313,27 @@ def suffered(fault: Fault, samples: int, folder: Path) -> Row:
     options = ["--deadline", str(DEADLINE), "--max-failures", "0.05", "--no-cache"]
     signals = list(fault.signals)
     code, err = scene.go(
-        slow | scene.broken, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None
+        slow | scene.broken,
+        "run",
+        str(scene.data),
+        "--judge",
+        "faithfulness",
+        *options,
+        ended_by=signals.pop(0) if signals else None,
     )
     first_code, seen = code, [*scene.noted, _last(err)]
     for _ in range(GOES):
         runs = scene.runs()
         if not runs:
-            scene.go(slow, "run", str(scene.data), *options, ended_by=signals.pop(0) if signals else None)
+            scene.go(
+                slow,
+                "run",
+                str(scene.data),
+                "--judge",
+                "faithfulness",
+                *options,
+                ended_by=signals.pop(0) if signals else None,
+            )
         elif runs[0][1] != "done":
             scene.go(slow, "resume", runs[0][0], ended_by=signals.pop(0) if signals else None)
         elif any(kind == "failure" for kind, *_ in scene.outcomes().values()):

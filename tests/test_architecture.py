@@ -30,6 +30,7 @@ LAYERS = (
     ("datasets",),
     ("engines",),
     ("signals",),
+    ("detectors",),
     ("judges",),
     ("audit",),
     ("analysis",),

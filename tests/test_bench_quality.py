@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from magistrate.bench.quality.rows import QualityRow
 from magistrate.bench.quality.session import faithfulness_judges, session
 from magistrate.engines.base import Engine
 from magistrate.errors import DatasetError, SpecError
-from magistrate.types import Prompt
+from magistrate.judges.base import JudgeInfo
+from magistrate.signals.catalog import SIGNALS, readings
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 from terminal import Call
 
 MACHINE = Machine("a cpu", 2, "Linux", "3.11", "0.1.0", "abc123")
@@ -36,7 +38,7 @@ def data(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of labelled sets: 240 samples over 80 contexts under the name of SummEdits."""
     folder = tmp_path / "data"
     folder.mkdir()
-    lines = []
+    lines = list[dict[str, Any]]()
     for number in range(240):
         hallucinated = number % 3 == 0
         lines.append(
@@ -199,17 +201,160 @@ def test_trivial_rules_look_at_dev_alone_for_their_direction(data: Path) -> None
         ),
     )
     for rule, again in zip(ruled(split), ruled(flipped), strict=True):
-        assert rule.test.tolist() == again.test.tolist()
-    assert [rule.name for rule in ruled(split)] == ["always hallucinated", "length", "new bigrams"]
+        assert rule.test.scores.tolist() == again.test.scores.tolist()
+    names = [rule.name for rule in ruled(split)]
+    assert names[:3] == ["always hallucinated", "length", "new bigrams"]
+    assert names[3:] == [f"signal:{name}" for name in SIGNALS]
+
+
+def test_contexts_that_differ_in_case_or_white_space_are_in_one_part(data: Path) -> None:
+    path = data / "summedits_dev.jsonl.gz"
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    twins = [
+        {**line, "id": f"twin-{line['id']}", "context": line["context"].upper().replace(" ", "\n ")}
+        for line in lines
+    ]
+    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines + twins).encode()))
+    split = draw(SUMMEDITS, 0)
+    dev, test = ({s.id.removeprefix("twin-") for s in part} for part in (split.dev, split.test))
+    assert len(split.samples) == 480
+    assert dev.isdisjoint(test)
+
+
+@pytest.fixture
+def two_sets(data: Path) -> Path:
+    """BEGIN beside SummEdits, with other numbers and the labels of every second context turned round."""
+    lines = gzip.decompress((data / "summedits_dev.jsonl.gz").read_bytes()).splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row in rows:
+        row["context"] = f"Said of old: {row['context']}"
+    (data / "begin_dev.jsonl.gz").write_bytes(
+        gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    )
+    return data
+
+
+def test_the_cut_of_a_signal_is_fixed_by_sets_of_other_families(two_sets: Path) -> None:
+    split, other = draw(SUMMEDITS, 60), draw(named(["begin"])[0])
+    alone = {rule.name: rule for rule in ruled(split, [draw(SUMMEDITS)])}
+    assert alone["signal:numbers"].said is None and alone["signal:numbers"].fixed_on == ()
+    found = {rule.name: rule for rule in ruled(split, [draw(SUMMEDITS), other])}
+    rule = found["signal:content_words"]
+    assert rule.fixed_on == ("begin",) and rule.at is not None and rule.said is not None
+    values = [readings(s, names=["content_words"])["content_words"].value for s in other.dev]
+    truth = [s.label == "hallucinated" for s in other.dev]
+    best = max(
+        balanced_accuracy_score(truth, [v is not None and v >= cut for v in values])
+        for cut in {v for v in values if v is not None}
+    )
+    at = [v is not None and v >= rule.at for v in values]
+    assert balanced_accuracy_score(truth, at) == pytest.approx(best)
+    turned = [
+        replace(s, label="faithful" if s.label == "hallucinated" else "hallucinated") for s in split.dev
+    ]
+    again = {r.name: r for r in ruled(replace(split, dev=tuple(turned)), [other])}["signal:content_words"]
+    assert (again.at, again.said.tolist() if again.said is not None else None) == (
+        rule.at,
+        rule.said.tolist(),
+    )
+
+
+def test_a_signal_that_has_nothing_to_look_at_is_no_label(data: Path, tmp_path: Path) -> None:
+    row = {row.judge: row for row in go(data, tmp_path)}["signal:quotations"]
+    assert row.n_ok == 0
+    assert row.abstentions == {"undefined": row.n}
+    assert row.auroc[0] is None and row.tuned == {} and row.own == {}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A judge of code that lies in a folder and has learnt from the set that its folder names."""
+
+    FOLDER_OPTION = "folder"
+    folder: Path | None = None
+    name: str = "trained"
+
+    @property
+    def info(self) -> JudgeInfo:
+        learnt = "begin" if self.folder is None else (self.folder / "learnt.txt").read_text()
+        return JudgeInfo(
+            self.name,
+            labels=(FAITHFUL, HALLUCINATED),
+            kind="code",
+            prompt=learnt,
+            trained_on=frozenset({learnt}),
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        wrong = "nine hundred" in (sample.output or "")
+        return Verdict(sample.id, self.name, HALLUCINATED if wrong else FAITHFUL, 0.4 if wrong else 0.1)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Folders `without-FAMILY` of a judge named `trained`, each of which learnt from another family."""
+    known = dict(resolve.judge_entries())
+    known["trained"] = EntryPoint("trained", f"{__name__}:Trained", resolve.JUDGES)
+    monkeypatch.setattr(resolve, "judge_entries", lambda: known)
+    for family, learnt in (("summedits", "begin:dev"), ("begin", "summedits:dev")):
+        folder = tmp_path / "folders" / f"without-{family}"
+        folder.mkdir(parents=True)
+        (folder / "learnt.txt").write_text(learnt)
+    return tmp_path / "folders"
+
+
+def test_a_judge_trained_without_the_family_of_each_set_has_one_name(
+    call: Call, two_sets: Path, trained: Path, scripted_models: Any
+) -> None:
+    words = f"trained:{trained}/without-{{family}}"
+    done = call("bench", "quality", "--judge", words, "--samples", 60, "--append", "rows.jsonl", "--json")
+    assert done.code == 0, done.err
+    found = [row for row in done.data["rows"] if row["judge"].startswith("trained")]
+    assert [(row["set"], row["judge"], row["model"], row["seen"]) for row in found] == [
+        ("summedits", "trained:without-{family}", "none", []),
+        ("begin", "trained:without-{family}", "none", []),
+    ]
+    for row in found:  # its own threshold, not one of the dev part: .4 is hallucinated
+        assert row["own"]["balanced_accuracy"][0] == 1
+    shown = call("bench", "quality", "--tables-only", "--append", "rows.jsonl")
+    assert "(trained" not in shown.out
+
+
+def test_a_judge_that_was_trained_on_a_family_is_refused_there(
+    call: Call, two_sets: Path, trained: Path, scripted_models: Any
+) -> None:
+    words = ("bench", "quality", "--judge", f"trained:{trained}/without-begin", "--samples", 60)
+    done = call(*words, "--append", "rows.jsonl")
+    assert done.code == 2
+    assert "was trained on summedits:dev, and summedits is of that making" in done.err
+    assert "without-{family}" in done.err and not Path("rows.jsonl").exists()
+    seen = call(*words, "--append", "rows.jsonl", "--seen", "--set", "summedits", "--json")
+    assert seen.code == 0, seen.err
+    assert seen.data["rows"][-1]["seen"] == ["summedits:dev"]
+    (section,) = tables.sections(rows.newest(rows.read(Path("rows.jsonl"))))
+    assert section.lines[-3][0] == "trained:without-begin (trained on this family)"
+
+
+def test_rows_of_an_earlier_protocol_are_read_and_not_mixed_with_later_ones(
+    data: Path, tmp_path: Path
+) -> None:
+    (*_, row) = go(data, tmp_path)
+    old = row.model_dump(exclude={"seen", "fixed_on"}) | {"protocol": 1, "n": 400}
+    path = tmp_path / "old.jsonl"
+    path.write_text(json.dumps(old) + "\n" + row.model_dump_json() + "\n")
+    both = rows.read(path)
+    assert [each.protocol for each in both] == [1, 2]
+    assert rows.newest(both) == [row]
+    assert rows.newest(both[:1]) == both[:1]
 
 
 def test_failures_and_abstentions_are_seen_and_are_no_label(data: Path, tmp_path: Path) -> None:
     class Refusing(ScriptedEngine):
-        async def choose(self, prompt: Prompt, options: Any) -> Any:
+        async def choose(self, prompt: Prompt, options: Any, **others: Any) -> Any:
             output = next((part.text for part in prompt.data() if part.name == "output"), "")
             if "nine hundred" in output:
                 raise ValueError("no")
-            return await super().choose(prompt, options)
+            return await super().choose(prompt, options, **others)
 
     def opened(model: str) -> Engine:
         return Refusing(
@@ -246,7 +391,11 @@ def go(data: Path, tmp_path: Path, **options: Any) -> list[QualityRow]:
 
 def test_rows_are_appended_once_and_read_back_the_same(data: Path, tmp_path: Path) -> None:
     first = go(data, tmp_path)
-    assert [row.judge for row in first] == ["always hallucinated", "length", "new bigrams", "faithfulness"]
+    assert [row.judge for row in first] == [
+        *("always hallucinated", "length", "new bigrams"),
+        *(f"signal:{name}" for name in SIGNALS),
+        "faithfulness",
+    ]
     assert rows.read(tmp_path / "rows.jsonl") == first
     go(data, tmp_path)
     assert rows.read(tmp_path / "rows.jsonl") == first
@@ -270,7 +419,7 @@ def test_the_page_gets_the_tables_between_its_marks(data: Path, tmp_path: Path) 
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "of yesterday" not in text
     row = found[-1]
-    assert f"| faithfulness, scripted | 40 | {tables.figure(row.tuned['balanced_accuracy'])} |" in text
+    assert f"| faithfulness, scripted | 40 | {tables.figure(row.own['balanced_accuracy'])} |" in text
     assert "| GPT-4 (published) | – | .82 | – |" in text
     assert "Not measured yet: halubench and ragtruth" in text
     assert "judge=faithfulness@" in text and "abc123" in text
@@ -285,11 +434,11 @@ def test_halubench_and_ragtruth_are_laid_out_side_by_side_with_the_drop_between_
     data: Path, tmp_path: Path
 ) -> None:
     (*_, row) = go(data, tmp_path)
-    assert row.tuned["f1"][0] is not None
+    assert row.own["f1"][0] is not None
     higher = row.model_copy(
-        update={"set": "halubench", "tuned": {**row.tuned, "f1": (0.8, 0.7, 0.9), "recall": (0.5, 0.4, 0.6)}}
+        update={"set": "halubench", "own": {**row.own, "f1": (0.8, 0.7, 0.9), "recall": (0.5, 0.4, 0.6)}}
     )
-    lower = row.model_copy(update={"set": "ragtruth", "tuned": {**row.tuned, "f1": (0.72, 0.7, 0.9)}})
+    lower = row.model_copy(update={"set": "ragtruth", "own": {**row.own, "f1": (0.72, 0.7, 0.9)}})
     lines = {line[0]: line[1:] for line in tables.pairs([higher, lower])}
     assert lines["faithfulness, scripted"][0].endswith("/ .50 / .80")
     assert lines["faithfulness, scripted"][1] == "40/40"
@@ -373,7 +522,7 @@ def test_the_command_measures_prints_appends_and_writes(
     assert "### summedits" in Path("page.md").read_text()
     again = call(*words, "--json")
     assert [row["judge"] for row in again.data["rows"]][-1] == "faithfulness"
-    assert len(Path("rows.jsonl").read_text().splitlines()) == 4
+    assert len(Path("rows.jsonl").read_text().splitlines()) == 4 + len(SIGNALS)
     shown = call("bench", "quality", "--tables-only", "--append", "rows.jsonl")
     assert "faithfulness" in shown.out
 

@@ -330,8 +330,10 @@ def hostile_run(folder: Path) -> Path:
             outcomes.append(Failure(sample.id, "rubric", "engine_error", text))
         else:
             label = text[:40] if number % 4 == 0 else "hallucinated"
+            heat = {"name": text, "unit": text, "low": 0, "high": 1, "pieces": [[0, len(text), 0.9]]}
+            noted = {"x": text, "heat": heat}
             outcomes.append(
-                Verdict(sample.id, "rubric", label, 0.5, 0.5, text, claims=(quoted,), details={"x": text})
+                Verdict(sample.id, "rubric", label, 0.5, 0.5, text, claims=(quoted,), details=noted)
             )
     every = "".join(PAYLOADS[:20])
     judged = [replace(outcome, judge=every) for outcome in outcomes]
@@ -363,6 +365,33 @@ def test_hostile_texts_stay_texts(tmp_path: Path, read: Open, scripts: bool) -> 
     whole = page.locator("body").text_content() or ""
     assert not {"\u202e", "\u2066", "\x1b", "\x00", "\u2028"} & set(whole)
     reader.shot("hostile")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_of_a_heat_map_can_be_read_on_every_ground(tmp_path: Path, read: Open, scheme: str) -> None:
+    sample = replace(samples_of(1)[0], output="a b c d e", spans=())
+    pieces = [[2 * at, 2 * at + 1, float(at + 1)] for at in range(5)]
+    heat = {"name": "doubt", "unit": "nats", "low": 0.0, "high": 5.0, "pieces": pieces}
+    verdict = Verdict(sample.id, "likelihood", "hallucinated", 0.7, details={"heat": heat})
+    stored(tmp_path, [sample], [verdict], judges=("likelihood",)).export(tmp_path / "heat.html")
+    page = read(tmp_path / "heat.html", color_scheme=scheme).page
+    page.locator("li.row summary").first.click()
+    ink, paper = page.evaluate(PAINTED, "--ink"), channels(page.evaluate(PAINTED, "--paper"))
+    look = "e => getComputedStyle(e).backgroundColor"
+    shades = []
+    for ground in (channels(each.evaluate(look)) for each in page.locator("mark.heat").all()):
+        share = ground[3]
+        mixed = [
+            round(over * share + under * (1 - share)) for over, under in zip(ground, paper, strict=False)
+        ]
+        shades.append(f"rgb({mixed[0]}, {mixed[1]}, {mixed[2]})")
+    assert len(set(shades)) == 5, "no two levels look alike"
+    assert min(contrast(ink, shade) for shade in shades) >= 4.5
+
+
+def channels(colour: str) -> list[float]:
+    """Red, green, blue in 0 to 255, and opacity where it is said."""
+    return [float(each) for each in colour[colour.index("(") + 1 : -1].split(",")]
 
 
 def test_a_script_that_got_in_would_not_run(report: Path, browser: Browser, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_another_judge_is_refused_when_it_is_made(words: str, says: str, file: P
 def test_another_model_is_refused_before_anything_is_asked(file: Path) -> None:
     judge, other = Calibrated(file=file), engine("other")
     for asked in (judge, Windows(judge)):
-        with pytest.raises(SpecError, match=r"calibrated on verdicts of told \(.*this is other"):
+        with pytest.raises(SpecError, match=r"fitted to answers of told \(.*this is other"):
             check_stream([asked], other.info)
     found = one(judge, "0.5", other)
     assert isinstance(found, Failure) and "calibrated for told" in found.message
@@ -191,7 +191,18 @@ def test_a_run_with_a_calibration_wraps_its_judge(call: Call, scripted: Scripted
     assert list(done.data["judges"]) == ["calibrated:of=faithfulness,file=cal.json"]
     recipe_line = done.data["judges"]["calibrated:of=faithfulness,file=cal.json"]["recipe"]
     assert read_calibration(file).digest in recipe_line and str(file.parent) not in recipe_line
-    one_sample = call("judge", "--context", "c", "--output", "0.3 x", "--calibration", file, "--json")
+    one_sample = call(
+        "judge",
+        "--context",
+        "c",
+        "--output",
+        "0.3 x",
+        "--calibration",
+        file,
+        "--json",
+        "--judge",
+        "faithfulness",
+    )
     assert one_sample.data["details"]["raw_score"] == pytest.approx(0.3)
 
 
@@ -200,9 +211,9 @@ def test_a_calibration_of_no_judge_that_is_asked_is_refused(
 ) -> None:
     done = call("run", written(), "--calibration", file, "--judge", "hallucination")
     assert done.code == 2 and "was made for the judge faithfulness@2" in done.err
-    twice = call("run", written(), "--calibration", file, "--calibration", file)
+    twice = call("run", written(), "--calibration", file, "--calibration", file, "--judge", "faithfulness")
     assert twice.code == 2 and "two calibrations" in twice.err
-    gone = call("run", written(), "--calibration", "gone.json")
+    gone = call("run", written(), "--calibration", "gone.json", "--judge", "faithfulness")
     assert gone.code == 2 and "cannot read gone.json" in gone.err
 
 
@@ -210,8 +221,8 @@ def test_another_model_ends_the_command_before_there_is_a_run(
     call: Call, monkeypatch: pytest.MonkeyPatch, file: Path, home: Path
 ) -> None:
     monkeypatch.setattr(resolve, "engine", lambda *_, **__: engine("other"))
-    done = call("run", written(), "--calibration", file)
-    assert done.code == 2 and "calibrate it on a run of this model" in done.err
+    done = call("run", written(), "--calibration", file, "--judge", "faithfulness")
+    assert done.code == 2 and "calibrate or train it with this model" in done.err
     assert not (home / "magistrate.db").exists()
 
 
@@ -219,7 +230,12 @@ def test_a_run_is_resumed_from_elsewhere_by_the_file_that_it_had(
     call: Call, scripted: ScriptedEngine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert file.parent == Path.cwd()
-    assert call("run", written(), "--calibration", "cal.json", "--max-tokens", 1000).code == 0
+    assert (
+        call(
+            "run", written(), "--calibration", "cal.json", "--max-tokens", 1000, "--judge", "faithfulness"
+        ).code
+        == 0
+    )
     (elsewhere := Path("elsewhere")).mkdir()
     monkeypatch.chdir(elsewhere)
     done = call("resume", "last", "--max-tokens", 1_000_000, "--json")
@@ -231,7 +247,12 @@ def test_a_run_is_resumed_from_elsewhere_by_the_file_that_it_had(
 def test_a_changed_file_is_refused_and_the_same_one_is_not(
     call: Call, scripted: ScriptedEngine, file: Path
 ) -> None:
-    assert call("run", written(), "--calibration", "cal.json", "--max-tokens", 1000).code == 0
+    assert (
+        call(
+            "run", written(), "--calibration", "cal.json", "--max-tokens", 1000, "--judge", "faithfulness"
+        ).code
+        == 0
+    )
     kept = file.read_bytes()
     fitted(file, aim=Aim("recall", least=0.9))
     done = call("resume", "last", "--max-tokens", 1_000_000)
@@ -294,7 +315,9 @@ def test_what_was_calibrated_is_calibrated_when_it_is_used(home: Path) -> None:
             for at, (score, label) in enumerate(zip(scores, truth, strict=True))
         ]
 
-    calibrate(magistrate.evaluate(rows(500, 1), model=engine(), progress=False)).save("c.json")
+    calibrate(magistrate.evaluate(rows(500, 1), "faithfulness", model=engine(), progress=False)).save(
+        "c.json"
+    )
     words = ["faithfulness", "calibrated:file=c.json"]
     report = magistrate.evaluate(rows(500, 2), words, model=engine(), progress=False).summary()
     raw, now = (each.calibration for each in report.judges)

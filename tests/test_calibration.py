@@ -570,7 +570,9 @@ def a_run(n: int = 120, name: str = "lab") -> None:
         }
         for at, (label, score) in enumerate(zip(truth, scores, strict=True))
     ]
-    magistrate.evaluate(rows, model=ScriptedEngine(by_number, name="told"), name=name, progress=False)
+    magistrate.evaluate(
+        rows, "faithfulness", model=ScriptedEngine(by_number, name="told"), name=name, progress=False
+    )
 
 
 def test_the_command_shows_and_writes(call: Call) -> None:

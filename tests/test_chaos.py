@@ -37,7 +37,7 @@ def test_a_fault_costs_nothing_but_time(fault: object, tmp_path: Path) -> None:
 
 def test_what_is_lost_doubled_or_wrong_is_counted(tmp_path: Path) -> None:
     scene = CHAOS.Scene(tmp_path / "scene", 20, CHAOS.FAULTS[0])
-    words = ("run", str(scene.data), "--no-cache")
+    words = ("run", str(scene.data), "--judge", "faithfulness", "--no-cache")
     assert scene.go({}, *words)[0] == 0
     assert (scene.lost(), scene.twice, scene.wrong) == (0, 0, 0)
     with closing(sqlite3.connect(scene.store)) as peek, peek:

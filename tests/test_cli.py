@@ -59,7 +59,7 @@ ROWS: list[dict[str, Any]] = [
 def run(home: Path) -> magistrate.Run:
     """A run in the usual store, as `magistrate run` would have left it."""
     engine = magistrate.ScriptedEngine(by_word)
-    return magistrate.evaluate(ROWS, model=engine, name="first", tags=["x"], progress=False)
+    return magistrate.evaluate(ROWS, "faithfulness", model=engine, name="first", tags=["x"], progress=False)
 
 
 # --- help ---------------------------------------------------------------------------------------
@@ -71,7 +71,11 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
         assert found is not None
         yield (name,), found
         if isinstance(found, click.Group):
-            yield from (((name, below), each) for below, each in found.commands.items())
+            context = click.Context(found)
+            for below in found.list_commands(context):
+                each = found.get_command(context, below)
+                assert each is not None
+                yield (name, below), each
 
 
 EVERY = dict(commands())
@@ -85,7 +89,8 @@ def test_every_command_has_help_with_an_example_and_data_for_machines(
     assert (done.code, done.err) == (0, "")
     assert f"Usage: magistrate {' '.join(words)}" in done.out
     assert f"magistrate {' '.join(words)}" in done.out.partition("Example")[2].replace("\n  ", " ")
-    assert "--json" in done.out or words in (("bench",), ("models",), ("cache",), ("runs", "schema"))
+    without = {("bench",), ("models",), ("cache",), ("train",), ("runs", "schema")}
+    assert "--json" in done.out or words in without
     options = [each for each in EVERY[words].params if isinstance(each, click.Option)]
     assert [each.name for each in options if not each.help] == []
 
@@ -133,10 +138,7 @@ def test_wrong_words_are_explained(words: list[str], message: str, call: Call) -
         (["run", "."], "folder"),
         (["run", "quickstart", "--gate", "f2>=0.5"], "known: accuracy"),
         (["run", "quickstart", "--gate", "f1>=50"], "never be passed"),
-        (
-            ["run", "quickstart", "--gate", "hallucination.f1>=.5"],
-            "on no judge of this run; it has: faithfulness",
-        ),
+        (["run", "quickstart", "--gate", "hallucination.f1>=.5"], "on no judge of this run; it has: auto"),
         (["run", "quickstart", "--model", "smollm"], "unknown model 'smollm'"),
         (["judge", "--output", "x", "--judge", "faith"], "unknown judge 'faith'"),
         (["judge", "--output", "x", "--model", "./nothere.gguf"], "nothere.gguf"),
@@ -157,7 +159,9 @@ def test_unknown_names_are_explained_and_leave_no_trace(
 
 
 def test_a_model_that_is_not_here_exits_with_3_and_says_what_to_do(call: Call) -> None:
-    for words in (["judge", "--output", "x", "--context", "c"], ["run", "quickstart"], ["generate", "x"]):
+    asking = ["--judge", "faithfulness"]
+    judge = ["judge", "--output", "x", "--context", "c", *asking]
+    for words in (judge, ["run", "quickstart", *asking], ["generate", "x"]):
         done = call(*words)
         assert (done.code, done.out) == (3, "")
         assert "magistrate models pull smollm2-135m-instruct" in done.err
@@ -387,6 +391,7 @@ def test_a_list_fits_80_columns_with_names_whole(
     names = [each.get("name", each.get("what")) for each in call(*words, "--json").data]
     for name in [run.id] if words == ["runs"] else names:
         assert any(line.startswith(name) for line in done.out.splitlines())
+    assert words != ["judges"] or "AUROC: the mean over labelled sets" in done.out
     monkeypatch.delenv("COLUMNS")
     lines = call(*words).out.splitlines()
     assert len(lines) == len(names) + 2, "in a pipe every row is one line"
@@ -458,23 +463,18 @@ def test_colour_is_for_terminals_and_can_be_refused(run: magistrate.Run) -> None
 
 
 def test_one_output_is_judged(model_folder: Path, call: Call) -> None:
-    given = [
-        "judge",
-        "--model",
-        model_folder,
-        "--context",
-        "Bern has 134,000 people.",
-        "--output",
-        "Bern is big.",
-    ]
-    done = call(*given)
+    texts = ["--context", "Bern has 134,000 people.", "--output", "Bern is big."]
+    given = ["judge", "--model", model_folder, *texts]
+    done = call(*given, "--judge", "faithfulness")
     assert done.code == 0
     assert "── faithfulness  " in done.out
     several = call(*given, "--judge", "faithfulness", "--judge", "hallucination:most_characters=20", "--json")
     first, second = several.data
     assert (first["kind"], first["judge"]) == ("verdict", "faithfulness")
     assert second["details"]["reasons"]
-    abstained = call("judge", "--model", model_folder, "--output", "x", "--json", "--steps")
+    abstained = call(
+        "judge", "--model", model_folder, "--output", "x", "--json", "--steps", "--judge", "faithfulness"
+    )
     assert abstained.code == 0
     assert (abstained.data["reason"], abstained.data["steps"]) == ("no_context", [])
     written = call(
@@ -490,7 +490,8 @@ BAD = ["not json", '{"id": "x", "context": "c"}', '["a"]']
 def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: Path, call: Call) -> None:
     good = [json.dumps({"answer": f"It is {i}.", "docs": "It is 1.", "label": "PASS"}) for i in range(4)]
     Path("mine.jsonl").write_text("\n".join([good[0], *BAD, *good[1:]]))
-    run = ["run", "mine.jsonl", "--model", model_folder, "--map", "context=docs", "--name", "n", "--tag", "t"]
+    run = ["run", "mine.jsonl", "--judge", "faithfulness", "--model", model_folder, "--map", "context=docs"]
+    run += ["--name", "n", "--tag", "t"]
     done = call(*run, "--json", "--gate", "coverage>=1", "--gate", "accuracy>=0")
     assert done.code == 0
     assert done.data["judges"]["faithfulness"]["n_ok"] == 4
@@ -503,7 +504,8 @@ def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: 
     limited = call(*run, "--limit", "2", "--gate", "auroc>=0.5", "--gate", "faithfulness.recall>=0")
     assert limited.code == 1
     assert "gate failed: faithfulness: auroc could not be measured" in limited.err
-    chosen = ["run", "quickstart", "--model", model_folder, "--sample", "4", "--balance", "label", "--json"]
+    chosen = ["run", "quickstart", "--judge", "faithfulness", "--model", model_folder]
+    chosen += ["--sample", "4", "--balance", "label", "--json"]
     one, two = (call(*chosen, "--seed", seed).data for seed in ("3", "3"))
     judges = [each["judges"]["faithfulness"] for each in (one, two)]
     assert judges[0]["gold"] == {"faithful": 2, "hallucinated": 2}
@@ -511,11 +513,11 @@ def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: 
 
 
 @pytest.mark.parametrize("bad", ["empty", "unwritable"])
-def test_a_run_that_cannot_be_is_refused(bad: str, model_folder: Path, call: Call, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_is_refused(bad: str, call: Call, tmp_path: Path) -> None:
     Path("empty.jsonl").touch()
     Path("a file").touch()
     words = ["empty.jsonl"] if bad == "empty" else ["quickstart", "--store", tmp_path / "a file" / "runs.db"]
-    done = call("run", *words, "--model", model_folder)
+    done = call("run", *words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: ")
 
@@ -549,7 +551,8 @@ def test_ctrl_c_keeps_what_is_done(
         with Store.open(place) as store:
             return any(each.n_outcomes >= outcomes for each in store.runs())
 
-    words = ["run", "quickstart", "--model", str(model_folder), "--store", str(place), "--concurrency", "2"]
+    words = ["run", "quickstart", "--judge", "faithfulness", "--model", str(model_folder)]
+    words += ["--store", str(place), "--concurrency", "2"]
     done = interrupted(words, begun, signals)
     assert done.code == 130
     assert "Traceback" not in done.err

@@ -75,7 +75,10 @@ def test_a_sample_may_rely_on_contexts_and_on_what_was_said() -> None:
 def test_judging_a_conversation_from_python() -> None:
     engine = ScriptedEngine([{"faithful": 1}])
     found = magistrate.judge(
-        messages=[ASKED, SAID, AGAIN, LAST], context="At eight on Fridays.", model=engine
+        messages=[ASKED, SAID, AGAIN, LAST],
+        context="At eight on Fridays.",
+        model=engine,
+        judge="faithfulness",
     )
     assert isinstance(found, Verdict)
     named = [(part.name, part.text) for part in engine.prompts[0].data()]
@@ -93,13 +96,13 @@ def test_judging_a_conversation_from_python() -> None:
 )
 def test_judging_nothing_is_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(DatasetError, match="cannot be judged"):
-        magistrate.judge(**given, context="c", model=ScriptedEngine([]))
+        magistrate.judge(**given, context="c", judge="faithfulness", model=ScriptedEngine([]))
 
 
 def test_a_conversation_is_stored_and_read_back(tmp_path: Any) -> None:
     rows = [{"messages": [ASKED, LAST], "context": "c", "label": "FAIL"}]
     engine = ScriptedEngine(lambda prompt: {"faithful": 1})
-    run = magistrate.evaluate(rows, model=engine, store=tmp_path / "runs.db", progress=False)
+    run = magistrate.evaluate(rows, "faithfulness", model=engine, store=tmp_path / "runs.db", progress=False)
     (sample,) = run.samples()
     assert (sample.output, sample.messages) == ("At eight.", turns(ASKED))
     assert json.loads(json.dumps(run.table()[0]["label"])) == "faithful"

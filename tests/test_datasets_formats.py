@@ -366,7 +366,9 @@ def test_frames_and_parquet_are_judged_like_any_rows(tmp_path: Path) -> None:
         polars.DataFrame(rows),
         parquet(tmp_path / "rows.parquet", rows),
     ):
-        run = magistrate.evaluate(given_rows, model=engine, store=tmp_path / "runs.db", progress=False)
+        run = magistrate.evaluate(
+            given_rows, "faithfulness", model=engine, store=tmp_path / "runs.db", progress=False
+        )
         assert [outcome.label for outcome in run.outcomes()] == ["faithful"] * 3
 
 

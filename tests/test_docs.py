@@ -106,10 +106,9 @@ def parse(words: list[str]) -> click.Context:
     command: click.Command = cli.command
     context = click.Context(command, info_name="magistrate")
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        inner = command.get_command(context, words[0])
-        if inner is None:
-            raise click.UsageError(f"no command {words[0]}")
-        command, words = inner, words[1:]
+        _, inner, words = command.resolve_command(context, words)
+        assert inner is not None
+        command = inner
         context = click.Context(command, info_name=command.name, parent=context)
     return command.make_context(command.name, list(words), parent=context.parent)
 

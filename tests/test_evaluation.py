@@ -114,7 +114,7 @@ def test_a_run_says_what_came_out(engine: ScriptedEngine, store: Path) -> None:
 
 def test_a_run_is_a_table_a_frame_and_a_text(engine: ScriptedEngine, store: Path) -> None:
     data = [*rows(4), {"id": HOSTILE, "output": "break " + HOSTILE, "context": "c"}]
-    run = magistrate.evaluate(data, model=engine, store=store, name=HOSTILE)
+    run = magistrate.evaluate(data, "faithfulness", model=engine, store=store, name=HOSTILE)
     table = run.table()
     assert [row["sample_id"] for row in table] == ["s0", "s1", "s2", "s3", HOSTILE]
     assert [row["kind"] for row in table] == ["verdict"] * 4 + ["failure"]
@@ -130,7 +130,7 @@ def test_a_run_is_a_table_a_frame_and_a_text(engine: ScriptedEngine, store: Path
 
 
 def test_the_report_as_data_has_the_promised_shape(engine: ScriptedEngine, store: Path) -> None:
-    run = magistrate.evaluate(rows(6), model=engine, store=store)
+    run = magistrate.evaluate(rows(6), "faithfulness", model=engine, store=store)
     data = json.loads(json.dumps(run.summary().to_dict(), allow_nan=False))
     assert set(data) == {"run", "dataset", "judges"}
     judge = data["judges"]["faithfulness"]
@@ -166,7 +166,7 @@ def test_what_cannot_be_judged_is_counted_and_never_a_label(engine: ScriptedEngi
     data = rows(8)
     data[2]["output"] = "break true"
     data[5]["context"] = []
-    run = magistrate.evaluate(data, model=engine, store=store)
+    run = magistrate.evaluate(data, "faithfulness", model=engine, store=store)
     kinds = {each.sample_id: type(each) for each in run.outcomes()}
     assert (kinds["s2"], kinds["s5"]) == (Failure, Abstention)
     (report,) = run.summary().judges
@@ -205,7 +205,7 @@ def test_a_task_makes_the_outputs_that_are_judged_and_stored(engine: ScriptedEng
         return {"output": f"true: {sample.input}", "context": ["found"]}
 
     questions = [{"id": f"q{i}", "input": f"what is {i}?"} for i in range(4)]
-    run = magistrate.evaluate(questions, task=application, model=engine, store=store)
+    run = magistrate.evaluate(questions, "faithfulness", task=application, model=engine, store=store)
     assert {sample.id: sample.output for sample in run.samples()} == {
         "q0": "true: what is 0?",
         "q1": None,
@@ -272,7 +272,7 @@ def test_a_source_that_breaks_in_the_middle_keeps_what_was_judged(
     whole = magistrate.load(rows(50))
     dataset = Breaking(whole.name, whole.source)
     with pytest.raises(DatasetError, match="the disk is gone"):
-        magistrate.evaluate(dataset, task=application, model=engine, store=store)
+        magistrate.evaluate(dataset, "faithfulness", task=application, model=engine, store=store)
     record = only_run(store)
     assert (record.status, record.n_verdicts) == ("failed", 39)
     assert record.finished_at is not None
@@ -281,7 +281,7 @@ def test_a_source_that_breaks_in_the_middle_keeps_what_was_judged(
 def test_an_engine_that_goes_keeps_what_was_judged(store: Path) -> None:
     engine = ScriptedEngine([{"faithful": 1.0}] * 20)
     with pytest.raises(EngineGone):
-        magistrate.evaluate(rows(50), model=engine, store=store)
+        magistrate.evaluate(rows(50), "faithfulness", model=engine, store=store)
     record = only_run(store)
     assert (record.status, record.n_verdicts, record.n_failures) == ("failed", 20, 0)
     (report,) = Run(record.id, store).summary().judges
@@ -308,7 +308,8 @@ def test_an_engine_that_goes_keeps_what_was_judged(store: Path) -> None:
 def test_what_cannot_work_is_refused_and_leaves_no_run(
     arguments: dict[str, Any], error: type[Exception], engine: ScriptedEngine, store: Path
 ) -> None:
-    given: dict[str, Any] = {"dataset": rows(3), "model": engine, "store": store, **arguments}
+    usual = {"dataset": rows(3), "judges": "faithfulness", "model": engine, "store": store}
+    given: dict[str, Any] = usual | arguments
     with pytest.raises(error):
         magistrate.evaluate(given.pop("dataset"), **given)
     with Store.open(store) as opened:
@@ -323,7 +324,12 @@ def test_a_cancelled_run_is_interrupted_and_keeps_what_is_done(store: Path) -> N
         engine = ScriptedEngine(by_word, delay=0.005)
         running = asyncio.create_task(
             magistrate.aevaluate(
-                rows(500), model=engine, store=store, watcher=watcher, limits=Limits(concurrency=2)
+                rows(500),
+                "faithfulness",
+                model=engine,
+                store=store,
+                watcher=watcher,
+                limits=Limits(concurrency=2),
             )
         )
         await enough.wait()
@@ -354,7 +360,7 @@ class Telling:
 rows = [{"id": f"s{i}", "output": "o", "context": "c"} for i in range(5000)]
 engine = magistrate.ScriptedEngine(lambda prompt: {"faithful": 1.0}, delay=0.001)
 try:
-    magistrate.evaluate(rows, model=engine, store=sys.argv[1], watcher=Telling())
+    magistrate.evaluate(rows, "faithfulness", model=engine, store=sys.argv[1], watcher=Telling())
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -396,8 +402,8 @@ def test_ctrl_c_stops_a_run_and_keeps_what_is_done(store: Path) -> None:
 
 def test_it_works_inside_a_running_loop_as_in_a_notebook(engine: ScriptedEngine, store: Path) -> None:
     async def cell() -> tuple[Outcome, Run]:
-        one = magistrate.judge(output="true", context="c", model=engine)
-        return one, magistrate.evaluate(rows(3), model=engine, store=store)
+        one = magistrate.judge(output="true", context="c", model=engine, judge="faithfulness")
+        return one, magistrate.evaluate(rows(3), "faithfulness", model=engine, store=store)
 
     one, run = asyncio.run(cell())
     assert isinstance(one, Verdict)
@@ -406,7 +412,7 @@ def test_it_works_inside_a_running_loop_as_in_a_notebook(engine: ScriptedEngine,
 
 def test_several_threads_evaluate_at_once_into_one_store(engine: ScriptedEngine, store: Path) -> None:
     def one(number: int) -> Run:
-        return magistrate.evaluate(rows(20), model=engine, store=store, name=f"run {number}")
+        return magistrate.evaluate(rows(20), "faithfulness", model=engine, store=store, name=f"run {number}")
 
     with ThreadPoolExecutor(6) as pool:
         runs = list(pool.map(one, range(6)))
@@ -418,7 +424,9 @@ def test_several_threads_evaluate_at_once_into_one_store(engine: ScriptedEngine,
 
 
 def test_one_judgement_has_what_a_reader_wants(engine: ScriptedEngine) -> None:
-    verdict = magistrate.judge(output="true", context=["c", "d"], input="what?", model=engine, id="mine")
+    verdict = magistrate.judge(
+        output="true", context=["c", "d"], input="what?", model=engine, id="mine", judge="faithfulness"
+    )
     assert isinstance(verdict, Verdict)
     assert (verdict.sample_id, verdict.label, verdict.explanation) == ("mine", "faithful", None)
     assert (verdict.score, verdict.probability) == (pytest.approx(0.1), pytest.approx(0.9))
@@ -428,14 +436,16 @@ def test_one_judgement_has_what_a_reader_wants(engine: ScriptedEngine) -> None:
 
 
 def test_one_text_is_one_context(engine: ScriptedEngine) -> None:
-    magistrate.judge(output="true", context="one text", model=engine)
+    magistrate.judge(output="true", context="one text", model=engine, judge="faithfulness")
     assert [part.text for part in engine.prompts[0].data() if part.name == "context"] == ["one text"]
 
 
 def test_hostile_texts_are_escaped_in_a_notebook() -> None:
     engine = ScriptedEngine(lambda prompt: json.dumps({"reasons": [HOSTILE], "score": 1}))
     verdict = magistrate.judge(output=HOSTILE, judge=Hallucination(name=HOSTILE), model=engine, id=HOSTILE)
-    failed = magistrate.judge(output="break" + HOSTILE, context="c", model=ScriptedEngine(by_word))
+    failed = magistrate.judge(
+        output="break" + HOSTILE, context="c", model=ScriptedEngine(by_word), judge="faithfulness"
+    )
     for outcome in (verdict, failed):
         assert isinstance(outcome, Verdict | Failure)
         html = outcome._repr_html_()
@@ -444,13 +454,15 @@ def test_hostile_texts_are_escaped_in_a_notebook() -> None:
 
 
 def test_a_failure_and_an_abstention_are_answers_too(engine: ScriptedEngine) -> None:
-    assert isinstance(magistrate.judge(output="break", context="c", model=engine), Failure)
-    assert isinstance(magistrate.judge(output="true", model=engine), Abstention)
+    assert isinstance(
+        magistrate.judge(output="break", context="c", model=engine, judge="faithfulness"), Failure
+    )
+    assert isinstance(magistrate.judge(output="true", model=engine, judge="faithfulness"), Abstention)
 
 
 def test_an_engine_that_is_gone_raises() -> None:
     with pytest.raises(EngineGone):
-        magistrate.judge(output="o", context="c", model=ScriptedEngine([]))
+        magistrate.judge(output="o", context="c", model=ScriptedEngine([]), judge="faithfulness")
 
 
 @pytest.mark.parametrize(

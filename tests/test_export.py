@@ -144,7 +144,7 @@ def test_an_index_comes_out_as_it_went_in(
     kind: str, extra: dict[str, Any], scripted: ScriptedEngine, tmp_path: Path
 ) -> None:
     frame = BASE.set_index(INDEXES[kind]).assign(**extra)
-    run = magistrate.evaluate(frame, model=scripted, store=tmp_path / "e.db", progress=False)
+    run = magistrate.evaluate(frame, "faithfulness", model=scripted, store=tmp_path / "e.db", progress=False)
     for found in (run.to_pandas(), Run(run.id, run.store).to_pandas(wide=True)):
         pandas.testing.assert_index_equal(found.index, frame.index, exact="equiv")
     labels = run.to_pandas(wide=True)["faithfulness.label"]
@@ -184,6 +184,8 @@ def test_polars_and_lists_have_no_index(scripted: ScriptedEngine, tmp_path: Path
         polars.from_pandas(BASE).with_columns(id=polars.Series(["i", "j", "k"])),
         [{"id": i, "answer": "true", "context": "c"} for i in "ijk"],
     ):
-        run = magistrate.evaluate(rows, model=scripted, store=tmp_path / "e.db", progress=False)
+        run = magistrate.evaluate(
+            rows, "faithfulness", model=scripted, store=tmp_path / "e.db", progress=False
+        )
         frame = run.to_pandas()
         assert (frame.index.tolist(), frame["sample_id"].tolist()) == ([0, 1, 2], ["i", "j", "k"])

@@ -221,10 +221,12 @@ def rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_gates_decide_the_exit_code_of_run_and_show(call: Call, rows: str) -> None:
-    good = call("run", rows, "--gate", "coverage>=1", "--gate", "accuracy<=0.5", "--json")
+    good = call(
+        "run", rows, "--gate", "coverage>=1", "--gate", "accuracy<=0.5", "--json", "--judge", "faithfulness"
+    )
     assert good.code == 0 and "gate passed: faithfulness: coverage is 1.000" in good.err
     assert [gate["passed"] for gate in good.data["gates"]] == [True, True]
-    bad = call("run", rows, "--gate", "lower(f1)>=0.6", "--gate", "coverage>=1")
+    bad = call("run", rows, "--gate", "lower(f1)>=0.6", "--gate", "coverage>=1", "--judge", "faithfulness")
     assert bad.code == 1 and "gate failed: faithfulness: lower(f1)" in bad.err and "n=40" in bad.err
     assert call("show", "last", "--gate", "accuracy>=0.9").code == 1
     kept = call("show", "last", "--gate", "accuracy>=0.5", "--json")

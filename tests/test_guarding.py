@@ -18,10 +18,12 @@ GOOD, BAD = {"faithful": 0.9, "hallucinated": 0.1}, {"faithful": 0.1, "hallucina
 GIVEN = {"answer": "It closes at six.", "context": ["It closes at five."]}
 
 
-def guarded(script: Any, gives: Any = GIVEN, *, delay: float = 0.0, **options: Any) -> Callable[[], Any]:
+def guarded(
+    script: Any, gives: Any = GIVEN, *, delay: float = 0.0, judge: str = "faithfulness", **options: Any
+) -> Callable[[], Any]:
     engine = ScriptedEngine(script, delay=delay)
 
-    @guard(model=engine, **options)
+    @guard(model=engine, judge=judge, **options)
     def answer() -> Any:
         """Says when it closes."""
         return gives
@@ -124,7 +126,7 @@ def test_unless_told_otherwise_nothing_gets_out_unjudged() -> None:
 def test_async_functions_stay_async_and_are_judged_at_once() -> None:
     engine = ScriptedEngine(lambda prompt: GOOD, delay=0.2)
 
-    @guard(model=engine)
+    @guard(model=engine, judge="faithfulness")
     async def answer(number: int) -> dict[str, Any]:
         return {**GIVEN, "id": str(number)}
 
@@ -144,7 +146,7 @@ def test_it_works_inside_a_running_loop() -> None:
 
 
 def test_an_error_of_the_function_is_its_own() -> None:
-    @guard(model=ScriptedEngine([]))
+    @guard(model=ScriptedEngine([]), judge="faithfulness")
     def broken() -> Any:
         raise KeyError("mine")
 
@@ -174,14 +176,14 @@ def test_what_could_never_guard_is_refused_before_the_first_answer(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
-        guard(**options)
+        guard(**{"judge": "faithfulness", **options})
 
 
 def test_a_guard_that_can_never_judge_is_an_error_and_not_open() -> None:
     deaf = ScriptedEngine([], can=frozenset({"generate"}))
     for model, error in (("no-such-model", SpecError), (deaf, CapabilityError)):
 
-        @guard(model=model, on_failure="open", on_timeout="open")
+        @guard(model=model, on_failure="open", on_timeout="open", judge="faithfulness")
         def answer() -> Any:
             return GIVEN
 
@@ -194,4 +196,4 @@ def test_an_answer_in_pieces_is_refused() -> None:
         yield "It "
 
     with pytest.raises(SpecError, match="in pieces"):
-        guard()(streamed)
+        guard(judge="faithfulness")(streamed)

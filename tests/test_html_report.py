@@ -248,7 +248,7 @@ def test_every_claim_is_there_in_words_and_in_both_texts(run: Run, tmp_path: Pat
 def test_dollars_stand_where_a_price_is_known(tmp_path: Path) -> None:
     rows = [{"output": "true", "context": "c", "label": "faithful"}] * 2
     engine = ScriptedEngine(lambda prompt: {"faithful": 1})
-    options = {"model": engine, "store": tmp_path / "runs.db", "progress": False}
+    options = {"judges": "faithfulness", "model": engine, "store": tmp_path / "runs.db", "progress": False}
     paid = magistrate.evaluate(rows, price="10/20", **options)
     (judge,) = paid.summary().judges
     dollars = (10 * judge.usage.prompt + 20 * judge.usage.generated) / 1e6

@@ -216,7 +216,10 @@ def without(name: str) -> list[Sample]:
         return [replace(SAMPLE, context=each) for each in ((), ("",), (" \n", "\t"))]
     if name == "output":
         return [replace(SAMPLE, output=each) for each in ("", " \n\t")]
-    return [replace(SAMPLE, input=each) for each in (None, "", "  ")]
+    if name in ("input", "expected"):
+        nothing: list[Any] = [{name: None}, {name: ""}, {name: "  "}]
+        return [replace(SAMPLE, **each) for each in nothing]
+    return [replace(SAMPLE, metadata=each) for each in ({}, {name: ""}, {name: None})]
 
 
 REQUIRED = [(name, field) for name in judge_entries() for field in named(name).info.requires]
@@ -224,17 +227,18 @@ REQUIRED = [(name, field) for name in judge_entries() for field in named(name).i
 
 @pytest.mark.parametrize(("name", "field"), REQUIRED)
 def test_what_is_not_there_is_not_judged(name: str, field: str) -> None:
-    reasons = {"context": "no_context", "output": "no_output", "input": "missing_input"}
+    reasons = {"context": "no_context", "output": "no_output"}
     for sample in without(field):
         engine = ScriptedEngine([])
         found = outcome(named(name), engine, sample)
         assert isinstance(found, Abstention), found
-        assert (found.reason, found.judge, engine.prompts) == (reasons[field], name, [])
+        assert (found.reason, found.judge, engine.prompts) == (reasons.get(field, "missing_input"), name, [])
         assert field in found.message
 
 
 def test_every_judge_of_faithfulness_requires_context_and_output() -> None:
     alike = {"calibrated", "faithfulness", "candidates", "rubric", "sentences", "windows", "passages"}
+    alike |= {"auto", "novelty", "likelihood", "classifier", "detector"}
     assert {name for name, field in REQUIRED if field == "context"} == alike | {"context_relevance"}
     assert {name for name, field in REQUIRED if field == "output"} >= alike | {"hallucination"}
 

@@ -114,7 +114,18 @@ def test_the_document_is_written_whether_gates_pass_or_not(
     call: Call, rows: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
-    done = call("run", rows, "--gate", "accuracy>=0.9", "--gate", "auroc>=0.5", "--junit", "junit.xml")
+    done = call(
+        "run",
+        rows,
+        "--gate",
+        "accuracy>=0.9",
+        "--gate",
+        "auroc>=0.5",
+        "--junit",
+        "junit.xml",
+        "--judge",
+        "faithfulness",
+    )
     root = checked(Path("junit.xml").read_bytes())
     assert done.code == 1 and root.attrib["failures"] == "1" and root.attrib["tests"] == "4"
     assert "auroc could not be measured" in root.find(".//failure").attrib["message"]  # type: ignore[union-attr]
@@ -123,8 +134,8 @@ def test_the_document_is_written_whether_gates_pass_or_not(
     ]
     shown = call("show", "last", "--gate", "accuracy>=0.9", "--junit", "junit.xml")
     assert shown.code == 0 and checked(Path("junit.xml").read_bytes()).attrib["failures"] == "0"
-    assert call("run", rows, "--junit", "no/where.xml").code == 2
-    assert call("run", rows, "--junit", ".").code == 2
+    assert call("run", rows, "--junit", "no/where.xml", "--judge", "faithfulness").code == 2
+    assert call("run", rows, "--junit", ".", "--judge", "faithfulness").code == 2
 
 
 def test_the_document_says_what_ended_a_run_before_its_time(
@@ -138,7 +149,18 @@ def test_the_document_says_what_ended_a_run_before_its_time(
 
     engine_of(monkeypatch, ends)
     Path("junit.xml").write_text("of an earlier run")
-    done = call("run", rows, "--gate", "accuracy>=0", "--concurrency", 1, "--junit", "junit.xml")
+    done = call(
+        "run",
+        rows,
+        "--gate",
+        "accuracy>=0",
+        "--concurrency",
+        1,
+        "--junit",
+        "junit.xml",
+        "--judge",
+        "faithfulness",
+    )
     root = checked(Path("junit.xml").read_bytes())
     assert done.code == 3 and root.attrib["errors"] == "1" and root.attrib["failures"] == "1"
     assert "the engine <gone>" in root.find(".//error").attrib["message"]  # type: ignore[union-attr]
@@ -154,7 +176,7 @@ def test_an_old_document_is_not_left_for_a_run_that_could_not_begin(
     engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
     Path("empty.jsonl").write_text("")
     Path("junit.xml").write_text("of an earlier run")
-    assert call("run", "empty.jsonl", "--new", "--junit", "junit.xml").code == 2
+    assert call("run", "empty.jsonl", "--new", "--junit", "junit.xml", "--judge", "faithfulness").code == 2
     assert not Path("junit.xml").exists()
 
 
@@ -176,7 +198,7 @@ def test_a_command_that_fails_leaves_no_document_of_an_earlier_run(
     call: Call, rows: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
-    assert call("run", rows).code == 0
+    assert call("run", rows, "--judge", "faithfulness").code == 0
     Path("junit.xml").write_text("of an earlier run")
     assert call(*words, "--junit", "junit.xml").code in (2, 3)
     assert not Path("junit.xml").exists()
@@ -187,7 +209,7 @@ def test_a_dry_run_judges_nothing_and_leaves_the_document(
 ) -> None:
     engine_of(monkeypatch, lambda prompt: {"faithful": 1.0})
     Path("junit.xml").write_text("of an earlier run")
-    assert call("run", rows, "--dry-run", "--junit", "junit.xml").code == 0
+    assert call("run", rows, "--dry-run", "--junit", "junit.xml", "--judge", "faithfulness").code == 0
     assert Path("junit.xml").read_text() == "of an earlier run"
 
 
@@ -196,7 +218,7 @@ def test_show_holds_failures_against_the_limit_of_the_run_itself(
 ) -> None:
     engine_of(monkeypatch, lambda prompt: {"faithful": 1.0} if "true 1" in str(prompt) else EngineError("x"))
     limit = ("--max-failures", "0.25", "--give-up-after", 100)
-    assert call("run", rows, *limit, "--junit", "run.xml").code == 3
+    assert call("run", rows, *limit, "--junit", "run.xml", "--judge", "faithfulness").code == 3
     assert call("show", "last", "--junit", "show.xml").code == 0
     for file in ("run.xml", "show.xml"):
         root = checked(Path(file).read_bytes())

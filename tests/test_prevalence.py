@@ -208,7 +208,9 @@ def rows(n: int, *, seed: int, rate: float = 0.3, labelled: bool = True, errors:
 
 
 def run(data: list[Any], name: str, model: str = "told") -> None:
-    magistrate.evaluate(data, model=ScriptedEngine(by_number, name=model), name=name, progress=False)
+    magistrate.evaluate(
+        data, "faithfulness", model=ScriptedEngine(by_number, name=model), name=name, progress=False
+    )
 
 
 def test_a_run_of_both_kinds_of_samples_is_enough(call: Call) -> None:
@@ -322,7 +324,9 @@ def test_labels_that_the_judge_failed_on_are_counted(call: Call) -> None:
     for row in hard:
         row["output"] += " break"
     data = [*labelled, *rows(200, seed=2, labelled=False)]
-    magistrate.evaluate(data, model=ScriptedEngine(fails, name="told"), name="hard", progress=False)
+    magistrate.evaluate(
+        data, "faithfulness", model=ScriptedEngine(fails, name="told"), name="hard", progress=False
+    )
     shown = call("prevalence", "hard")
     assert "15 more labelled outputs, 15 of them hallucinated" in " ".join(shown.out.split())
     found = call("prevalence", "hard", "--json").data

@@ -45,12 +45,15 @@ ROWS = [
 ]
 
 
+INI = "[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n"
+
+
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with its own conftest.py and a data set, run strictly."""
     monkeypatch.setenv("MAGISTRATE_HOME", str(pytester.path / "home"))
     pytester.makeconftest(CONFTEST)
-    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makeini(f"{INI}magistrate_judge = faithfulness\n")
     (pytester.path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     return pytester
 
@@ -69,7 +72,9 @@ def engine_of(*answers: object) -> ScriptedEngine:
 
 
 def test_a_faithful_output_passes_and_answers_the_verdict() -> None:
-    verdict = assert_faithful("It is old.", "It is 90 years old.", model=engine_of({"faithful": 1.0}))
+    verdict = assert_faithful(
+        "It is old.", "It is 90 years old.", model=engine_of({"faithful": 1.0}), judge="faithfulness"
+    )
     assert (verdict.label, verdict.score) == ("faithful", 0.0)
 
 
@@ -80,6 +85,7 @@ def test_a_hallucinated_output_fails_with_label_score_and_probability() -> None:
             ["It is old."],
             input="How old?",
             model=engine_of({"hallucinated": 0.75, "faithful": 0.25}),
+            judge="faithfulness",
         )
     told = str(caught.value)
     assert told.startswith("faithfulness says hallucinated (score 0.750, probability 0.750)")
@@ -89,9 +95,15 @@ def test_a_hallucinated_output_fails_with_label_score_and_probability() -> None:
 def test_what_has_no_verdict_is_an_error_and_no_pass() -> None:
     for on_failure, kind in (("error", NoVerdict), ("fail", AssertionError)):
         with pytest.raises(kind, match=r"no verdict: failed \(engine_error\): EngineError: gone"):
-            assert_faithful("x", "y", model=engine_of(EngineError("gone")), on_failure=on_failure)  # type: ignore[arg-type]
+            assert_faithful(
+                "x",
+                "y",
+                model=engine_of(EngineError("gone")),
+                on_failure=on_failure,  # type: ignore[arg-type]
+                judge="faithfulness",
+            )
     with pytest.raises(NoVerdict, match=r"abstained \(no_context\)") as caught:
-        assert_faithful("x", model=engine_of())
+        assert_faithful("x", model=engine_of(), judge="faithfulness")
     assert isinstance(caught.value.outcome, Abstention)
 
 
@@ -119,11 +131,11 @@ def test_what_could_never_pass_is_refused() -> None:
     with pytest.raises(SpecError, match="never says 'faithful'"):
         assert_faithful("x", "y", judge=tone, model=engine_of())
     with pytest.raises(SpecError, match="on_failure is 'error' or 'fail', got 'skip'"):
-        assert_faithful("x", "y", model=engine_of(), on_failure="skip")  # type: ignore[arg-type]
+        assert_faithful("x", "y", model=engine_of(), on_failure="skip", judge="faithfulness")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="either a sample or texts"):
-        assert_faithful(Sample("s", "x"), "y", model=engine_of())
+        assert_faithful(Sample("s", "x"), "y", model=engine_of(), judge="faithfulness")
     with pytest.raises(DatasetError, match="cannot be judged"):
-        assert_faithful(None, "y", model=engine_of())  # type: ignore[arg-type]
+        assert_faithful(None, "y", model=engine_of(), judge="faithfulness")  # type: ignore[arg-type]
 
 
 def test_a_judging_is_called_for_verdicts_of_any_label() -> None:
@@ -182,6 +194,19 @@ def test_the_judge_is_a_fixture_and_a_data_set_becomes_cases(suite: pytest.Pytes
     )
     assert "def assert_faithful" not in done.stdout.str()  # the test's own line is shown, not ours
     assert len(loaded(suite)) == 1
+
+
+def test_a_judge_that_asks_no_engine_loads_none(suite: pytest.Pytester) -> None:
+    suite.makeini(INI)
+    suite.makepyfile(
+        """
+        def test_default(judge):
+            verdict = judge("It is old.", context="It is old.")
+            assert (verdict.judge, verdict.label) == ("auto", "faithful")
+        """
+    )
+    suite.runpytest_subprocess().assert_outcomes(passed=1)
+    assert loaded(suite) == []
 
 
 def test_questions_without_outputs_become_cases(suite: pytest.Pytester) -> None:

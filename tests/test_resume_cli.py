@@ -57,7 +57,7 @@ def test_a_budget_ends_a_run_cleanly_and_resume_goes_on(
     call: Call, engine: ScriptedEngine, home: Path
 ) -> None:
     each = len(engine_prompt(engine).split())
-    done = call("run", written(), "--max-tokens", 10 * each)
+    done = call("run", written(), "--max-tokens", 10 * each, "--judge", "faithfulness")
     assert done.code == 0
     run_id = newest(home / "magistrate.db").id
     assert "(max_tokens); what was judged is kept" in done.err
@@ -76,7 +76,7 @@ def test_a_budget_ends_a_run_cleanly_and_resume_goes_on(
 
 def engine_prompt(engine: ScriptedEngine) -> str:
     """A prompt of which all have the same number of words."""
-    magistrate.judge(output="true 0", context="c", model=engine)
+    magistrate.judge(output="true 0", context="c", model=engine, judge="faithfulness")
     return " ".join(message.text for message in engine.prompts[-1].messages)
 
 
@@ -84,7 +84,9 @@ def engine_prompt(engine: ScriptedEngine) -> str:
 
 
 def cut_short(call: Call) -> str:
-    done = call("run", written(), "--max-seconds", 0.4, "--concurrency", 1, "--json")
+    done = call(
+        "run", written(), "--max-seconds", 0.4, "--concurrency", 1, "--json", "--judge", "faithfulness"
+    )
     assert done.code == 0
     return str(done.data["run"]["id"])
 
@@ -98,7 +100,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
 
 def test_an_unfinished_twin_is_told_of_where_nobody_can_be_asked(call: Call, slow: ScriptedEngine) -> None:
     first = cut_short(call)
-    done = call("run", "answers.jsonl")
+    done = call("run", "answers.jsonl", "--judge", "faithfulness")
     assert f"run {first} judges the very same and was not finished" in done.err
     assert "beginning anew. To go on with it instead: --resume" in done.err
     assert f"run {first}:" not in done.out
@@ -107,13 +109,18 @@ def test_an_unfinished_twin_is_told_of_where_nobody_can_be_asked(call: Call, slo
 
 def test_an_unfinished_twin_is_resumed_if_asked_for(call: Call, slow: ScriptedEngine) -> None:
     first = cut_short(call)
-    done = call("run", "answers.jsonl", "--resume")
+    done = call("run", "answers.jsonl", "--resume", "--judge", "faithfulness")
     assert "going on with it" in done.err
     assert f"run {first}:" in done.out and "30/30" in done.out
     assert len(slow.prompts) <= 31, "what was under way is asked again, nothing else"
 
 
-@pytest.mark.parametrize("words", [["--new"], ["--limit", "3"], ["--judge", "hallucination"]])
+SAME = ["--judge", "faithfulness"]
+
+
+@pytest.mark.parametrize(
+    "words", [[*SAME, "--new"], [*SAME, "--limit", "3"], ["--judge", "hallucination"], []]
+)
 def test_what_is_no_twin_is_not_offered(call: Call, slow: ScriptedEngine, words: list[str]) -> None:
     cut_short(call)
     assert "judges the very same" not in call("run", "answers.jsonl", *words).err
@@ -131,7 +138,7 @@ def test_a_person_at_a_terminal_is_asked(
 
     monkeypatch.setattr("click.confirm", confirm)
     monkeypatch.setattr("magistrate.cli.run.somebody_is_there", lambda: True)
-    done = call("run", "answers.jsonl")
+    done = call("run", "answers.jsonl", "--judge", "faithfulness")
     assert [first in text for text in asked] == [True]
     assert f"run {first}:" in done.out
 
@@ -141,7 +148,7 @@ def test_a_person_at_a_terminal_is_asked(
 
 def test_failures_are_counted_kept_and_retried(call: Call, engine: ScriptedEngine, home: Path) -> None:
     path = written(30, lambda n: "break" if n % 3 == 0 else "true")
-    done = call("run", path)
+    done = call("run", path, "--judge", "faithfulness")
     assert done.code == 3
     assert "10 of 30 judgements failed" in done.err
     assert f"judge them again with: magistrate retry {newest(home / 'magistrate.db').id}" in done.err
@@ -160,7 +167,14 @@ def test_failures_are_counted_kept_and_retried(call: Call, engine: ScriptedEngin
 def test_an_open_circuit_exits_with_3_and_keeps_everything(
     call: Call, engine: ScriptedEngine, home: Path
 ) -> None:
-    done = call("run", written(200, lambda n: "true" if n < 40 else "break"), "--give-up-after", 7)
+    done = call(
+        "run",
+        written(200, lambda n: "true" if n < 40 else "break"),
+        "--give-up-after",
+        7,
+        "--judge",
+        "faithfulness",
+    )
     assert (done.code, done.out) == (3, "")
     record = newest(home / "magistrate.db")
     assert done.err.splitlines() == [
@@ -174,7 +188,7 @@ def test_an_open_circuit_exits_with_3_and_keeps_everything(
 
 
 def test_a_retry_that_a_limit_ends_says_so(call: Call, engine: ScriptedEngine) -> None:
-    call("run", written(30, lambda n: "break" if n % 3 == 0 else "true"))
+    call("run", written(30, lambda n: "break" if n % 3 == 0 else "true"), "--judge", "faithfulness")
     done = call("retry", "last", "--max-seconds", 0.0001)
     assert "stopped: 0.0001 seconds have passed (max_seconds); what was judged is kept" in done.err
     assert "go on with: magistrate retry" in done.err
@@ -184,7 +198,18 @@ def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: Sc
     written()
     rows = [json.loads(line) for line in Path("answers.jsonl").read_text().splitlines()]
     Path("answers.json").write_text(json.dumps(rows))
-    done = call("run", "answers.json", "--max-seconds", 0.4, "--concurrency", 1, "--gate", "f1>=0")
+    done = call(
+        "run",
+        "answers.json",
+        "--max-seconds",
+        0.4,
+        "--concurrency",
+        1,
+        "--gate",
+        "f1>=0",
+        "--judge",
+        "faithfulness",
+    )
     assert done.code == 1
     assert "gate failed: faithfulness: the run is interrupted, so that its figures are not all" in done.err
 
@@ -231,7 +256,7 @@ def test_odd_words_are_refused_in_words(
 
 def test_a_store_that_is_gone_is_not_made_again(call: Call, slow: ScriptedEngine, home: Path) -> None:
     place = home / "magistrate.db"
-    run = magistrate.evaluate([{"output": "true", "context": "c"}], model=slow, store=place)
+    run = magistrate.evaluate([{"output": "true", "context": "c"}], "faithfulness", model=slow, store=place)
     place.unlink()
     with pytest.raises(StoreError, match=r"is not there any more, and run .* with it"):
         run.summary()
@@ -275,19 +300,31 @@ def test_what_runs_spec_prints_makes_the_same_run(
 def test_a_twin_takes_the_words_of_the_command(call: Call, slow: ScriptedEngine, home: Path) -> None:
     first = cut_short(call)
     done = call(
-        "run", "answers.jsonl", "--resume", "--name", "again", "--tag", "t", "--max-cost", 9, "--price", "1/1"
+        "run",
+        "answers.jsonl",
+        "--resume",
+        "--name",
+        "again",
+        "--tag",
+        "t",
+        "--max-cost",
+        9,
+        "--price",
+        "1/1",
+        "--judge",
+        "faithfulness",
     )
     assert done.code == 0
     record = newest(home / "magistrate.db")
     assert (record.id, record.name, record.tags, record.status) == (first, "again", ("t",), "done")
-    done = call("run", "answers.jsonl", "--resume", "--limit", 2)
+    done = call("run", "answers.jsonl", "--resume", "--limit", 2, "--judge", "faithfulness")
     assert "there is no unfinished run of the very same; beginning one" in done.err
 
 
 def test_words_may_choose_otherwise_than_a_file_that_pins_its_data(
     call: Call, engine: ScriptedEngine
 ) -> None:
-    call("run", written())
+    call("run", written(), "--judge", "faithfulness")
     Path("again.yaml").write_text(call("runs", "spec", "last").out)
     done = call("run", "--spec", "again.yaml", "--limit", 3, "--new")
     assert (done.code, "3/3" in done.out) == (0, True)
@@ -296,7 +333,8 @@ def test_words_may_choose_otherwise_than_a_file_that_pins_its_data(
 def test_words_win_over_the_run_file(call: Call, engine: ScriptedEngine, home: Path) -> None:
     written()
     Path("run.yaml").write_text(
-        "dataset: {source: answers.jsonl, limit: 5}\nname: filed\ngates: ['coverage>=0.5']\n"
+        "dataset: {source: answers.jsonl, limit: 5}\njudges: faithfulness\nname: filed\n"
+        "gates: ['coverage>=0.5']\n"
         "limits: {concurrency: 2}\n"
     )
     assert call("run", "--spec", "run.yaml").code == 0
@@ -328,25 +366,25 @@ def test_the_schema_of_run_files_is_printed(call: Call) -> None:
 
 
 def test_a_dry_run_asks_nothing_and_stores_nothing(call: Call, engine: ScriptedEngine, home: Path) -> None:
-    done = call("run", written(), "--dry-run", "--price", "1/2", "--json")
+    done = call("run", written(), "--dry-run", "--price", "1/2", "--json", "--judge", "faithfulness")
     assert done.code == 0
     assert (done.data["samples"], engine.prompts) == (30, [])
     assert not (home / "magistrate.db").exists()
-    call("run", "answers.jsonl", "--no-cache")
-    done = call("run", "answers.jsonl", "--dry-run", "--price", "1/2")
+    call("run", "answers.jsonl", "--no-cache", "--judge", "faithfulness")
+    done = call("run", "answers.jsonl", "--dry-run", "--price", "1/2", "--judge", "faithfulness")
     assert "faithfulness" in done.out and "$" in done.out and "unknown" not in done.out
 
 
 def test_standard_input_need_not_be_sent_again(call: Call, slow: ScriptedEngine) -> None:
     text = written().read_text()
-    done = call("run", "-", "--max-seconds", 0.4, "--concurrency", 1, stdin=text)
+    done = call("run", "-", "--max-seconds", 0.4, "--concurrency", 1, "--judge", "faithfulness", stdin=text)
     assert "stopped: 0.4 seconds have passed" in done.err
     assert "30/30" in call("resume", "last", "--max-seconds", 60).out
 
 
 def test_the_log_says_what_a_run_does_and_quotes_nothing(call: Call, engine: ScriptedEngine) -> None:
-    quiet = call("run", written(3))
-    loud = call("run", "answers.jsonl", "--verbose")
+    quiet = call("run", written(3), "--judge", "faithfulness")
+    loud = call("run", "answers.jsonl", "--verbose", "--judge", "faithfulness")
     assert quiet.err == ""
     events = [json.loads(line) for line in loud.err.splitlines()]
     assert [each["event"] for each in events if each["event"].startswith("run.")] == [
@@ -364,7 +402,8 @@ def test_a_signal_ends_a_run_that_can_go_on(
     number: signal.Signals, model_folder: Path, home: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "runs.db"
-    words = ["--model", str(model_folder), "--concurrency", "2", "--limit", "16", "--no-cache"]
+    words = ["--judge", "faithfulness", "--model", str(model_folder)]
+    words += ["--concurrency", "2", "--limit", "16", "--no-cache"]
     command = [sys.executable, "-m", "magistrate", "run", "quickstart", *words, "--store", str(place)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:

@@ -97,9 +97,9 @@ def cut_short(source: Any, store: Path, after: int = 10, **options: Any) -> str:
         raise RuntimeError("the power went")
 
     watcher = Stop(after, trip)
-    options = {"model": ScriptedEngine(answer), "limits": Limits(concurrency=2), **options}
+    usual = {"judges": "faithfulness", "model": ScriptedEngine(answer), "limits": Limits(concurrency=2)}
     with pytest.raises(RuntimeError, match="the power went"):
-        magistrate.evaluate(source, store=store, watcher=watcher, **options)
+        magistrate.evaluate(source, store=store, watcher=watcher, **usual | options)
     return watcher.run_id
 
 
@@ -129,10 +129,15 @@ else:
 
 @contextmanager
 def forks(folder: Path, data: Path) -> Iterator[Callable[..., int]]:
-    """Starts processes that judge, forked from one that has imported everything: they begin at once."""
+    """Starts processes that judge, forked from one that has imported everything: they begin at once.
+
+    They are killed after so many calls of their own, wherever they are by then.
+    """
+    asked = folder / "asked"
+    asked.touch()
     code = JUDGING.format(
         tests=str(Path(__file__).parent),
-        asked=str(folder / "asked"),
+        asked=str(asked),
         store=str(folder / "runs.db"),
         data=str(data),
     )
@@ -158,13 +163,16 @@ for line in sys.stdin:
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", nursery], **pipes) as process:
 
-        def judge(run_id: str = "", kill_after: float | None = None) -> int:
+        def judge(run_id: str = "", kill_after: int | None = None) -> int:
+            begun = asked.stat().st_size
             process.stdin.write(f"{run_id}\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
             child = int(process.stdout.readline())  # type: ignore[union-attr]
             if kill_after is not None:
-                time.sleep(kill_after)
                 with suppress(ProcessLookupError):
+                    while asked.stat().st_size < begun + kill_after:
+                        os.kill(child, 0)
+                        time.sleep(0.001)
                     os.kill(child, signal.SIGKILL)
             return int(process.stdout.readline())  # type: ignore[union-attr]
 
@@ -181,19 +189,17 @@ def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_p
     draw = random.Random(20261122)
     asked, kills, midway = tmp_path / "asked", 0, 0
     with forks(tmp_path, data) as judge:
-        begun = time.monotonic()
         assert judge() == 0
-        whole_time = time.monotonic() - begun
-        runs = 1
+        runs, calls = 1, asked.stat().st_size
         while kills < KILLS:
             runs += 1
-            killed = judge(kill_after=draw.uniform(0, whole_time)) != 0
+            killed = judge(kill_after=draw.randrange(calls)) != 0
             run_id = _newest(store)
             while killed and run_id:
                 kills += 1
                 before = _rows(store, run_id)
                 midway += 0 < len(before) < len(expected)
-                again = draw.uniform(0, whole_time) if kills < KILLS and draw.random() < 0.7 else None
+                again = draw.randrange(calls) if kills < KILLS and draw.random() < 0.7 else None
                 killed = judge(run_id, again) != 0
                 assert _rows(store, run_id)[: len(before)] == before, "what was committed stays as it was"
             if not killed:
@@ -234,7 +240,7 @@ def test_what_was_judged_is_not_judged_again(tmp_path: Path) -> None:
 
 def test_a_run_that_is_done_stays_as_it_is(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
-    run = magistrate.evaluate(rows(5), model=engine, store=store)
+    run = magistrate.evaluate(rows(5), "faithfulness", model=engine, store=store)
     record = run.record
     magistrate.resume(run, model=engine)
     assert (len(engine.prompts), run.record) == (5, record)
@@ -357,7 +363,7 @@ def test_a_run_that_was_killed_while_its_samples_were_stored_is_not_taken_for_wh
     def failing(n: int) -> Iterator[dict[str, Any]]:
         yield from rows(n)
 
-    run = magistrate.evaluate(failing(1200), model=ScriptedEngine(answer), store=store)
+    run = magistrate.evaluate(failing(1200), "faithfulness", model=ScriptedEngine(answer), store=store)
     with closing(sqlite3.connect(store)) as peek, peek:  # as `kill -9` leaves it after the second chunk
         peek.execute("PRAGMA foreign_keys = ON")
         peek.execute("DELETE FROM steps")
@@ -437,7 +443,9 @@ def test_data_that_changes_under_a_run_ends_it(tmp_path: Path) -> None:
             stream.write(json.dumps(rows(301)[-1]) + "\n")
 
     with pytest.raises(DatasetError, match="has changed while it was read"):
-        magistrate.evaluate(data, model=ScriptedEngine(answer), store=store, watcher=Stop(3, add))
+        magistrate.evaluate(
+            data, "faithfulness", model=ScriptedEngine(answer), store=store, watcher=Stop(3, add)
+        )
     record = Run("last", store).record
     assert record.status == "failed" and record.n_verdicts >= 3
 
@@ -518,7 +526,7 @@ def test_failures_of_every_kind_are_kept_and_only_they_are_judged_again(tmp_path
     kinds = [kind for kind in KINDS if not isinstance(kind, EngineGone)]
     limits = Limits(deadline=0.2, concurrency=16)
     engine = ScriptedEngine(flaky(0.3, kinds))
-    run = magistrate.evaluate(rows(200), model=engine, store=store, limits=limits)
+    run = magistrate.evaluate(rows(200), "faithfulness", model=engine, store=store, limits=limits)
     first = {each.sample_id: each for each in run.outcomes(with_steps=True)}
     failures = {key: each for key, each in first.items() if isinstance(each, Failure)}
     assert 40 <= len(failures) <= 80
@@ -549,6 +557,7 @@ def test_nothing_broken_reads_as_faithful(tmp_path: Path) -> None:
     kinds = [kind for kind in KINDS if not isinstance(kind, EngineGone)]
     run = magistrate.evaluate(
         [{"output": f"false {n}", "context": "c"} for n in range(100)],
+        "faithfulness",
         model=ScriptedEngine(flaky(0.5, kinds)),
         store=store,
         limits=Limits(deadline=0.2, give_up_after=100),
@@ -567,7 +576,7 @@ def test_what_a_task_failed_at_is_tried_again(tmp_path: Path) -> None:
 
     questions = [{"id": f"s{number}", "input": str(number), "context": "c"} for number in range(10)]
     engine = ScriptedEngine(answer)
-    run = magistrate.evaluate(questions, task=task, model=engine, store=store)
+    run = magistrate.evaluate(questions, "faithfulness", task=task, model=engine, store=store)
     assert run.record.n_failures == 2
     broken = False
     magistrate.retry(run, task=task, model=engine)
@@ -584,7 +593,7 @@ def test_an_open_circuit_ends_the_run_and_keeps_everything(tmp_path: Path) -> No
         return answer(prompt) if int(said(prompt).split()[1]) < 20 else EngineError("connection refused")
 
     with pytest.raises(EngineGone, match=r"failed 20 times in a row; last: .*connection refused"):
-        magistrate.evaluate(written(tmp_path, 500), model=ScriptedEngine(script), store=store)
+        magistrate.evaluate(written(tmp_path, 500), "faithfulness", model=ScriptedEngine(script), store=store)
     record = Run("last", store).record
     assert record.status == "failed" and "20 times in a row" in (record.reason or "")
     assert record.n_verdicts == 20
@@ -601,12 +610,12 @@ def test_an_open_circuit_ends_the_run_and_keeps_everything(tmp_path: Path) -> No
 
 def test_tokens_are_a_budget_that_a_resumed_run_does_not_get_anew(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
-    one = magistrate.evaluate(rows(1), model=engine, store=store)
+    one = magistrate.evaluate(rows(1), "faithfulness", model=engine, store=store)
     with Store.open(store) as opened:
         each = opened.spent(one.id).prompt
     most = 10 * each + each // 2
     run = magistrate.evaluate(
-        written(tmp_path, 100), model=engine, store=store, limits=Limits(max_tokens=most)
+        written(tmp_path, 100), "faithfulness", model=engine, store=store, limits=Limits(max_tokens=most)
     )
     record = run.record
     assert (record.status, record.n_verdicts) == ("interrupted", 10)
@@ -621,21 +630,25 @@ def test_tokens_are_a_budget_that_a_resumed_run_does_not_get_anew(tmp_path: Path
 
 def test_a_budget_that_is_just_enough_leaves_nothing_out(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
-    one = magistrate.evaluate(rows(1), model=engine, store=store)
+    one = magistrate.evaluate(rows(1), "faithfulness", model=engine, store=store)
     with Store.open(store) as opened:
         each = opened.spent(one.id).prompt
-    run = magistrate.evaluate(rows(10), model=engine, store=store, limits=Limits(max_tokens=10 * each))
+    run = magistrate.evaluate(
+        rows(10), "faithfulness", model=engine, store=store, limits=Limits(max_tokens=10 * each)
+    )
     assert (run.record.status, run.record.n_verdicts) == ("done", 10)
 
 
 def test_what_spends_nothing_says_nothing_of_what_the_others_will_spend(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
-    one = magistrate.evaluate(rows(1), model=engine, store=store)
+    one = magistrate.evaluate(rows(1), "faithfulness", model=engine, store=store)
     with Store.open(store) as opened:
         each = opened.spent(one.id).prompt
     abstaining = [{"id": f"a{number}", "output": "true 1"} for number in range(5)]
     limits = Limits(max_tokens=3 * each)
-    run = magistrate.evaluate([*abstaining, *rows(40)], model=engine, store=store, limits=limits)
+    run = magistrate.evaluate(
+        [*abstaining, *rows(40)], "faithfulness", model=engine, store=store, limits=limits
+    )
     assert (run.record.n_verdicts, run.record.n_abstentions) == (3, 5)
 
 
@@ -674,7 +687,11 @@ def test_what_was_ready_at_the_end_is_stored(tmp_path: Path) -> None:
         return answer(prompt)
 
     run = magistrate.evaluate(
-        written(tmp_path, 4000), model=ScriptedEngine(script), store=store, limits=Limits(max_seconds=0.3)
+        written(tmp_path, 4000),
+        "faithfulness",
+        model=ScriptedEngine(script),
+        store=store,
+        limits=Limits(max_seconds=0.3),
     )
     assert run.record.status == "interrupted"
     assert answered - 16 <= run.record.n_verdicts <= answered
@@ -684,8 +701,10 @@ def test_cost_is_a_budget(tmp_path: Path) -> None:
     store, engine = tmp_path / "runs.db", ScriptedEngine(answer)
     limits = Limits(max_cost=0.01)
     with pytest.raises(SpecError, match=r"max_cost needs a price, and none is known for 'script'.*--price"):
-        magistrate.evaluate(rows(3), model=engine, store=store, limits=limits)
-    run = magistrate.evaluate(rows(100), model=engine, store=store, limits=limits, price="5/10")
+        magistrate.evaluate(rows(3), "faithfulness", model=engine, store=store, limits=limits)
+    run = magistrate.evaluate(
+        rows(100), "faithfulness", model=engine, store=store, limits=limits, price="5/10"
+    )
     record = run.record
     with Store.open(store) as opened:
         spent = opened.spent(run.id)
@@ -698,7 +717,11 @@ def test_seconds_are_a_budget(tmp_path: Path) -> None:
     slow = ScriptedEngine(answer, delay=0.05)
     start = time.monotonic()
     run = magistrate.evaluate(
-        written(tmp_path, 200), model=slow, store=store, limits=Limits(max_seconds=0.5, concurrency=2)
+        written(tmp_path, 200),
+        "faithfulness",
+        model=slow,
+        store=store,
+        limits=Limits(max_seconds=0.5, concurrency=2),
     )
     assert time.monotonic() - start < 5
     record = run.record
@@ -713,7 +736,7 @@ def test_time_at_work_is_added_up_without_the_pauses(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     slow = ScriptedEngine(answer, delay=0.05)
     run = magistrate.evaluate(
-        rows(20), model=slow, store=store, limits=Limits(max_seconds=0.3, concurrency=1)
+        rows(20), "faithfulness", model=slow, store=store, limits=Limits(max_seconds=0.3, concurrency=1)
     )
     first = run.record.seconds
     time.sleep(1)
@@ -731,8 +754,8 @@ def test_a_new_run_pays_for_nothing_that_an_earlier_one_has_paid(
     monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "home"))
     store = tmp_path / "runs.db"
     engine = ScriptedEngine(answer, can=EVERYTHING | {"repeatable"}, name="known")
-    first = magistrate.evaluate(rows(10), model=engine, store=store)
-    second = magistrate.evaluate(rows(20), model=engine, store=store)
+    first = magistrate.evaluate(rows(10), "faithfulness", model=engine, store=store)
+    second = magistrate.evaluate(rows(20), "faithfulness", model=engine, store=store)
     assert len(engine.prompts) == 20
     with Store.open(store) as opened:
         assert (opened.spent(first.id).calls, opened.spent(first.id).reused) == (10, 0)
@@ -744,5 +767,5 @@ def test_a_new_run_pays_for_nothing_that_an_earlier_one_has_paid(
         (each.label, each.score, each.probability) for each in second.outcomes() if isinstance(each, Verdict)
     ]
     assert again[:10] == known
-    magistrate.evaluate(rows(20), model=engine, store=store, cache=False)
+    magistrate.evaluate(rows(20), "faithfulness", model=engine, store=store, cache=False)
     assert len(engine.prompts) == 40

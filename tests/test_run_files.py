@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from magistrate import Run, ScriptedEngine, evaluation
 from magistrate.errors import SpecError
 from magistrate.preparing import Given
+from magistrate.resolve import DEFAULT_JUDGE
 from magistrate.resuming import spec_of
 from magistrate.specs import SCHEMA, RunSpec, judges_of, read_spec
 from magistrate.store import Store
@@ -97,8 +98,8 @@ def test_a_run_file_says_everything(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_little_needs_to_be_said(folder: Path) -> None:
     spec = told(folder, "dataset: quickstart\n")
-    assert (spec.dataset.source, spec.judges) == ("quickstart", ["faithfulness"])
-    assert spec.plain() == {"judges": ["faithfulness"], "dataset": {"source": "quickstart"}}
+    assert (spec.dataset.source, spec.judges) == ("quickstart", [DEFAULT_JUDGE])
+    assert spec.plain() == {"judges": [DEFAULT_JUDGE], "dataset": {"source": "quickstart"}}
     assert told(folder, "dataset: quickstart\njudges: rubric\ntags: a\n").tags == ["a"]
 
 
@@ -193,7 +194,7 @@ def test_the_schema_says_what_is_read(folder: Path) -> None:
 
 
 def test_what_is_stored_with_a_run_repeats_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magistrate.preparing.engine_of", lambda part: engine())
+    monkeypatch.setattr("magistrate.preparing.engine_of", lambda part, **_: engine())
     store = folder / "runs.db"
     spec = told(folder, ALL.replace("  - rubric: {most: 2, free_stage: false}\n", ""))
     first = evaluation.run(spec, store=store)

@@ -31,7 +31,7 @@ FAITHFULNESS: Any = instance("faithfulness")
 
 def unnamed(found: Any) -> Any:
     """A judge as it is set, whatever it and the judges in it are called."""
-    inner = {"of": unnamed(found.of)} if hasattr(found, "of") else {}
+    inner = {"of": unnamed(found.of)} if hasattr(getattr(found, "of", None), "judge") else {}
     return replace(found, name="", **inner)
 
 

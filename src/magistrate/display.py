@@ -5,12 +5,20 @@ Pure functions of an outcome's fields. Everything that comes from outside is esc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Protocol
+from itertools import groupby
+from math import isfinite
+from typing import Any, Protocol
+
+from magistrate.errors import InputError
 
 MARK = {"hallucinated": "#c8553d", "faithful": "#2f8f6b"}  # seen on white and on black
 NEUTRAL = "#808080"
+HOT = "200,85,61"  # that of hallucinated; text over it can be read in light and in dark
+LEVELS = 5  # of heat, the first of them this opaque
+FAINTEST = 0.15
 QUOTE = "background:rgba(214,158,46,.25);color:inherit;border-bottom:2px solid rgba(214,158,46,.9)"
 
 
@@ -62,12 +70,14 @@ def card(
     facts: Sequence[tuple[str, str]],
     body: str | None,
     quotes: Sequence[tuple[str, str, str | None]] = (),
+    below: str = "",
 ) -> str:
     """A bordered HTML card: `title`, a row of name–value facts, a paragraph and quotes, all escaped.
 
     It takes the colours of the page around it, light or dark.
 
     A quote is its kind, the words of the output, and the context's beside them, None where there are none.
+    `below` is HTML of our own.
     """
     cells = "".join(
         f'<span style="margin-right:1.2em"><span style="opacity:.65">{escape(name)}</span> '
@@ -78,7 +88,7 @@ def card(
     return (
         f'<div style="border-left:4px solid {colour};padding:.4em .9em;font-family:system-ui,sans-serif">'
         f'<div style="font-weight:600;font-size:1.1em">{escape(title)}</div>'
-        f'<div style="margin-top:.3em">{cells}</div>{text}{_quotes(quotes)}</div>'
+        f'<div style="margin-top:.3em">{cells}</div>{text}{below}{_quotes(quotes)}</div>'
     )
 
 
@@ -130,6 +140,122 @@ def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
     return (
         f'<table style="border-collapse:collapse;border:0;margin-top:.5em"><thead><tr>{names}</tr></thead>'
         f"<tbody>{''.join(line(*quote) for quote in quotes)}</tbody></table>"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """How suspicious each part of a text is: `pieces` are half-open character offsets with a value of `unit`,
+    from `low` (not at all) to `high`."""
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    pieces: tuple[tuple[int, int, float], ...]
+
+    @classmethod
+    def read(cls, given: Any) -> Heat:
+        """What a judge noted under `heat` among its details. Raises `InputError` where it is no heat map."""
+        try:
+            heat = cls(
+                str(given["name"]),
+                str(given["unit"]),
+                float(given["low"]),
+                float(given["high"]),
+                tuple((int(start), int(end), float(value)) for start, end, value in given["pieces"]),
+            )
+        except (TypeError, KeyError, ValueError, OverflowError):
+            raise InputError(
+                "a heat map needs name, unit, low, high and pieces of [start, end, value]"
+            ) from None
+        numbers = (heat.low, heat.high, *(value for _, _, value in heat.pieces))
+        if not all(map(isfinite, numbers)) or heat.low >= heat.high:
+            raise InputError("a heat map goes from a lower to a higher number, and its values are numbers")
+        return heat
+
+    def level(self, value: float) -> int:
+        """0 for `low`, 1 to `LEVELS` above it; what is beyond the scale is at its end.
+
+        >>> [Heat("x", "nats", 0, 3, ()).level(value) for value in (-1, 0, 0.1, 1.5, 3, 9)]
+        [0, 0, 1, 3, 5, 5]
+        """
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return int(-(-share * LEVELS // 1))
+
+    def runs(self, text: str) -> list[tuple[int, int, float | None]]:
+        """The whole of `text` in order, cut where the value changes; None where there is none. Where pieces
+        overlap the highest value stands."""
+        painted: list[float | None] = [None] * len(text)
+        for start, end, value in sorted(self.pieces, key=lambda piece: piece[2]):
+            start, end = max(start, 0), min(end, len(text))
+            if start < end:
+                painted[start:end] = [value] * (end - start)
+        found: list[tuple[int, int, float | None]] = []
+        at = 0
+        for shown, same in groupby(painted):
+            start, at = at, at + sum(1 for _ in same)
+            found.append((start, at, shown))
+        return found
+
+    def hottest(self, text: str, most: int) -> list[tuple[int, int, float]]:
+        """The runs of the highest values above `low`, at most so many, highest first."""
+        hot = [
+            (start, end, value)
+            for start, end, value in self.runs(text)
+            if value is not None and self.level(value) and text[start:end].strip()
+        ]
+        return sorted(hot, key=lambda run: (-run[2], run[0]))[:most]
+
+    def figure(self, value: float) -> str:
+        """A value with its unit's digits; `≥` where it is at the end of the scale."""
+        return f"{'≥' if value >= self.high else ''}{min(value, self.high):.2f}"
+
+    @property
+    def legend(self) -> str:
+        """What the colours mean."""
+        return f"{self.name}, from {self.low:g} to {self.high:g} {self.unit}"
+
+    def told(self, text: str, most: int = 5) -> str:
+        """The hottest parts in words, for whoever sees no colours."""
+        found = [
+            f"“{shorten(text[start:end], 40)}” {self.figure(value)}"
+            for start, end, value in self.hottest(text, most)
+        ]
+        return f"highest: {', '.join(found)}" if found else "nothing is above the lowest value"
+
+
+def heat(given: Mapping[str, Any]) -> str:
+    """A heat map that brings its `text` with it as a paragraph of HTML, escaped; empty where there is none.
+
+    It takes the colours of the page around it, light or dark.
+    """
+    text = given.get("text")
+    if not isinstance(text, str):
+        return ""
+    try:
+        known = Heat.read(given)
+    except InputError as error:
+        return f'<p style="opacity:.65">{escape(str(error))}</p>'
+
+    def run(start: int, end: int, value: float | None) -> str:
+        words = escape(text[start:end])
+        level = 0 if value is None else known.level(value)
+        if value is None or not level:
+            return words
+        look = f"background:rgba({HOT},{level * FAINTEST:.2f});color:inherit;border-radius:2px"
+        return f'<span style="{look}" title="{known.figure(value)} {escape(known.unit)}">{words}</span>'
+
+    body = "".join(run(*each) for each in known.runs(text))
+    swatches = "".join(
+        f'<span style="background:rgba({HOT},{level * FAINTEST:.2f});padding:0 .6em">&nbsp;</span>'
+        for level in range(1, LEVELS + 1)
+    )
+    small = "font-size:.85em;margin:.3em 0 0"
+    return (
+        f'<p style="margin:.6em 0 0;white-space:pre-wrap;line-height:1.7" dir="auto">{body}</p>'
+        f'<p style="{small}">{swatches} <span style="opacity:.8">{escape(known.legend)}; '
+        f"{escape(known.told(text))}</span></p>"
     )
 
 

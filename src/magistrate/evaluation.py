@@ -57,13 +57,14 @@ async def aevaluate(
     `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
     of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
     outputs are made first, as when an application is tested. `model` is a catalogue name, a path or an
-    engine; `mapping`, `view`, `limit`, `sample`, `balance` and `seed` say what is read and how, as in
-    `load`; `store` where the run is kept: a path or a URL. `limits` say how much is under way at once and how
-    much is spent in all; `price`, dollars a million tokens as `IN/OUT`, what that costs. Calls that were made
-    before, by any run, are answered from the cache where the engine promises the same answer twice;
-    `cache=False` asks anew. Every outcome is committed as it comes; a cancelled run, or Ctrl-C in `evaluate`,
-    stops cleanly, keeps what is done and can be resumed. `progress` shows a bar on a terminal, unless
-    `watcher` is told instead. `evaluate` is the same without `await`, also inside a running event loop.
+    engine, and is not asked where all judges decide by code; `mapping`, `view`, `limit`, `sample`, `balance`
+    and `seed` say what is read and how, as in `load`; `store` where the run is kept: a path or a URL.
+    `limits` say how much is under way at once and how much is spent in all; `price`, dollars a million tokens
+    as `IN/OUT`, what that costs. Calls that were made before, by any run, are answered from the cache where
+    the engine promises the same answer twice; `cache=False` asks anew. Every outcome is committed as it
+    comes; a cancelled run, or Ctrl-C in `evaluate`, stops cleanly, keeps what is done and can be resumed.
+    `progress` shows a bar on a terminal, unless `watcher` is told instead. `evaluate` is the same without
+    `await`, also inside a running event loop.
     """
     spec, given = described(
         dataset,

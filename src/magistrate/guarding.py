@@ -128,7 +128,7 @@ async def _judged(sample: Sample, judge: Judge, model: Any, deadline: float) -> 
     name = judge.info.name
     try:
         async with asyncio.timeout(deadline):
-            engine = await background.in_thread(resolve.engine, model)
+            engine = await background.in_thread(resolve.engine_for, [judge], model)
             check_stream([judge], engine.info)
             return await judge_one(sample, judge, engine, deadline=deadline)
     except TimeoutError:

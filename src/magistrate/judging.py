@@ -34,7 +34,8 @@ async def ajudge(
     With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
     without `output` it is the assistant's last message. The answer is a `Verdict`, a `Failure` or an
     `Abstention`. `judge` is a name or an object, `model` a catalogue name, a path or an engine; `deadline` is
-    in seconds. `magistrate.judge` is the same without `await`, also inside a running event loop.
+    in seconds. For a judge of kind `code`, which asks none, no engine is loaded, whatever `model` says.
+    `magistrate.judge` is the same without `await`, also inside a running event loop.
     """
     sample = sample_of(output=output, context=context, input=input, messages=messages, id=id)
     return await ajudge_sample(
@@ -56,7 +57,8 @@ async def ajudge_sample(
 ) -> Outcome:
     """Judge one sample; the options are those of `ajudge`."""
     asked = resolve.judge(judge)
-    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    resolve.warn_unasked([asked], model)
+    engine = await background.in_thread(resolve.engine_for, [asked], model, device=device, threads=threads)
     check_stream([asked], engine.info)
     return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)
 

@@ -12,6 +12,7 @@ from magistrate.datasets import Dataset, load
 from magistrate.datasets.files import HUB, looks_like_path
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import Cached, call_cache
+from magistrate.engines.none import NONE
 from magistrate.engines.prices import Price, price_of
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
@@ -31,6 +32,7 @@ from magistrate.store.datasets import open_dataset
 from magistrate.trial import Trial, Watcher
 
 NAMES_TOLD = 5
+FREE = Price(0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ def described(
     if not asked:
         raise SpecError("there is no judge; name one at least")
     words = [_words(given, judge) for given, judge in zip(several, asked, strict=True)]
+    resolve.warn_unasked(asked, model)
+    model = None if resolve.asks_none(asked) else model
     engine = None if model is None or isinstance(model, str | Path) else model
     named: dict[str, Any] = {"model": None if engine is not None or model is None else str(model)}
     named |= {"device": device, "threads": threads, "price": price}
@@ -152,8 +156,12 @@ def trial_of(
 ) -> Trial:
     """Who judges with what. Raises `SpecError` and `CapabilityError` where that cannot be."""
     judges = judges_of(spec) if given.judges is None else given.judges
-    engine = given.model or engine_of(spec.engine)
-    paid = price_for(engine, price or spec.engine.price)
+    if resolve.asks_none(judges):
+        engine: Engine = NONE
+    else:
+        states = resolve.read_states(judges)
+        engine = given.model or engine_of(spec.engine, hidden_states=states)
+    paid = FREE if engine is NONE else price_for(engine, price or spec.engine.price)
     trial = Trial(
         judges=judges,
         engine=remembering(engine) if spec.cache else engine,

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 MARKER = "magistrate_dataset"
 GROUP = "magistrate"
 """The group that pytest-xdist gives to one worker, with `--dist loadgroup`."""
-ENGINE = "magistrate_engine"  # what the fixture `judge` needs, unless a project has a `judge` of its own
+ENGINE = "magistrate_engine"
+JUDGING = "magistrate_judging"  # what the fixture `judge` needs, unless a project has a `judge` of its own
 TOLD = 3  # rows that cannot be read, in a message
 TAKES = ("limit", "sample", "balance", "seed", "mapping", "view", "need_output")  # those of magistrate.load
 HELP = (
@@ -29,8 +30,8 @@ HELP = (
 MAPPED = re.compile(r"--map (\w+)=([\w.]*)")
 OPTION = re.compile(r"--(?:(map)|(limit|sample|balance|seed|view))\b")
 OPTIONS = {
-    "judge": "the judge that the fixture 'judge' asks, such as faithfulness or rubric:most=2",
-    "model": "the model that it asks: a catalogue name, a GGUF file or an OpenVINO folder",
+    "judge": "the judge that the fixture 'judge' asks, such as auto, faithfulness or rubric:most=2",
+    "model": "the model that it asks, if it asks one: a catalogue name, a GGUF file or an OpenVINO folder",
 }
 
 
@@ -69,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
-        asks = ENGINE in getattr(item, "fixturenames", ()) or item.get_closest_marker(MARKER) is not None
+        used = {ENGINE, JUDGING}.intersection(getattr(item, "fixturenames", ()))
+        asks = used or item.get_closest_marker(MARKER) is not None
         if asks and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(GROUP))
 
@@ -83,12 +85,20 @@ def magistrate_engine(pytestconfig: pytest.Config) -> Engine:
 
 
 @pytest.fixture(scope="session")
-def judge(pytestconfig: pytest.Config, magistrate_engine: Engine) -> Judging:
-    """A judge on an engine: `judge(output, context=…)` is a verdict, `judge.assert_faithful(…)` a test."""
+def magistrate_judging(request: pytest.FixtureRequest) -> Judging:
+    """The judge that is named, with the engine only where it asks one."""
     from magistrate import resolve
+    from magistrate.engines.none import NONE
     from magistrate.testing import Judging
 
-    return Judging(resolve.judge(_setting(pytestconfig, "judge") or resolve.DEFAULT_JUDGE), magistrate_engine)
+    named = resolve.judge(_setting(request.config, "judge") or resolve.DEFAULT_JUDGE)
+    return Judging(named, request.getfixturevalue(ENGINE) if named.info.asks else NONE)
+
+
+@pytest.fixture(scope="session")
+def judge(magistrate_judging: Judging) -> Judging:
+    """A judge and its engine: `judge(output, context=…)` is a verdict, `judge.assert_faithful(…)` a test."""
+    return magistrate_judging
 
 
 def _setting(config: pytest.Config, name: str) -> str | None:

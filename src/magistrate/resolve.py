@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -14,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.spelling import default
@@ -22,7 +25,7 @@ from magistrate.judges.spelling import spell as spell
 from magistrate.judges.spelling import spelled as spelled
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
-DEFAULT_JUDGE = "faithfulness"
+DEFAULT_JUDGE = "auto"
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 CALIBRATION = re.compile(r".+\.json", re.DOTALL)
 FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
@@ -44,9 +47,11 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES) -> Judge:
     """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
-    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. A judge with
-    options is named as it was written. `rubric@1` is refused where another version of it is installed.
-    `engines` makes the engines that options may name, beside the models of the catalogue.
+    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. The folder that
+    a judge lies in needs no name, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
+    A judge with options is named as it was written, but for where its files and folders lie.
+    `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
+    may name, beside the models of the catalogue.
     Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
@@ -68,14 +73,73 @@ def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines
     """What a name stands for, with options as they are written in `spec`."""
     if options is None:
         return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines)
-    words = [_option(spec, word) for word in split_options(options)]
+    bare = getattr(known, "FOLDER_OPTION", None)
+    words = [_option(spec, word, bare) for word in split_options(options)]
     given = dict(words)
     if len(given) < len(words):
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
-    # Where a file lies is no part of the name: a run that is resumed names it by its whole path.
-    named = ENCLOSED.sub(r"\1", FOLDER.sub("", options))
-    return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines)
+    return _build(known, shown, {"name": f"{shown}:{_named(options, bare)}", **given}, engines)
+
+
+def _named(options: str, bare: str | None) -> str:
+    """Options as they stand in the name of a judge; `bare` is the option that needs no key, if one does not.
+
+    Where a file or a folder lies is no part of it: a run that is resumed names it by its whole path.
+    """
+    told = []
+    for word in split_options(options):
+        key, value = keyed(word, bare)
+        inner = unenclosed(value)
+        if bare is not None and key in (None, bare):
+            value = _enclosed(Path(os.path.normpath(Path(inner).expanduser().absolute())).name)
+        elif lies(inner):
+            name, _, others = inner.partition(":")
+            value = f"({name}:{_named(others, folder_option(name))})"
+        told.append(value if key is None else f"{key}={value}")
+    return ENCLOSED.sub(r"\1", FOLDER.sub("", ",".join(told)))
+
+
+def folder_option(name: str) -> str | None:
+    """The option of an installed judge that says which folder it lies in, None where it has no such."""
+    return _said_of_folder(name.partition("@")[0], "FOLDER_OPTION")
+
+
+def _said_of_folder(name: str, what: str) -> str | None:
+    """What an installed judge says of the folder that it lies in; None where it says nothing, or cannot."""
+    entry = judge_entries().get(name)
+    try:
+        found: str | None = None if entry is None else getattr(entry.load(), what, None)
+    except Exception:  # a package's own code, or a library that is missing; whoever makes the judge is told
+        return None
+    return found
+
+
+def lies(words: str) -> bool:
+    """Whether a judge with options lies in a folder, or one in its options does."""
+    name, colon, options = words.partition(":")
+    if not colon or name.partition("@")[0] not in judge_entries():
+        return False
+    if folder_option(name) is not None:
+        return True
+    return any(lies(unenclosed(keyed(word, None)[1])) for word in split_options(options))
+
+
+def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
+    """An option's key and value. The key is None for the value of `bare`, which can stand alone.
+
+    >>> keyed("threshold=.4", "folder"), keyed("runs/lr=1", "folder"), keyed("(lr=1)", "folder")
+    (('threshold', '.4'), (None, 'runs/lr=1'), (None, '(lr=1)'))
+    """
+    key, equals, value = word.partition("=")
+    if bare is not None and not (equals and key.strip().isidentifier()):
+        return None, word.strip()
+    return key, value
+
+
+def unenclosed(value: str) -> str:
+    """A value without the parentheses around it."""
+    return value[1:-1] if value[:1] + value[-1:] == "()" else value
 
 
 def _from_file(path: str) -> Any:
@@ -90,6 +154,8 @@ def _installed(name: str) -> Any:
     if name not in known:
         file = Path(f"{name}.yaml")
         hint = f"; there is a file, write {file.name}" if file.name == str(file) and file.is_file() else ""
+        if fitting := kinds_of(Path(name).expanduser()):
+            hint = f"; there is a folder, write {' or '.join(f'{kind}:{name}' for kind in fitting)}"
         raise SpecError(unknown("judge", name, list(known)) + hint)
     try:
         return known[name].load()
@@ -128,6 +194,8 @@ def calibrated(
 
     Raises `SpecError` where a file was made for none of them, or several for the same one.
     """
+    if not files:
+        return list(words)
     from magistrate.train.calibrated import words_of
     from magistrate.train.files import read_calibration
 
@@ -152,11 +220,16 @@ def _enclosed(value: str) -> str:
 
 
 def engine(
-    model: str | Path | Engine | None = None, *, device: str | None = None, threads: int | None = None
+    model: str | Path | Engine | None = None,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+    hidden_states: bool = False,
 ) -> Engine:
     """The embedded engine on a catalogue name, GGUF file or OpenVINO folder; an engine is passed through.
 
-    One engine a model is kept for the process, so that weights are loaded once.
+    One engine a model is kept for the process, so that weights are loaded once; one that shows its
+    `hidden_states` is another.
     """
     if model is not None and not isinstance(model, str | Path):
         return model
@@ -165,14 +238,48 @@ def engine(
     from magistrate.engines.catalog import default
 
     with _loading:
-        return _local(str(model) if model is not None else default().name, device, threads)
+        return _local(str(model) if model is not None else default().name, device, threads, hidden_states)
+
+
+def engine_for(
+    judges: Sequence[Judge],
+    model: str | Path | Engine | None = None,
+    *,
+    device: str | None = None,
+    threads: int | None = None,
+) -> Engine:
+    """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
+
+    For judges of code nothing is looked for, loaded or even imported, whatever model is named.
+    """
+    if asks_none(judges):
+        return NONE
+    return engine(model, device=device, threads=threads, hidden_states=read_states(judges))
+
+
+def warn_unasked(judges: Sequence[Judge], model: object) -> None:
+    """Warn where a model was named, and all judges decide by code without it."""
+    if model not in (None, NONE) and asks_none(judges):
+        names = ", ".join(judge.info.name for judge in judges)
+        told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
+        warnings.warn(f"{told}, such as judge='faithfulness'", UserWarning, stacklevel=2)
+
+
+def read_states(judges: Sequence[Judge]) -> bool:
+    """Whether one of the judges needs an engine that shows its hidden states."""
+    return any("hidden_states" in judge.info.needs for judge in judges)
+
+
+def asks_none(judges: Sequence[Judge]) -> bool:
+    """Whether no engine is needed, because all judges decide by code."""
+    return bool(judges) and not any(judge.info.asks for judge in judges)
 
 
 @cache
-def _local(model: str, device: str | None, threads: int | None) -> Engine:
+def _local(model: str, device: str | None, threads: int | None, hidden_states: bool) -> Engine:
     from magistrate.engines.local.engine import LocalEngine
 
-    return LocalEngine(model, device=device, threads=threads)
+    return LocalEngine(model, device=device, threads=threads, hidden_states=hidden_states)
 
 
 def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:
@@ -183,7 +290,9 @@ def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: st
     return f"unknown {kind} {name!r}{of}{meant}; known: {listed}; see 'magistrate {see}'"
 
 
-def _option(spec: str, word: str) -> tuple[str, str]:
+def _option(spec: str, word: str, bare: str | None) -> tuple[str, str]:
+    if bare is not None and (found := keyed(word, bare))[0] is None:
+        return bare, found[1]
     key, equals, value = word.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"options of a judge are written NAME:key=value,key=value; got {spec!r}")
@@ -200,6 +309,8 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -
     values = {
         option: _value(name, option, hints[option], given, engines) for option, given in options.items()
     }
+    if isinstance(folder := values.get(getattr(kind, "FOLDER_OPTION", "")), Path):
+        values[kind.FOLDER_OPTION] = _folder(kind, name, folder)
     if not isinstance(kind, type):
         made: Judge = dataclasses.replace(kind, **values)
         return made
@@ -207,6 +318,8 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -
     if unset := [each for each in missing if each not in values]:
         raise SpecError(f"judge {name!r} needs an option {unset[0]!r}: {name}:{unset[0]}=…")
     built: Judge = kind(**values)
+    if hasattr(built, "with_parts"):  # what lies in its folder names other judges
+        built = built.with_parts(lambda words: judge(words, engines))
     return built
 
 
@@ -216,7 +329,7 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines) -> A
 
     kinds = get_args(hint) or (hint,)
     if isinstance(given, str):
-        given = given[1:-1] if given[:1] + given[-1:] == "()" else given
+        given = unenclosed(given)
         if Judge in kinds:
             return judge(given, engines)
         if Engine in kinds:
@@ -229,3 +342,29 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines) -> A
         raise SpecError(
             f"judge {name!r}, option {option!r}: {error.errors()[0]['msg']}; got {given!r}"
         ) from None
+
+
+# --- judges that lie in a folder ----------------------------------------------------------------
+
+
+def _folder(kind: Any, name: str, folder: Path) -> Path:
+    """The whole path of the folder that a judge lies in. Raises `SpecError` where it cannot be one of it."""
+    name = name.partition(":")[0]
+    path = folder.expanduser().absolute()
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "is not there"
+        raise SpecError(f"judge {name!r} lies in a folder, and {path} {found}; write {name}:FOLDER")
+    wanted = getattr(kind, "FOLDER_FILE", None)
+    if wanted is not None and not (path / wanted).is_file():
+        others = [f"{other}:{folder}" for other in kinds_of(path)]
+        hint = f"; what it holds is {' or '.join(others)}" if others else ""
+        raise SpecError(f"{path} is no folder of a {name}: it has no {wanted}{hint}")
+    return path
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """The installed judges that could be made of a folder, by the file that each of them lies with."""
+    if not folder.is_dir():
+        return []
+    files = {name: _said_of_folder(name, "FOLDER_FILE") for name in judge_entries()}
+    return [name for name, file in files.items() if file is not None and (folder / file).is_file()]

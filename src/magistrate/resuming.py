@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from magistrate.datasets import Dataset
+from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.limits import Limits
 from magistrate.preparing import Given, open_data, trial_of
@@ -189,7 +190,9 @@ def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) ->
             was, is_now = getattr(then[name], field.name), getattr(now[name], field.name)
             if was == is_now or field.name == "n":
                 continue
-            # The model and the package are the same for all judges: once is enough.
+            if field.name in ("model", "fingerprint") and now[name].model == NO_MODEL:
+                continue  # it asks none now: which one stood there then made no difference
+            # The model and the package are the same for all judges that ask: once is enough.
             what = (
                 field.name if field.name in ("model", "fingerprint", "package") else f"{name}'s {field.name}"
             )

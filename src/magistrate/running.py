@@ -161,8 +161,8 @@ def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> 
     """Refuse a model whose answers a judge was not fitted to, whatever it is called."""
     if fingerprint != info.fingerprint:
         raise SpecError(
-            f"judge {judge!r} was calibrated on verdicts of {model} ({fingerprint[:12]}), and this is "
-            f"{info.model} ({info.fingerprint[:12]}); calibrate it on a run of this model"
+            f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), and this is "
+            f"{info.model} ({info.fingerprint[:12]}); calibrate or train it with this model, or ask that one"
         )
 
 

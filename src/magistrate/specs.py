@@ -212,9 +212,9 @@ def judge_of(spec: RunSpec, words: str) -> Judge:
     return resolve.judge(words, {name: partial(engine_of, part) for name, part in others.items()})
 
 
-def engine_of(part: EnginePart) -> Engine:
-    """The engine that a part describes."""
-    return resolve.engine(part.model, device=part.device, threads=part.threads)
+def engine_of(part: EnginePart, *, hidden_states: bool = False) -> Engine:
+    """The engine that a part describes; with `hidden_states` one that shows them."""
+    return resolve.engine(part.model, device=part.device, threads=part.threads, hidden_states=hidden_states)
 
 
 def schema() -> dict[str, Any]:
@@ -265,27 +265,40 @@ def _within(folder: Path, path: str) -> str:
     return str(folder / Path(path).expanduser())
 
 
+def whole(words: str) -> str:
+    """A judge's words whose paths no longer depend on where they were written."""
+    return _judge_path(Path.cwd(), words)
+
+
 def _judge_path(folder: Path, words: str) -> str:
     """A judge whose file, and those of judges in its options, are named by whole paths."""
     found = resolve.FILE.fullmatch(words)
     if words.partition(":")[0].partition("@")[0] not in resolve.judge_entries() and found is not None:
-        return f"{_within(folder, found['path'])}{_option_paths(folder, words[found.end('path') :])}"
+        return f"{_within(folder, found['path'])}{_option_paths(folder, words[found.end('path') :], None)}"
     name, colon, options = words.partition(":")
-    return name + _option_paths(folder, colon + options)
+    return name + _option_paths(folder, colon + options, resolve.folder_option(name))
 
 
-def _option_paths(folder: Path, words: str) -> str:
+def _option_paths(folder: Path, words: str, bare: str | None) -> str:
+    """Options whose paths are whole; `bare` is the one that names a folder, if one does."""
     if not words.startswith(":"):
         return words
     options = []
     for option in resolve.split_options(words[1:]):
-        key, equals, value = option.partition("=")
-        inner = value[1:-1] if value[:1] + value[-1:] == "()" else value
-        if resolve.CALIBRATION.fullmatch(inner):
+        key, value = resolve.keyed(option, bare)
+        if key == option:  # it has no value, as whoever makes the judge says
+            options.append(option)
+            continue
+        inner = resolve.unenclosed(value)
+        if bare is not None and key in (None, bare):
+            value = f"({_within(folder, inner)})"
+        elif resolve.lies(inner):
+            value = f"({_judge_path(folder, inner)})"
+        elif resolve.CALIBRATION.fullmatch(inner):
             value = f"({_within(folder, inner)})"
         elif resolve.FILE.fullmatch(inner) or inner != value:
             value = f"({_judge_path(folder, inner)})"
-        options.append(key + equals + value)
+        options.append(f"{key}={value}" if key is not None else value)
     return ":" + ",".join(options)
 
 

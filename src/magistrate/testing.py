@@ -118,7 +118,7 @@ def assert_faithful(
 
     asked = resolve.judge(resolve.DEFAULT_JUDGE if judge is None else judge)
     _check(asked, on_failure)
-    judging = Judging(asked, resolve.engine(model, device=device, threads=threads), deadline)
+    judging = Judging(asked, resolve.engine_for([asked], model, device=device, threads=threads), deadline)
     return judging.assert_faithful(output, context, input=input, messages=messages, on_failure=on_failure)
 
 

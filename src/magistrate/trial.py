@@ -12,6 +12,7 @@ from typing import Protocol
 from magistrate import logs, resolve
 from magistrate.datasets import Problem
 from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
 from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
 from magistrate.judges.base import Judge
 from magistrate.limits import UNLIMITED, Budget, Cost, Limits
@@ -91,12 +92,16 @@ class Samples:
 
 
 def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
-    """What pins the figures of this judge on this engine; its options are part of the judge's name."""
+    """What pins the figures of this judge on this engine; its options are part of the judge's name.
+
+    A judge that asks no engine has `none` for its model, whatever engine others of its run ask.
+    """
     info = judge.info
+    asked = engine.info if info.asks else NONE.info
     return Recipe(
         judge=f"{resolve.spelled(judge)}@{info.version}",
-        model=engine.info.model,
-        fingerprint=engine.info.fingerprint,
+        model=asked.model,
+        fingerprint=asked.fingerprint,
         prompt=info.prompt,
         constraint=info.constraint,
         seed=seed,

@@ -209,8 +209,9 @@ class Recipe:
 
     def line(self) -> str:
         """The recipe on one line, to stand under every figure."""
+        pinned = f"#{self.fingerprint[:12]}" if self.fingerprint else ""  # no model has none
         return (
-            f"judge={self.judge} model={self.model}#{self.fingerprint[:12]} prompt={self.prompt} "
+            f"judge={self.judge} model={self.model}{pinned} prompt={self.prompt} "
             f"constraint={self.constraint} seed={self.seed} n={self.n} magistrate={self.package}"
         )
 
@@ -244,7 +245,9 @@ class Verdict:
         facts += [("judge", self.judge), ("sample", self.sample_id)]
         colour = display.MARK.get(self.label, display.NEUTRAL)
         quotes = [(claim.kind, claim.output_text, claim.context_text) for claim in self.claims]
-        return display.card(self.label, colour, facts, self.explanation, quotes)
+        noted = self.details.get("heat")
+        heat = display.heat(noted) if isinstance(noted, Mapping) else ""
+        return display.card(self.label, colour, facts, self.explanation, quotes, heat)
 
     def __str__(self) -> str:
         line = f"{self.label} (score {self.score:.3f}, probability {display.percent(self.probability)})"

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from magistrate import logs
-from magistrate.cli.options import hush
+from magistrate.cli.options import hush, talking
 from magistrate.errors import EngineError, MagistrateError, ModelError
 from magistrate.version import __version__
 
@@ -29,6 +29,7 @@ COMMANDS = (
     "power",
     "audit",
     "calibrate",
+    "train",
     "prevalence",
     "generate",
     "check",
@@ -56,7 +57,7 @@ class Commands(click.Group):
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f"magistrate.cli.{name}").command
-        _talking(command)
+        talking(command)
         return command
 
     def invoke(self, context: click.Context) -> Any:
@@ -74,28 +75,6 @@ class Commands(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(unknown("command", args[0], COMMANDS, see="--help"), context)
         return super().resolve_command(context, args)
-
-
-def _talking(command: click.Command) -> None:
-    """Give a command and all below it `--verbose`."""
-    if not any(parameter.name == "verbose" for parameter in command.params):
-        command.params.append(
-            click.Option(
-                ["-v", "--verbose"],
-                is_flag=True,
-                expose_value=False,
-                callback=_talk,
-                help="Say on standard error what is done.",
-            )
-        )
-    if isinstance(command, click.Group):
-        for each in command.commands.values():
-            _talking(each)
-
-
-def _talk(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        logs.configure(verbose=True)
 
 
 @click.group(

@@ -86,7 +86,7 @@ def command(
     dataset = samples_of(data, place=store, map=dict(mapping), **selection)
     examination = Examination(
         asked,
-        resolve.engine(model, device=device, threads=threads),
+        resolve.engine_for([asked], model, device=device, threads=threads),
         dataset,
         checks=checks,
         attacks=attacks,

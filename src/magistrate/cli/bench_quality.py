@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from magistrate.bench.quality.protocol import QualitySet
     from magistrate.bench.quality.rows import QualityRow
     from magistrate.engines.base import Engine
+    from magistrate.judges.base import Judge
 
 EXAMPLE = (
     "Example: magistrate bench quality --data ../labelled --judge faithfulness --judge rubric --samples 100"
@@ -35,13 +36,17 @@ EXAMPLE = (
     "--judge",
     "judges",
     multiple=True,
-    help="A judge; repeatable (default: all that say faithful or hallucinated).",
+    help="A judge; repeatable (default: all that say faithful or hallucinated). {family} in its words stands "
+    "for the family of the set.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(0),
     help="How many of a set are measured, half as many are for choosing thresholds; 0 takes all "
     "(default: 300).",
+)
+@click.option(
+    "--seen", is_flag=True, help="Measure judges also on sets of a family that they were trained on."
 )
 @click.option("--again", is_flag=True, help="Measure anew what has been measured with the same recipe.")
 @click.option(
@@ -63,6 +68,7 @@ def quality(
     models: tuple[str, ...],
     judges: tuple[str, ...],
     samples: int | None,
+    seen: bool,
     again: bool,
     file: Path | None,
     page: Path | None,
@@ -71,14 +77,15 @@ def quality(
 ) -> int:
     """Judge labelled sets and compare with their labels, with trivial rules and with published figures.
 
-    What is tuned (thresholds, trivial rules) is tuned on one part of a set and measured on the other. Runs
-    are kept: what was cut off is gone on with, what was measured with the same recipe not measured twice.
+    Nothing is fixed on what is measured: a judge's own threshold comes with it, that of a rule from sets of
+    other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
+    with, what was measured with the same recipe not measured twice.
     """
     from magistrate import resolve
     from magistrate.bench.machine import machine
     from magistrate.bench.quality import page as pages
     from magistrate.bench.quality import rows as journal
-    from magistrate.bench.quality.measuring import let_go
+    from magistrate.bench.quality.measuring import FAMILY, let_go
     from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
     from magistrate.bench.quality.session import faithfulness_judges, session
     from magistrate.cli import DONE
@@ -99,10 +106,12 @@ def quality(
     else:
         asked = list(dict.fromkeys(judges)) or faithfulness_judges(_say)
         wanted = list(dict.fromkeys(models)) or [default().name]
-        resolve.judges(asked)  # a wrong name costs nothing yet
+        resolve.judges([words for words in asked if FAMILY not in words])  # a wrong name costs nothing yet
         with data_in(data):
             chosen = _sets(sets)
-            for model in wanted:
+            # What cannot be is told before anything is spent.
+            made = _judges(chosen, asked, refuse=bool(judges) and not seen)
+            for model in [] if resolve.asks_none(made) else wanted:
                 let_go(_opened(model))
             journal.append(file, [])
             for row in session(
@@ -115,6 +124,7 @@ def quality(
                 opened=_opened,
                 machine=machine(available_cores()),
                 again=again,
+                seen=seen,
                 tell=_say,
                 watching=lambda: ProgressBar(console(error=True), lines=True),
             ):
@@ -155,6 +165,24 @@ def _sets(names: tuple[str, ...]) -> list[QualitySet]:
     return found
 
 
+def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[Judge]:
+    """All judges as they are on each set. Raises `SpecError`, with `refuse` also for one that has seen it."""
+    from magistrate import resolve
+    from magistrate.bench.quality.measuring import FAMILY
+    from magistrate.bench.quality.session import refused
+    from magistrate.datasets.families import shared
+    from magistrate.errors import SpecError
+
+    found = []
+    for each in sets:
+        for words in asked:
+            judge = resolve.judge(words.replace(FAMILY, each.family))
+            if refuse and (learnt_from := shared(each.family, judge.info.trained_on)):
+                raise SpecError(refused(words, each, learnt_from))
+            found.append(judge)
+    return found
+
+
 def _opened(model: str) -> Engine:
     """A model of its own for every measurement, so that none finds what another left in its cache."""
     from magistrate.engines.local.engine import LocalEngine
@@ -172,8 +200,8 @@ def _print(rows: list[QualityRow]) -> None:
     for section in sections(rows):
         terminal.print(Text(section.name, style="bold"))
         terminal.print(Text(section.facts))
-        spare = ("precision", "recall", "as it decides", "ECE (by chance)", "n", "coverage", "F1")
-        print_table(HEAD, section.lines, wrapped={"judge": 16}, spare=spare)
+        spare = ("precision", "recall", "tuned", "ECE (by chance)", "n", "F1", "coverage")
+        print_table(HEAD, section.lines, wrapped={"judge": 24}, spare=spare)
         terminal.print()
     if {row.set for row in rows} & set(PAIR):
         print_table(PAIR_HEAD, pairs(rows), wrapped={"method": 20})

@@ -128,8 +128,8 @@ def _speed() -> str:
     start = time.perf_counter()
     engine = resolve.engine()
     context = "The museum opens at nine and closes at five, on Fridays at eight. Entry is free for children."
-    judging.judge(output="It closes at five.", context=context, model=engine)
+    judging.judge(output="It closes at five.", context=context, judge="faithfulness", model=engine)
     loaded = time.perf_counter()
-    judging.judge(output="Children pay nothing.", context=context, model=engine)
+    judging.judge(output="Children pay nothing.", context=context, judge="faithfulness", model=engine)
     next_ms = 1000 * (time.perf_counter() - loaded)
     return f"first verdict after {loaded - start:.1f} s (with loading), the next in {next_ms:.0f} ms"

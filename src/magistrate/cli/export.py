@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from magistrate.cli.options import json_option, open_store, print_json, store_option
 
-EXAMPLE = "Example: magistrate export last --to report.html; magistrate export last --to verdicts.csv"
+EXAMPLE = (
+    "Example: magistrate export last --to report.html; magistrate export last --to verdicts.csv; "
+    "magistrate export last --format sft --to chats.jsonl --test 0.1"
+)
 
 
 @click.command(epilog=EXAMPLE)
@@ -20,6 +24,14 @@ EXAMPLE = "Example: magistrate export last --to report.html; magistrate export l
     type=click.Path(path_type=Path),
     help="A .html report, or rows in a .jsonl, .csv (also .gz) or .parquet file.",
 )
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["file", "sft"]),
+    default="file",
+    show_default=True,
+    help="What the file's ending says, or chats to fine-tune a model on, in a .jsonl file.",
+)
 @click.option("--judge", metavar="NAME", help="Only what this judge said.")
 @click.option(
     "--rows",
@@ -28,17 +40,47 @@ EXAMPLE = "Example: magistrate export last --to report.html; magistrate export l
     show_default=True,
     help="Outcomes listed in a .html report: wrong ones, failures and abstentions first.",
 )
+@click.option(
+    "--agree/--corrected",
+    "agree",
+    default=True,
+    help="sft: verdicts that people's labels bear out, or also the others, with the person's label and no "
+    "reasoning.  [default: agree]",
+)
+@click.option(
+    "--test",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    help="sft: the share of contexts whose chats go to NAME.test.jsonl instead.",
+)
+@click.option("--seed", type=int, default=0, help="sft: which contexts these are.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @store_option
 @json_option
 def command(
-    run: str, target: Path, judge: str | None, rows: int, force: bool, store: str | None, as_json: bool
+    run: str,
+    target: Path,
+    kind: str,
+    judge: str | None,
+    rows: int,
+    agree: bool,
+    test: float,
+    seed: int,
+    force: bool,
+    store: str | None,
+    as_json: bool,
 ) -> None:
-    """Write RUN as one HTML file to read, or every outcome with its sample as one row.
+    """Write RUN as one HTML file to read, every outcome with its sample as one row, or chats to learn from.
 
     The report stands alone: no network, no other file. Its figures are over all outcomes, listed or not.
     """
     from magistrate.runs import export_run
+
+    if kind == "sft":
+        _export_sft(run, target, judge, not agree, test, seed, force, store, as_json)
+        return
+    if not agree or test or seed:
+        raise click.UsageError("--corrected, --test and --seed are for chats: --format sft")
 
     with open_store(store) as opened:
         record = opened.find_run(run)
@@ -53,3 +95,42 @@ def command(
         click.echo(f"a report of {written:,} outcomes{left} in {target}")
     else:
         click.echo(f"{written} rows in {target}")
+
+
+def _export_sft(
+    run: str,
+    target: Path,
+    judge: str | None,
+    corrected: bool,
+    test: float,
+    seed: int,
+    force: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    from magistrate.appraisal.sft import export_sft
+    from magistrate.home import default_store
+
+    with open_store(store):
+        pass  # says what to do where there is none
+    written = export_sft(
+        run,
+        target,
+        judge,
+        corrected=corrected,
+        test=test,
+        seed=seed,
+        replace=force,
+        store=store or default_store(),
+    )
+    if as_json:
+        print_json(asdict(written))
+        return
+    labels = ", ".join(f"{count:,} {label}" for label, count in written.labels.items())
+    for file, count in zip(written.files, (written.n_train, written.n_test), strict=False):
+        click.echo(f"{count:,} chats in {file}")
+    click.echo(f"labels: {labels}" + (f"; {written.corrected:,} corrected" if written.corrected else ""))
+    if written.escaped:
+        click.echo(f"{written.escaped:,} hold words that read as special tokens; they are escaped (U+2060)")
+    for reason, count in written.left_out.items():
+        click.echo(f"left out: {count:,} ({reason})")

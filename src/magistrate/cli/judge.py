@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from magistrate.cli.base_rate import base_rate_option, judges_assuming
 from magistrate.cli.options import (
     TextOrFile,
     as_data,
@@ -16,7 +17,9 @@ from magistrate.cli.options import (
     json_option,
     model_options,
     print_json,
+    tell_unasked,
 )
+from magistrate.resolve import DEFAULT_JUDGE
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
@@ -36,22 +39,27 @@ EXAMPLE = (
     "answer where --output is left out.",
 )
 @click.option(
-    "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
+    "--judge", "judges", multiple=True, default=[DEFAULT_JUDGE], show_default=True, help="Who judges."
 )
 @calibration_option
+@base_rate_option
 @click.option(
     "--deadline", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for a verdict."
 )
 @click.option("--steps", is_flag=True, help="Show what the model was asked and what it answered.")
 @model_options
 @json_option
+@click.pass_context
 def command(
+    context_of: click.Context,
+    /,
     output: str | None,
     context: tuple[str, ...],
     input: str | None,
     messages: str | None,
     judges: tuple[str, ...],
     calibrations: tuple[Path, ...],
+    base_rate: float | str | None,
     deadline: float,
     steps: bool,
     model: str | None,
@@ -71,8 +79,9 @@ def command(
             "give the text on trial: --output TEXT, or --messages with it as the last answer"
         )
     sample = judging.sample_of(output=output, context=context, input=input, messages=_turns(messages))
-    asked = resolve.judges(resolve.calibrated(judges, calibrations))
-    engine = resolve.engine(model, device=device, threads=threads)
+    asked = resolve.judges(judges_assuming(resolve.calibrated(judges, calibrations), base_rate))
+    tell_unasked(asked, context_of)
+    engine = resolve.engine_for(asked, model, device=device, threads=threads)
     with waiting(engine, console(error=True)):
         outcomes = [
             judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from magistrate import logs
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from magistrate.judges.base import Judge
     from magistrate.store import Store
     from magistrate.types import Outcome
 
@@ -61,11 +64,31 @@ def model_options(function: Decorated) -> Decorated:
         click.option("--threads", type=click.IntRange(1), help="Cores to use (default: all it may run on)."),
         click.option("--device", help="OpenVINO device (default: $MAGISTRATE_DEVICE or CPU)."),
         click.option(
-            "--model", help="Catalogue name, GGUF file or OpenVINO folder (default: the small built-in one)."
+            "--model",
+            help="Catalogue name, GGUF file or OpenVINO folder, for judges that ask one (default: the small "
+            "built-in one).",
         ),
     ):
         function = option(function)
     return function
+
+
+def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
+    """Say on standard error which options of an engine change nothing, where no judge asks one.
+
+    Raises `SpecError` for a model that nobody knows, as where it is asked.
+    """
+    from magistrate.engines.catalog import check_named
+    from magistrate.report.plain import plain
+    from magistrate.resolve import asks_none
+
+    given = [f"--{name}" for name in ("model", "device", "threads") if context.params.get(name) is not None]
+    if given and asks_none(judges):
+        if context.params["model"] is not None:
+            check_named(context.params["model"])
+        names = ", ".join(judge.info.name for judge in judges)
+        told = f"{names}: decided by code, no model is asked; not used: {', '.join(given)}"
+        click.echo(f"note: {plain(told)}", err=True)
 
 
 def price_option(function: Decorated) -> Decorated:
@@ -203,6 +226,28 @@ def console(*, error: bool = False) -> Console:
             raise BrokenPipeError
 
     return Terminal(stderr=error, markup=False, emoji=False, highlight=False)
+
+
+def talking(command: click.Command) -> None:
+    """Give a command and all below it `--verbose`."""
+    if not any(parameter.name == "verbose" for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                is_flag=True,
+                expose_value=False,
+                callback=_talk,
+                help="Say on standard error what is done.",
+            )
+        )
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            talking(each)
+
+
+def _talk(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        logs.configure(verbose=True)
 
 
 def hush() -> None:

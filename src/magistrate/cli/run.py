@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from magistrate.cli.base_rate import base_rate_option, spec_assuming
 from magistrate.cli.options import (
     Assignment,
     calibration_option,
@@ -22,7 +23,9 @@ from magistrate.cli.options import (
     price_option,
     print_json,
     store_option,
+    tell_unasked,
 )
+from magistrate.resolve import DEFAULT_JUDGE
 
 if TYPE_CHECKING:
     from magistrate.specs import RunSpec
@@ -43,9 +46,10 @@ IN_LIMITS = (
     "--spec", "file", metavar="FILE", help="A run file; what is said here too replaces what it says."
 )
 @click.option(
-    "--judge", "judges", multiple=True, default=["faithfulness"], show_default=True, help="Who judges."
+    "--judge", "judges", multiple=True, default=[DEFAULT_JUDGE], show_default=True, help="Who judges."
 )
 @calibration_option
+@base_rate_option
 @click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
 @click.option("--sample", type=click.IntRange(1), help="N samples at random.")
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
@@ -166,7 +170,10 @@ def _described(context: click.Context) -> RunSpec:
     if files := context.params["calibrations"]:
         judges = calibrated(spec.judges, files, partial(judge_of, spec))
         spec = spec.model_copy(update={"judges": judges})
-    names = [judge.info.name for judge in judges_of(spec)]
+    spec = spec_assuming(spec, context.params["base_rate"], context.params["store"])
+    asked = judges_of(spec)
+    tell_unasked(asked, context)
+    names = [judge.info.name for judge in asked]
     for gate in spec.gates:
         Gate.parse(gate, names)
     return spec

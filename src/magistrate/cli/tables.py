@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING
 from magistrate.cli.options import console
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})
 NO_ROOM = "Left out for want of room: {}. A wider terminal or --json shows all."
+
+
+def is_pipe(terminal: Console) -> bool:
+    """Whether what is printed has no width: a table is then one line a row, for other programs."""
+    return not terminal.is_terminal and "COLUMNS" not in os.environ
 
 
 def print_table(
@@ -38,7 +44,7 @@ def print_table(
     from magistrate.report.plain import plain
 
     terminal = console()
-    as_lines = not terminal.is_terminal and "COLUMNS" not in os.environ
+    as_lines = is_pipe(terminal)
     cells = [[" ".join(plain(cell).split()) for cell in row] for row in rows]
     natural = {
         name: max(map(cell_len, chain([name], (row[at] for row in cells)))) for at, name in enumerate(columns)

@@ -24,6 +24,7 @@ Capability = Literal[
     "trace",
     "capture",
     "hidden_states",
+    "attention",
     "repeatable",  # the same call gives the same answer, so that it need not be asked again
 ]
 ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
@@ -86,11 +87,12 @@ class Capture:
     """What `choose` and `likelihood` keep of the model's state, for white-box signals.
 
     Entropies always; the `top` likeliest tokens; with `hidden` the hidden states, where the engine has
-    the capability `hidden_states`.
+    the capability `hidden_states`; with `attention` where it looked, where it has `attention`.
     """
 
     top: int = 0
     hidden: bool = False
+    attention: bool = False
 
     def __post_init__(self) -> None:
         if self.top < 0:
@@ -103,13 +105,17 @@ class Captured:
 
     `top_tokens`: int32 `[n, top]`, likeliest first; `top_logprobs`: float64 `[n, top]`, in nats;
     `entropies`: float64 `[n]`, in nats; `hidden`: float32 `[n, 1 + layers, width]` or None, the embedding
-    and what each layer leaves, of the token before.
+    and what each layer leaves, of the token before; `attention`: float32 `[layers, heads, n, read]` or None,
+    rows that sum to 1 over the `read` positions. `places` are the positions of the prompt's data parts by
+    name, half-open, where attention was captured.
     """
 
     top_tokens: np.ndarray
     top_logprobs: np.ndarray
     entropies: np.ndarray
     hidden: np.ndarray | None
+    attention: np.ndarray | None = None
+    places: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

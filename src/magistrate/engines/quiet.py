@@ -1,7 +1,7 @@
-"""OpenVINO without its telemetry.
+"""OpenVINO and what comes with it, without their telemetry.
 
 Importing `openvino` runs its model converter's set-up, which reports the import over the network when
-the package `openvino_telemetry` can be imported and falls back to a stub when it cannot.
+the package `openvino_telemetry` can be imported and falls back to a stub when it cannot; so does `nncf`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,35 @@ _lock = threading.Lock()
 def import_openvino() -> ModuleType:
     """The package `openvino`, imported so that nothing in it can report home.
 
-    The telemetry package is hidden during the import only: OpenVINO binds its stub then and keeps it,
-    while other users of that package in this process are left alone. Import `openvino_genai` after
-    this call, never before. Raises `MissingExtra` where OpenVINO is not installed.
+    Import `openvino_genai` after this call, never before. Raises `MissingExtra` where OpenVINO is not
+    installed.
+    """
+    return _imported("openvino", "local")
+
+
+def import_nncf() -> ModuleType:
+    """The package `nncf`, which compresses weights, likewise. Raises `MissingExtra` where it is not there."""
+    import_openvino()
+    return _imported("nncf", "train")
+
+
+def _imported(package: str, extra: str) -> ModuleType:
+    """A package that was imported while the telemetry was hidden.
+
+    It is hidden during the import only: the package binds its stub then and keeps it, while other users of
+    the telemetry in this process are left alone.
     """
     with _lock:
-        if "openvino" in sys.modules:
-            return sys.modules["openvino"]
+        if package in sys.modules:
+            return sys.modules[package]
         hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_telemetry(name)}
         sys.modules[TELEMETRY] = None  # type: ignore[assignment]
         try:
-            return importlib.import_module("openvino")
+            return importlib.import_module(package)
         except ModuleNotFoundError as error:
-            if error.name != "openvino":
+            if error.name != package:
                 raise
-            raise MissingExtra("openvino", "local") from None
+            raise MissingExtra(package, extra) from None
         finally:
             del sys.modules[TELEMETRY]
             sys.modules.update(hidden)

@@ -12,6 +12,7 @@ from magistrate.engines.base import (
     GREEDY,
     Capability,
     Capture,
+    Captured,
     Choice,
     EngineInfo,
     Generation,
@@ -19,6 +20,7 @@ from magistrate.engines.base import (
     Option,
     Sampling,
     check_options,
+    require,
 )
 from magistrate.errors import CapabilityError, EngineGone, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Usage
@@ -41,6 +43,7 @@ class ScriptedEngine:
     of natural log-probabilities answers `likelihood`; an exception is raised. `prompts` keeps what
     was asked. `delay` seconds pass before each answer. Tokens are counted as words; a prompt with more
     of them than `context_window` raises `OverLength`. `name` stands for the model and makes the fingerprint.
+    `state(prompt, text)` is what `Capture` gets, text "" for a choice; `can` says which parts it has.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class ScriptedEngine:
         context_window: int = 100_000,
         delay: float = 0.0,
         name: str = "script",
+        state: Callable[[Prompt, str], Captured] | None = None,
     ) -> None:
         if "repeatable" in can and name == "script":
             raise SpecError("a script that promises the same answers again needs a name of its own: name=…")
@@ -59,6 +63,7 @@ class ScriptedEngine:
         self._ask = script if callable(script) else None
         self._answers = iter(()) if callable(script) else iter(script)
         self._delay = delay
+        self._state = state
         self.prompts: list[Prompt] = []
         fingerprint = hashlib.sha256(f"scripted {name}".encode()).hexdigest()
         self.info = EngineInfo("scripted", name, fingerprint, context_window, can)
@@ -83,7 +88,7 @@ class ScriptedEngine:
     ) -> Choice:
         """The scripted probabilities, renormalized over the options."""
         check_options(options)
-        _refuse(capture)
+        captured = self._captured(capture, prompt, "")
         given = await self._answer(prompt, Mapping)
         mass = sum(given.get(option.label, 0.0) for option in options)
         if not 0 < mass <= 1 + 1e-9 or min(given.values()) < 0:
@@ -93,13 +98,14 @@ class ScriptedEngine:
             )
         shares = {option.label: given.get(option.label, 0.0) / mass for option in options}
         usage = Usage(calls=1, prompt=_words(prompt))
-        return Choice(max(shares, key=shares.__getitem__), shares, min(mass, 1.0), "exact", usage)
+        best = max(shares, key=shares.__getitem__)
+        return Choice(best, shares, min(mass, 1.0), "exact", usage, captured)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """The scripted log-probabilities, one for each word of `text`."""
         import numpy as np
 
-        _refuse(capture)
+        captured = self._captured(capture, prompt, text)
         given = await self._answer(prompt, Sequence)
         if isinstance(given, str):
             raise InvalidOutput(f"the script answers {given!r} where log-probabilities were asked for", given)
@@ -114,7 +120,20 @@ class ScriptedEngine:
                 f"the script has {len(logprobs)} log-probabilities for {len(offsets)} words", text
             )
         usage = Usage(calls=1, prompt=_words(prompt) + len(offsets))
-        return Likelihood(text, tuple(range(len(offsets))), logprobs, tuple(offsets), usage)
+        return Likelihood(text, tuple(range(len(offsets))), logprobs, tuple(offsets), usage, captured)
+
+    def _captured(self, wish: Capture | None, prompt: Prompt, text: str) -> Captured | None:
+        if wish is None:
+            return None
+        if self._state is None:
+            raise CapabilityError("a scripted engine has no model whose state it could capture: give state=…")
+        wanted: set[Capability] = {"capture"}
+        if wish.hidden:
+            wanted.add("hidden_states")
+        if wish.attention:
+            wanted.add("attention")
+        require(self.info, frozenset(wanted), "this capture")
+        return self._state(prompt, text)
 
     async def _answer(self, prompt: Prompt, kind: Any) -> Any:
         self.prompts.append(prompt)
@@ -135,11 +154,6 @@ class ScriptedEngine:
                 f"the script answers {answer!r} where a {kind.__name__} was asked for", str(answer)
             )
         return answer
-
-
-def _refuse(capture: Capture | None) -> None:
-    if capture is not None:
-        raise CapabilityError("a scripted engine has no model whose state it could capture")
 
 
 def _words(prompt: Prompt) -> int:

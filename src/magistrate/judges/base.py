@@ -22,7 +22,8 @@ class JudgeInfo:
     `needs` what its engine must be able to do; `kind` says whether a model decides or only code. `long` says
     what it does with a sample that does not fit the model. `prompt` and `constraint` are digests of what it
     asks with. `fitted_to` are name and fingerprint of the only model that it may ask, where it was fitted to
-    one's answers; `lacks` says why it cannot judge as it is, empty where it can.
+    one's answers; `lacks` says why it cannot judge as it is, empty where it can. `trained_on` names the data
+    sets whose labels it has learnt from: figures on them say little of others.
     """
 
     name: str
@@ -39,6 +40,12 @@ class JudgeInfo:
     constraint: str = ""
     fitted_to: tuple[str, str] | None = None
     lacks: str = ""
+    trained_on: frozenset[str] = frozenset()
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks an engine: a judge of code that needs nothing of one does not."""
+        return self.kind == "llm" or bool(self.needs)
 
     def describe(self) -> dict[str, Any]:
         """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""
@@ -79,7 +86,8 @@ class Call:
 
     `extra` are tokens at most that the prompt is longer than shown, where it will hold what is not written
     yet; `engine` is None for the run's engine. `times` is how often at most something of this length is
-    asked: 0 where it is asked in place of another call.
+    asked: 0 where it is asked in place of another call. What is `optional` is left out where it does not fit,
+    and the verdict stands without it.
     """
 
     prompt: Prompt
@@ -87,3 +95,4 @@ class Call:
     extra: int = 0
     engine: Engine | None = None
     times: int = 1
+    optional: bool = False

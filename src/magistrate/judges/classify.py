@@ -221,16 +221,29 @@ class Classify:
             calls += [
                 Call(self._prompt(empty, words)(self._answers), times=times) for words in self._questions
             ]
-        if self.explain == "none":
-            return calls
-        (prompt,) = asked
+        return calls if self.explain == "none" else [*calls, *self.explaining(sample)]
+
+    def explaining(self, sample: Sample) -> list[Call]:
+        """What an explanation of a label takes: that it is written, and read again."""
+        (words,) = self._questions
+        prompt = self._prompt(fields_of(sample, self.criterion.reads), words)(self._answers)
         openings = sorted(map(_opening, self.criterion.labels), key=len, reverse=True)
         written = [
             Call(prompt.continued(Trusted(each)), EXPLANATION_TOKENS, times=int(each == openings[0]))
             for each in openings
         ]
         again = Call(self._reread("…", Answers(self._reread_labels)), extra=EXPLANATION_ROOM)
-        return [*calls, *written, again]
+        return [*written, again]
+
+    async def explained(self, verdict: Verdict, sample: Sample, engine: Engine) -> Verdict:
+        """A verdict, decided by whomever, with a sentence that says why; its label must be one of these.
+
+        The sentence is opened by the label, which is then chosen once more from the sentence alone.
+        """
+        (words,) = self._questions
+        prompt = self._prompt(fields_of(sample, self.criterion.reads), words)
+        decided = next(each for each in self.criterion.labels if each.name == verdict.label)
+        return await self._explained(verdict, decided, prompt, engine)
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:

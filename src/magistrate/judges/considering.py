@@ -54,12 +54,13 @@ async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) 
     nothing but tokens.
     """
     for call in planned(judge, sample):
-        if short := await _short(call, engine, most):
+        if not call.optional and (short := await unfit(call, engine, most)):
             return short
     return None
 
 
-async def _short(call: Call, engine: Engine, most: int) -> str | None:
+async def unfit(call: Call, engine: Engine, most: int = 0) -> str | None:
+    """Why one call does not fit its engine, in words; None where it does."""
     asked = call.engine or engine
     window = min(asked.info.context_window, most or asked.info.context_window)
     room = window - call.answer - call.extra

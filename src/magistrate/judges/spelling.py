@@ -8,7 +8,7 @@ from typing import Any
 
 from magistrate.judges.base import Judge
 
-NOT_OPTIONS = ("name", "criterion", "form", "mapping")  # what a judge is, not how it is set
+NOT_OPTIONS = ("name", "criterion", "form", "mapping", "parts")  # what a judge is, not how it is set
 
 
 def spelled(judge: Judge) -> str:

@@ -143,7 +143,7 @@ def _facts(fit: Fit, told: CalibrationFile) -> Iterator[tuple[str, str]]:
     )
     if fit.left_out:
         yield "left out", tally(fit.left_out)
-    yield "model", f"{told.model.name} #{told.model.fingerprint[:12]}"
+    yield "model", f"{told.model.name} #{told.model.fingerprint[:12]}" if told.model.fingerprint else "none"
     yield "folds", f"{fit.folds}, no context in two of them, seed {fit.seed}"
     if fit.base_rate is not None:
         yield (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from magistrate.engines.none import NO_MODEL
 from magistrate.report.figures import duration, tally
 from magistrate.report.plain import plain
 
@@ -122,7 +123,7 @@ def render(estimate: Estimate, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    head = f"{plain(estimate.dataset)}  ·  {estimate.samples:,} samples  ·  {plain(estimate.model)}"
+    head = f"{plain(estimate.dataset)}  ·  {estimate.samples:,} samples  ·  {_asked(estimate.model)}"
     console.print(Text(head, style="bold"))
     console.print()
     table = Table(
@@ -170,6 +171,10 @@ def notes(estimate: Estimate) -> Iterator[str]:
         yield "Time is unknown where no finished run has had the same judge and model."
     if estimate.price is not None:
         yield f"Price: {estimate.price}."
+
+
+def _asked(model: str) -> str:
+    return "no model" if model == NO_MODEL else plain(model)
 
 
 def _cells(each: JudgeEstimate | Estimate, asked: str, priced: bool) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
+from magistrate.report.heat import heat_block, without_heat
 from magistrate.report.plain import marked, plain
 from magistrate.report.tables import numbers
 from magistrate.report.values import JudgeReport, Report
@@ -212,8 +213,8 @@ def print_outcome(outcome: Outcome, sample: Sample, console: Console, *, steps: 
         _block(console, "message", plain(outcome.message))
     if not steps:
         return
-    if isinstance(outcome, Verdict) and outcome.details:
-        _block(console, "details", _json(outcome.details))
+    if isinstance(outcome, Verdict) and (noted := without_heat(outcome.details)):
+        _block(console, "details", _json(noted))
     for number, step in enumerate(outcome.steps, 1):
         _step(number, step, console)
 
@@ -222,6 +223,9 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
     if verdict.explanation:
         flipped = ", which leads to another label" if verdict.explanation_agrees is False else ""
         _block(console, f"explanation{flipped}", plain(verdict.explanation))
+    colour = console.color_system is not None and not console.no_color
+    if sample.output and (heat := heat_block(sample.output, verdict.details, colour=colour)) is not None:
+        _block(console, "heat map of the output", heat)
     for number, claim in enumerate(verdict.claims, 1):
         sure = "" if claim.probability is None else f", probability {decimal(claim.probability)}"
         _block(console, f"claim {number}: {claim.kind}{sure}", _claim(claim, sample))

@@ -68,7 +68,8 @@ class Calibrated:
             summary=f"{of.summary}; calibrated: {told.line()}",
             direction="minimize",
             prompt=f"{of.prompt}+{told.digest}",
-            fitted_to=(told.model.name, told.model.fingerprint),
+            fitted_to=(told.model.name, told.model.fingerprint) if of.asks else None,
+            trained_on=of.trained_on | {told.data.dataset},
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
@@ -77,7 +78,7 @@ class Calibrated:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         told = self.calibration
-        if engine.info.fingerprint != told.model.fingerprint:
+        if self.of.info.asks and engine.info.fingerprint != told.model.fingerprint:
             raise SpecError(
                 f"calibrated for {told.model.name} ({told.model.fingerprint[:12]}), asked on "
                 f"{engine.info.model} ({engine.info.fingerprint[:12]})"

@@ -1,47 +1,180 @@
-"""Trivial rules under the same protocol: chosen on the dev part, measured on the test part."""
+"""Trivial rules and text signals under the same protocol: cut by other sets, or by the dev part of this one.
+
+The direction of a rule is the one that ranks the labels better where it is chosen; a signal's is known: the
+higher, the more suspicious. The cut that is fixed beforehand comes from the dev parts of the sets of other
+families, each set and each label in it counting the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from magistrate.analysis.columns import groups_of
 from magistrate.bench.quality.protocol import Split
+from magistrate.datasets.families import shared
 from magistrate.signals.overlap import ngram_novelty, output_length
+from magistrate.stats.thresholds import Aim, best_cut
 from magistrate.types import HALLUCINATED, Sample
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
 
-@dataclass(frozen=True, slots=True)
-class Ruled:
-    """A trivial rule's scores in [0, 1] on both parts, higher for what its dev part says is hallucinated."""
-
-    name: str
-    dev: NDArray[np.float64]
-    test: NDArray[np.float64]
-
-
-RULES: dict[str, Callable[[Sample], float]] = {
+AIM = Aim("maximize", metric="balanced_accuracy")
+RULES: Mapping[str, Callable[[Sample], float]] = {
     "length": output_length,
     "new bigrams": partial(ngram_novelty, n=2),
 }
+SIGNAL = "signal:"  # before the name of a text signal
+TIMED = 20  # samples that the time of a signal is measured on
 
 
-def ruled(split: Split) -> Iterator[Ruled]:
-    """Always hallucinated, and the two shortcuts in the direction that ranks the dev part better."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Truth bool `[n]` (True is hallucinated) and scores float `[n]` in [0, 1] of one part of a set.
+
+    `groups` int `[n]` is the same number for samples of the same context.
+    """
+
+    truth: Flags
+    scores: Floats
+    groups: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """A rule's scores on both parts, of the samples that have one, higher for what is hallucinated.
+
+    `said` are its labels on the test part by the cut `at`, which the sets `fixed_on` have fixed; both None
+    where there is no such set. `ms` is what one sample takes, None where that is nothing.
+    """
+
+    name: str
+    dev: Part
+    test: Part
+    said: Flags | None
+    at: float | None = None
+    fixed_on: tuple[str, ...] = ()
+    ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What every rule says of some samples `[n]`, NaN inside this module where it says nothing."""
+
+    truth: Flags
+    groups: NDArray[np.int64]
+    values: Mapping[str, Floats]
+
+
+def ruled(split: Split, others: Sequence[Split] = ()) -> Iterator[Ruled]:
+    """Always hallucinated, two shortcuts and every text signal; `others` may fix their cuts beforehand."""
     import numpy as np
+
+    dev, test = read(split.dev), read(split.test)
+    apart = {each.name: read(each.dev) for each in others if not shared(split.family, [each.name])}
+    yield Ruled(
+        "always hallucinated",
+        Part(dev.truth, np.ones(dev.truth.size), dev.groups),
+        Part(test.truth, np.ones(test.truth.size), test.groups),
+        np.ones(test.truth.size, dtype=np.bool_),
+    )
+    for name in test.values:
+        yield _ruled(name, dev, test, apart, split)
+
+
+def read(samples: Sequence[Sample]) -> Reading:
+    """All rules on some samples."""
+    import numpy as np
+
+    from magistrate.signals.catalog import SIGNALS, readings
+
+    found: dict[str, list[float | None]] = {
+        name: [float(rule(sample)) for sample in samples] for name, rule in RULES.items()
+    }
+    each = [readings(sample) for sample in samples]
+    found |= {f"{SIGNAL}{name}": [one[name].value for one in each] for name in SIGNALS}
+    return Reading(
+        np.array([sample.label == HALLUCINATED for sample in samples], dtype=np.bool_),
+        groups_of(samples),
+        {name: np.array(values, dtype=np.float64) for name, values in found.items()},
+    )
+
+
+def _ruled(name: str, dev: Reading, test: Reading, apart: Mapping[str, Reading], split: Split) -> Ruled:
+    known = name.startswith(SIGNAL)
+    parts = [_part(part, part.values[name]) for part in (dev, test)]
+    sign = 1.0 if known else _direction(parts[0].truth, parts[0].scores)
+    scaled = [
+        Part(each.truth, _scaled(sign * each.scores, sign * parts[0].scores), each.groups) for each in parts
+    ]
+    at, turned = _fixed([_part(each, each.values[name]) for each in apart.values()], known)
+    said = None if at is None else turned * parts[1].scores >= at
+    fixed_on = () if at is None else tuple(apart)
+    return Ruled(name, scaled[0], scaled[1], said, at, fixed_on, _ms(name, split.test) if known else None)
+
+
+def _part(reading: Reading, values: Floats) -> Part:
+    """The samples that have a value."""
+    import numpy as np
+
+    kept = ~np.isnan(values)
+    return Part(reading.truth[kept], values[kept], reading.groups[kept])
+
+
+def _direction(truth: Flags, values: Floats, weights: Floats | None = None) -> float:
     from sklearn.metrics import roc_auc_score
 
-    yield Ruled("always hallucinated", np.ones(len(split.dev)), np.ones(len(split.test)))
-    truth = np.array([sample.label == HALLUCINATED for sample in split.dev])
-    for name, rule in RULES.items():
-        dev, test = (np.array([rule(s) for s in part], dtype=np.float64) for part in (split.dev, split.test))
-        if roc_auc_score(truth, dev) < 0.5:
-            dev, test = -dev, -test
-        low, spread = dev.min(), np.ptp(dev)
-        scaled = [(each - low) / spread if spread else np.zeros_like(each) for each in (dev, test)]
-        yield Ruled(name, *(np.clip(each, 0.0, 1.0) for each in scaled))
+    both = 0 < truth.sum() < truth.size
+    return -1.0 if both and roc_auc_score(truth, values, sample_weight=weights) < 0.5 else 1.0
+
+
+def _scaled(values: Floats, by: Floats) -> Floats:
+    """Values in [0, 1], the lowest of `by` at 0 and the highest at 1."""
+    import numpy as np
+
+    spread = np.ptp(by) if by.size else 0.0
+    return np.clip((values - by.min()) / spread, 0.0, 1.0) if spread else np.zeros_like(values)
+
+
+def _fixed(parts: Sequence[Part], known: bool) -> tuple[float | None, float]:
+    """The cut and the direction by which other sets fix a rule; no cut where there is none of both labels."""
+    import numpy as np
+
+    both = [each for each in parts if 0 < each.truth.sum() < each.truth.size]
+    if not both:
+        return None, 1.0
+    truth, values = (np.concatenate([getattr(each, of) for each in both]) for of in ("truth", "scores"))
+    weights = np.concatenate([_even(each.truth) for each in both])
+    sign = 1.0 if known else _direction(truth, values, weights)
+    moved = sign * values
+    low, spread = moved.min(), np.ptp(moved)
+    if not spread:
+        return None, sign
+    return float(low + spread * best_cut((moved - low) / spread, truth, AIM, weights)), sign
+
+
+def _even(truth: Flags) -> Floats:
+    """Weights that give each label half of a set, and the set a sum of 1."""
+    import numpy as np
+
+    weights: Floats = np.where(truth, 0.5 / truth.sum(), 0.5 / (~truth).sum())
+    return weights
+
+
+def _ms(name: str, samples: Sequence[Sample]) -> float:
+    """Milliseconds that one signal alone takes for one sample."""
+    from magistrate.signals.catalog import readings
+
+    few = samples[:TIMED]
+    start = time.perf_counter()
+    for sample in few:
+        readings(sample, names=[name.removeprefix(SIGNAL)])
+    return 1000 * (time.perf_counter() - start) / len(few)

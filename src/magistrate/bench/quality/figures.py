@@ -4,39 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from magistrate.analysis.columns import Columns, columns, groups_of
+from magistrate.analysis.columns import Columns, columns
 from magistrate.bench.machine import Machine
-from magistrate.bench.quality.baselines import ruled
+from magistrate.bench.quality.baselines import AIM, Part, Ruled, ruled
 from magistrate.bench.quality.measuring import IN_FLIGHT, Measured
 from magistrate.bench.quality.protocol import PROTOCOL, Split
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
 from magistrate.stats.classification import Estimate, classification
 from magistrate.stats.reliability import reliability
-from magistrate.stats.thresholds import Aim, best_cut
+from magistrate.stats.thresholds import best_cut
 from magistrate.types import HALLUCINATED, Abstention, Failure, Sample, Usage, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+UNDEFINED = "undefined"
 TUNED = ("precision", "recall", "f1", "balanced_accuracy")
-AIM = Aim("maximize", metric="balanced_accuracy")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Truth bool `[n]` (True is hallucinated) and scores float `[n]` in [0, 1] of one part of a set.
-
-    `groups` int `[n]` is the same number for samples of the same context.
-    """
-
-    truth: NDArray[np.bool_]
-    scores: NDArray[np.float64]
-    groups: NDArray[np.int64]
 
 
 def row_of(measured: Measured, machine: Machine) -> QualityRow:
@@ -52,10 +39,11 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
     return _row(
         split,
         machine,
-        _figures(_part(dev), _part(test), test.said),
+        _figures(_part(dev), _part(test), test.said, probable=True),
         date=run.record.created_at.astimezone(UTC),
         model=measured.what.model,
-        judge=measured.what.judge,
+        judge=measured.what.shown,
+        seen=tuple(measured.what.seen),
         recipe=run.summary().judges[0].recipe or "not recorded",
         run=run.id,
         commit=measured.commit,
@@ -70,36 +58,40 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
     )
 
 
-def baseline_rows(split: Split, machine: Machine) -> list[QualityRow]:
-    """The figures of the trivial rules."""
-    dev, test = (_truth(part) for part in (split.dev, split.test))
-    groups = [groups_of(part) for part in (split.dev, split.test)]
+def baseline_rows(split: Split, machine: Machine, others: Sequence[Split] = ()) -> list[QualityRow]:
+    """The figures of the trivial rules and of the text signals; `others` are sets that may fix their cuts."""
     return [
         _row(
             split,
             machine,
-            _figures(Part(dev, rule.dev, groups[0]), Part(test, rule.test, groups[1]), None),
+            _figures(rule.dev, rule.test, rule.said, probable=False),
             date=datetime.now(UTC),
             model=BASELINE,
             judge=rule.name,
-            recipe=f"rule={rule.name} protocol={PROTOCOL}",
+            recipe=_recipe(rule),
             run=None,
             commit=machine.commit,
             load=None,
-            n_ok=len(split.test),
-            n_dev_ok=len(split.dev),
+            n_ok=rule.test.truth.size,
+            n_dev_ok=rule.dev.truth.size,
             failures={},
-            abstentions={},
-            ms=None,
+            abstentions={UNDEFINED: missing} if (missing := len(split.test) - rule.test.truth.size) else {},
+            ms=rule.ms,
             read=0.0,
             written=0.0,
+            fixed_on=rule.fixed_on,
         )
-        for rule in ruled(split)
+        for rule in ruled(split, others)
     ]
 
 
-def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None) -> dict[str, Any]:
-    """`said` are the judge's own labels on the test part, None for a rule that has none."""
+def _recipe(rule: Ruled) -> str:
+    fixed = f" at={rule.at:.6g} fixed_on={'+'.join(rule.fixed_on)}" if rule.at is not None else ""
+    return f"rule={rule.name} protocol={PROTOCOL}{fixed}"
+
+
+def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None, *, probable: bool) -> dict[str, Any]:
+    """`said` are labels on the test part that were fixed beforehand; `probable` scores are probabilities."""
     cut = best_cut(dev.scores, dev.truth, AIM) if 0 < dev.truth.sum() < dev.truth.size else None
     tuned = (
         {}
@@ -108,7 +100,7 @@ def _figures(dev: Part, test: Part, said: NDArray[np.bool_] | None) -> dict[str,
     )
     own = {} if said is None else classification(test.truth, said, test.scores, test.groups).metrics
     ranked = classification(test.truth, test.scores >= 0.5, test.scores, test.groups).metrics
-    found = reliability(test.truth, test.scores) if test.truth.size and said is not None else None
+    found = reliability(test.truth, test.scores) if test.truth.size and probable else None
     return {
         "threshold": cut,
         "tuned": _chosen(tuned),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from magistrate import background, resolve
 from magistrate.bench.machine import load
 from magistrate.bench.quality.protocol import PROTOCOL, SEED, Split
 from magistrate.datasets import load as load_data
+from magistrate.datasets.families import shared
 from magistrate.engines.base import Engine, Option
+from magistrate.engines.none import NONE
 from magistrate.evaluation import evaluate, resume
 from magistrate.limits import Limits
 from magistrate.runs import Run
@@ -21,22 +24,42 @@ from magistrate.types import Prompt, Recipe
 IN_FLIGHT = 32  # samples under way at once
 DEADLINE = 3600.0
 WARMING = (Option("yes", ("Yes",)), Option("no", ("No",)))
+FAMILY = "{family}"
+LYING = re.compile(r"[^=(),:]*[/\\](?=[^/\\(),:=])")  # the folders before a name
 COMMIT, LOAD = "commit=", "load="  # tags of a run: where and when it was made
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is measured: a judge as one writes it, a model, and the samples of a set."""
+    """What is measured: a judge as one writes it, a model, and the samples of a set.
+
+    `{family}` in the judge's words stands for the family of the set.
+    """
 
     split: Split
     model: str
     judge: str
 
     @property
+    def words(self) -> str:
+        """The judge for this set."""
+        return self.judge.replace(FAMILY, self.split.family)
+
+    @property
+    def shown(self) -> str:
+        """The judge as it is called in tables: the same for all sets, wherever its folder lies."""
+        return LYING.sub("", self.judge)
+
+    @property
+    def seen(self) -> list[str]:
+        """The data sets of this set's family that the judge was trained on."""
+        return shared(self.split.family, resolve.judge(self.words).info.trained_on)
+
+    @property
     def key(self) -> str:
         """The tag of its run: the same measurement, whenever it is made, has the same."""
         drawn = f"{len(self.split.dev)}+{len(self.split.test)}"
-        return f"quality/{PROTOCOL}/{self.split.name}/{drawn}/{self.model}/{self.judge}"
+        return f"quality/{PROTOCOL}/{self.split.name}/{drawn}/{self.model}/{self.shown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +86,16 @@ def measure(
     Every outcome is in `store` as it comes. A finished run of the same samples and recipe is taken as it is,
     unless `again`; one that was cut off is gone on with.
     """
-    engine = opened(what.model)
+    judge = resolve.judge(what.words)
+    alone = resolve.asks_none([judge])
+    engine = NONE if alone else opened(what.model)
     try:
-        judge = resolve.judge(what.judge)
         found = None if again else _found(store, what, recipe(judge, engine, SEED))
         if found is not None and found.status == "done":
             return _measured(what, Run(found.id, store), found.tags)
         busy = load()
-        background.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), WARMING))
+        if not alone:
+            background.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), WARMING))
         if found is not None:
             run = resume(Run(found.id, store), dataset=what.split.samples, model=engine, watcher=watcher)
             return _measured(what, run, found.tags)
@@ -81,7 +106,7 @@ def measure(
             model=engine,
             store=store,
             seed=SEED,
-            name=f"{what.split.name}, {what.judge}, {what.model}",
+            name=f"{what.split.name}, {what.shown}, {what.model}",
             tags=tags,
             limits=Limits(concurrency=IN_FLIGHT, deadline=DEADLINE),
             cache=False,

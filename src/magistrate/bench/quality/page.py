@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from magistrate.bench.quality.protocol import PROTOCOL
 from magistrate.bench.quality.rows import BASELINE, QualityRow
 from magistrate.bench.quality.tables import HEAD, PAIR_HEAD, READING, pairs, sections
 from magistrate.errors import SpecError
@@ -71,7 +70,8 @@ def _lines(rows: Sequence[QualityRow]) -> Iterator[str]:
     when = "; ".join(
         f"{day} at {commit}" for commit, day in dict.fromkeys(row.measured_at for row in measured)
     )
-    yield f"Protocol {PROTOCOL}; {where}; {when} (a `+`: with changes that were not committed yet)."
+    protocols = " and ".join(str(each) for each in sorted({row.protocol for row in rows}))
+    yield f"Protocol {protocols}; {where}; {when} (a `+`: with changes that were not committed yet)."
     yield ""
     yield "```text"
     yield from dict.fromkeys(f"{row.recipe} protocol={row.protocol} run={row.run}" for row in measured)

@@ -1,10 +1,13 @@
 """The protocol: which sets, which samples of them, and what may be tuned on which.
 
-Version 1. Every sample of a set belongs by the sha256 of its context to the part `dev` (a third) or `test`,
-so that no context, letter for letter, is in both; where a set comes with a part for training, that is `dev`
-and the set itself is `test`. Of each part the samples with the smallest sha256 of their ids are taken, so
-that a smaller draw is the beginning of a larger one. Whatever is chosen (a threshold, the direction of a
-trivial rule) is chosen on `dev`; figures are of `test`.
+Version 2. Every sample of a set belongs by the sha256 of its context, without regard to case and white
+space, to the part `dev` (a third) or `test`, so that no context is in both; where a set comes with a part for
+training, that is `dev` and the set itself is `test`. Of each part the samples with the smallest sha256 of
+their ids are taken, so that a smaller draw is the beginning of a larger one. Whatever is chosen on a set (a
+threshold, the direction of a trivial rule) is chosen on its `dev`; figures are of `test`. What was fixed
+beforehand (a judge's own threshold, a judge that was trained) has seen no set of the tested one's family.
+
+Version 1 took contexts letter for letter.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magistrate.datasets import load
+from magistrate.datasets.families import family_of
 from magistrate.datasets.named import VARIABLE, at_hand, catalogue
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
-PROTOCOL = 1
+PROTOCOL = 2
 SEED = 0
 TEST_SAMPLES = 300  # of a set, by default; of its dev part half as many
 DEV_SHARE = 1 / 3
@@ -40,6 +44,11 @@ class QualitySet:
     task: str = ""
     trap: str = ""
 
+    @property
+    def family(self) -> str:
+        """Which sets are of the same making."""
+        return family_of(self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -48,6 +57,11 @@ class Split:
     name: str
     dev: tuple[Sample, ...]
     test: tuple[Sample, ...]
+
+    @property
+    def family(self) -> str:
+        """That of the set."""
+        return family_of(self.name)
 
     @property
     def samples(self) -> tuple[Sample, ...]:
@@ -143,7 +157,7 @@ def _labelled(ref: str) -> Iterator[Sample]:
 
 def _context(sample: Sample) -> str:
     """What decides the part; a sample without a context is alone."""
-    return "\n".join(sample.context) if any(sample.context) else sample.id
+    return " ".join("\n".join(sample.context).casefold().split()) or sample.id
 
 
 def _share(text: str) -> float:

@@ -13,14 +13,17 @@ from magistrate.errors import SpecError
 Figure = tuple[float | None, float | None, float | None]
 """A figure and the ends of its 95 % interval; None where it is undefined."""
 
-BASELINE = "baseline"  # in place of a model, for rules that ask none
+BASELINE = "baseline"  # in place of a model, for rules and signals, which are no judges
 
 
 class QualityRow(BaseModel):
     """One judge (or trivial rule) on the test part of one set.
 
-    `tuned` are figures with the `threshold` that had the best balanced accuracy on the dev part, `own` with
-    the judge's own labels; `auroc`, `ece` and `brier` are of the scores as they come and know no threshold.
+    `own` are figures with the judge's own labels, by a threshold that was fixed before the set was seen: for
+    a rule on the dev parts of the sets `fixed_on`, of other families. `tuned` are figures with the
+    `threshold` that had the best balanced accuracy on the dev part of this very set. `auroc`, `ece` and
+    `brier` are of the scores as they come and know no threshold. `seen` are the sets of this family that the
+    judge was trained on.
     Figures are of verdicts; `n_ok` of `n` samples have one, and `n_dev_ok` of the `n_dev` chosen on.
     `ms` is wall clock a sample, `in_flight` at a
     time; `load` how many processes wanted to run when it began. `read` and `written` are tokens a sample.
@@ -59,6 +62,8 @@ class QualityRow(BaseModel):
     in_flight: int
     read: float
     written: float
+    fixed_on: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -119,10 +124,12 @@ def newest(rows: Sequence[QualityRow]) -> list[QualityRow]:
     """The last row of every measurement, in the order in which each was first measured.
 
     Of a judge that was measured at several sizes the largest counts: a quick look does not displace what
-    rests on more. Of the rules those that some judge was measured beside, on as many samples.
+    rests on more. Of the rules those that some judge was measured beside, on as many samples. Rows of an
+    earlier protocol than the latest one stay in the file and are not mixed with the others.
     """
     found: dict[tuple[int, str, str, str, int], QualityRow] = {}
-    for row in rows:
+    latest = max((row.protocol for row in rows), default=0)
+    for row in (row for row in rows if row.protocol == latest):
         if row.key not in found or row.n >= found[row.key].n:
             found[row.key] = row
     sizes = {(row.set, row.n) for row in found.values() if row.model != BASELINE}

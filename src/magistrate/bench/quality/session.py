@@ -10,10 +10,11 @@ from magistrate.analysis.columns import KNOWN
 from magistrate.bench.machine import Machine
 from magistrate.bench.quality import rows as journal
 from magistrate.bench.quality.figures import baseline_rows, row_of
-from magistrate.bench.quality.measuring import Measurement, measure
-from magistrate.bench.quality.protocol import QualitySet, draw
+from magistrate.bench.quality.measuring import FAMILY, Measurement, measure
+from magistrate.bench.quality.protocol import SETS, QualitySet, draw, here
 from magistrate.bench.quality.rows import QualityRow
 from magistrate.engines.base import Engine
+from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.trial import Watcher
 
@@ -35,6 +36,15 @@ def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
     return found
 
 
+def refused(judge: str, each: QualitySet, learnt_from: Sequence[str]) -> str:
+    """Why a judge is not measured on a set that it was trained on, and what to do."""
+    return (
+        f"{judge} was trained on {', '.join(learnt_from)}, and {each.name} is of that making. Train one "
+        f"without it, one a family, and name them together: NAME:some/folders/without-{FAMILY}; to measure "
+        "it all the same: --seen"
+    )
+
+
 def session(
     sets: Sequence[QualitySet],
     models: Sequence[str],
@@ -46,27 +56,34 @@ def session(
     opened: Callable[[str], Engine],
     machine: Machine,
     again: bool = False,
+    seen: bool = False,
     tell: Callable[[str], None],
     watching: Callable[[], Watcher | None],
 ) -> Iterator[QualityRow]:
     """Every row, as it is measured and appended to `file`; what stands there already is not appended again.
 
-    `opened` loads a model, anew for every measurement; `tell` is told what is being done, `watching` makes
-    who is told how far it is.
+    `{family}` in a judge's words stands for the family of the set. A judge that was trained on a set's family
+    is not measured there, unless `seen`. `opened` loads a model, anew for every measurement, and none for
+    judges of code; `tell` is told what is being done, `watching` makes who is told how far it is.
     """
     known = journal.read(file)
     runs = {row.run for row in known}
-    rules = {(row.key, row.n_dev): row.tuned for row in known if row.run is None}
+    rules = {(row.key, row.n_dev): (row.tuned, row.own) for row in known if row.run is None}
+    others = [draw(each) for each in SETS if here(each)]
     for each in sets:
         split = draw(each, samples)
-        for row in baseline_rows(split, machine):
-            if rules.get((row.key, row.n_dev)) != row.tuned:
+        for row in baseline_rows(split, machine, others):
+            if rules.get((row.key, row.n_dev)) != (row.tuned, row.own):
                 journal.append(file, [row])
             yield row
-        for model in models:
-            for judge in judges:
-                tell(f"{each.name}: {judge} on {model}")
+        for judge in judges:
+            alone = resolve.asks_none([resolve.judge(judge.replace(FAMILY, each.family))])
+            for model in [NO_MODEL] if alone else models:
                 what = Measurement(split, model, judge)
+                if what.seen and not seen:
+                    tell(f"{each.name}: left out: {refused(judge, each, what.seen)}")
+                    continue
+                tell(f"{each.name}: {judge}" + ("" if alone else f" on {model}"))
                 done = measure(what, store, opened, machine.commit, again=again, watcher=watching())
                 row = row_of(done, machine)
                 if row.run not in runs:

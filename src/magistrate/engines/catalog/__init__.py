@@ -103,6 +103,13 @@ def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
     raise SpecError(unknown(named))
 
 
+def check_named(name_or_path: str | Path) -> None:
+    """Raise `SpecError` for what is no name of the catalogue and no path that is there; looks no further."""
+    named, _ = split(str(name_or_path), names())
+    if named not in names() and not Path(named).expanduser().exists():
+        locate(name_or_path)
+
+
 def _converted(path: Path, weights: Weights, report: Report) -> Path:
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":

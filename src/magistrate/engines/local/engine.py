@@ -261,6 +261,10 @@ class LocalEngine:
         return await asyncio.to_thread(compiled)
 
     def _check(self, capture: Capture | None) -> None:
+        if capture is not None and capture.attention:
+            raise CapabilityError(
+                "the local engine cannot say where its model looks: paged attention keeps no weights"
+            )
         if capture is not None and capture.hidden and not self._hidden_states:
             raise CapabilityError(
                 "hidden states are not available: make the engine with LocalEngine(…, hidden_states=True)"

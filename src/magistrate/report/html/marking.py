@@ -52,11 +52,11 @@ def marked(text: str, marks: Iterable[Mark], longest: int = LONGEST) -> Markup:
     end = 0
     for start, stop in _shown(text, kept, longest):
         if start > end:
-            parts.append(_gap(start - end))
+            parts.append(gap(start - end))
         parts += _pieces(text, kept, start, stop)
         end = stop
     if end < len(text):
-        parts.append(_gap(len(text) - end))
+        parts.append(gap(len(text) - end))
     return Markup("").join(parts)
 
 
@@ -78,7 +78,8 @@ def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, in
     return joined
 
 
-def _gap(n: int) -> Markup:
+def gap(n: int) -> Markup:
+    """What stands where so many characters are left out."""
     return Markup('<span class="gap">… {} characters are left out here …</span>').format(f"{n:,}")
 
 

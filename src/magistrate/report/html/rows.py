@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 from magistrate.display import shorten
 from magistrate.report.figures import decimal, duration
+from magistrate.report.heat import without_heat
+from magistrate.report.html.heat import HeatMap, heat_map
 from magistrate.report.html.listing import is_right
 from magistrate.report.html.marking import Mark, marked
 from magistrate.types import Abstention, Claim, Failure, Outcome, Sample, Verdict
@@ -60,6 +62,7 @@ class Row:
     said_title: str
     claims: tuple[ClaimRow, ...]
     asked: tuple[Text, ...]
+    heat: HeatMap | None
     output: Text
     sources: tuple[Text, ...]
     data: tuple[tuple[str, str], ...]
@@ -86,6 +89,7 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
         said_title=what.title,
         claims=tuple(_claim(number, claim, sample) for number, claim in enumerate(claims, 1)),
         asked=tuple(_asked(sample)),
+        heat=heat_map(sample, verdict),
         output=Text("Output", _output(sample, claims)),
         sources=tuple(_sources(sample, claims)),
         data=tuple(_data(sample, verdict)),
@@ -178,7 +182,7 @@ def _asked(sample: Sample) -> list[Text]:
 
 
 def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
-    named = (("Metadata", sample.metadata), ("Details", verdict.details if verdict else {}))
+    named = (("Metadata", sample.metadata), ("Details", without_heat(verdict.details) if verdict else {}))
     return [(title, _json(values)) for title, values in named if values]
 
 

@@ -1,0 +1,81 @@
+"""From rows of measurements to the table that comes with the package, `judges/quality.toml`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from magistrate import resolve
+from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
+from magistrate.errors import SpecError
+
+HEAD = """\
+# How well judges were measured to judge, as `magistrate judges` shows it. Written by
+# benchmarks/publish_quality.py from benchmarks/quality.jsonl; not to be edited.
+# auroc and balanced_accuracy: the figure and its 95 % interval; ms: wall clock a sample.
+"""
+RECIPE = re.compile(r"judge=(?P<judge>.+?) model=\S+ prompt=(?P<prompt>.*?) constraint=")
+
+
+def published(rows: Sequence[QualityRow], folds: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text of the table: of every judge and model the rows on sets that it was not trained on.
+
+    `folds` names for a judge the rows that stand for it, by their judge's words with `{family}`: those of
+    judges trained like it, each without the family of the set. Raises `SpecError` where there are none.
+    """
+    found: dict[tuple[str, str, str, str], list[QualityRow]] = {}
+    for row in rows:
+        if row.model == BASELINE or row.seen:
+            continue
+        for name in [name for name, words in folds.items() if words == row.judge]:
+            judge = resolve.judge(name)
+            who = f"{resolve.spelled(judge)}@{judge.info.version}"
+            found.setdefault((who, judge.info.prompt, row.model, row.judge), []).append(row)
+        if (recipe := RECIPE.match(row.recipe)) is not None and "{" not in row.judge:
+            found.setdefault((recipe["judge"], recipe["prompt"], row.model, ""), []).append(row)
+    if missing := [words for words in folds.values() if words not in {row.judge for row in rows}]:
+        raise SpecError(f"no row is of {missing[0]!r}; measured are: {', '.join(_judges(rows))}")
+    return "\n".join([HEAD, *(_part(*key, several) for key, several in sorted(found.items()))])
+
+
+def _judges(rows: Sequence[QualityRow]) -> list[str]:
+    return list(dict.fromkeys(row.judge for row in rows if row.model != BASELINE))
+
+
+def _part(judge: str, prompt: str, model: str, folds: str, rows: Sequence[QualityRow]) -> str:
+    facts = {"judge": judge, "prompt": prompt, "model": model} | ({"folds": folds} if folds else {})
+    largest: dict[str, QualityRow] = {}
+    for row in rows:  # one judge may have been measured under several names
+        if row.set not in largest or row.n >= largest[row.set].n:
+            largest[row.set] = row
+    lines = ["[[measured]]", *(f"{name} = {_text(value)}" for name, value in facts.items())]
+    return "\n".join(
+        [*lines, "[measured.sets]", *(f"{name} = {_figures(row)}" for name, row in largest.items()), ""]
+    )
+
+
+def _figures(row: QualityRow) -> str:
+    known: dict[str, Any] = {"n": row.n_ok}
+    for name, figure in (("auroc", row.auroc), ("balanced_accuracy", row.own.get("balanced_accuracy"))):
+        if (rounded := _short(figure)) is not None:
+            known[name] = rounded
+    if row.ms is not None:
+        short = float(f"{row.ms:.3g}")
+        known["ms"] = int(short) if short >= 100 else short
+    return "{ " + ", ".join(f"{name} = {value}" for name, value in known.items()) + " }"
+
+
+def _short(figure: Figure | None) -> list[float] | None:
+    """Three decimals; None where a part is undefined."""
+    if figure is None:
+        return None
+    known = [round(each, 3) for each in figure if each is not None]
+    return known if len(known) == len(figure) else None
+
+
+def _text(value: str) -> str:
+    """A TOML string; JSON's escapes are TOML's."""
+    return json.dumps(value)

@@ -1,0 +1,191 @@
+"""`magistrate train judge`: a small instruct model tuned to judge, by LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import ABOVE_0, Assignment, console, json_option, print_json
+
+if TYPE_CHECKING:
+    from magistrate.train.lora.loop import Progress
+    from magistrate.train.lora.training import Outcome
+
+EXAMPLE = (
+    "Example: magistrate train judge --data labelled.csv --to my-judge --minutes 9; "
+    "magistrate train judge --sft chats.jsonl --base HuggingFaceTB/SmolLM2-360M-Instruct --to my-judge"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--data", multiple=True, metavar="FILE|NAME", help="Labelled samples; repeatable.")
+@click.option(
+    "--sft",
+    "chats",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Chats instead, as 'magistrate export RUN --format sft' writes them; repeatable.",
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where the model is written, and where its training is kept until it is done.",
+)
+@click.option(
+    "--base",
+    metavar="MODEL",
+    help="Hugging Face folder, GGUF file, OWNER/NAME of the hub, or catalogue name (default: the small "
+    "built-in one).",
+)
+@click.option(
+    "--judge",
+    default="faithfulness",
+    show_default=True,
+    help="Whose question about each sample it learns to answer.",
+)
+@click.option("--epochs", type=ABOVE_0, default=3.0, show_default=True, help="How often all data are seen.")
+@click.option("--rate", type=ABOVE_0, default=2e-4, show_default=True, help="The highest learning rate.")
+@click.option(
+    "--rank",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Of the updates; alpha is twice that.",
+)
+@click.option(
+    "--batch", type=click.IntRange(1), default=16, show_default=True, help="Examples that make an update."
+)
+@click.option(
+    "--together",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="Tokens computed at once; fewer take less memory and change nothing else.",
+)
+@click.option(
+    "--longest",
+    type=click.IntRange(16),
+    default=2048,
+    show_default=True,
+    help="Longer examples are left out.",
+)
+@click.option(
+    "--test",
+    type=click.FloatRange(0, 0.5, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="The share of contexts held out, which say when to stop.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Stop after so many quarters of an epoch without a lower held-out loss.",
+)
+@click.option(
+    "--checkpointing",
+    is_flag=True,
+    help="Compute activations twice instead of keeping them: slower, smaller.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="Where it computes (default: cuda where there is one).",
+)
+@click.option("--minutes", type=ABOVE_0, help="Stop then; the same again goes on.")
+@click.option(
+    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
+)
+@click.option("--force", is_flag=True, help="Begin anew in place of what is in the folder.")
+@json_option
+def command(
+    data: tuple[str, ...],
+    chats: tuple[Path, ...],
+    target: Path,
+    base: str | None,
+    judge: str,
+    minutes: float | None,
+    mapping: tuple[tuple[str, str], ...],
+    device: str | None,
+    force: bool,
+    as_json: bool,
+    **numbers: Any,
+) -> None:
+    """Tune a small instruct model on labels, so that it judges better with the prompt of a judge.
+
+    Writes a Hugging Face folder with the merged weights, the LoRA adapter, a recipe, a model card, and a
+    model.gguf that --model takes. Needs the extra 'train'.
+    """
+    from magistrate import resolve
+    from magistrate.datasets import load
+    from magistrate.train.lora.loop import Settings
+    from magistrate.train.lora.training import train_judge
+
+    if bool(data) == bool(chats):
+        raise click.UsageError("give labelled data or chats, one of them: --data FILE, or --sft FILE")
+    settings = Settings(most=numbers.pop("longest"), alpha=2 * numbers["rank"], **numbers)
+    outcome = train_judge(
+        target,
+        judge=resolve.judge(judge) if data else None,
+        data=[load(each, mapping=dict(mapping)) for each in data],
+        chats=chats,
+        base=base,
+        settings=settings,
+        seconds=None if minutes is None else 60 * minutes,
+        force=force,
+        device=device,
+        tell=None if as_json else _tell,
+    )
+    if as_json:
+        print_json(asdict(outcome))
+    elif outcome.recipe is None:
+        click.echo(f"update {outcome.update:,} of {outcome.updates:,}; the same command goes on from there")
+    else:
+        _render(outcome)
+
+
+def _tell(progress: Progress) -> None:
+    if progress.held_out is None:
+        return
+    loss = "" if progress.loss is None else f"loss {progress.loss:.3f}, "
+    click.echo(
+        f"update {progress.update:,} of {progress.updates:,}: {loss}held out {progress.held_out:.3f}",
+        err=True,
+    )
+
+
+def _render(outcome: Outcome) -> None:
+    from rich.table import Table
+
+    from magistrate.train.lora.written import GGUF, figures
+
+    recipe = outcome.recipe
+    assert recipe is not None
+    examples = recipe.examples
+    table = Table(box=None, pad_edge=False)
+    for heading in (f"{examples['test']:,} held-out examples", "before", "after"):
+        table.add_column(heading, justify="left" if heading[0].isdigit() else "right")
+    for row in figures(recipe):
+        table.add_row(*row)
+    shown = console()
+    shown.print(table)
+    early = ", stopped early" if recipe.stopped_early else ""
+    click.echo(
+        f"\n{examples['train']:,} examples of {examples['train_contexts']:,} contexts; best of "
+        f"{recipe.updates:,} updates: {recipe.best_update:,}{early}"
+    )
+    for reason, count in recipe.left_out.items():
+        click.echo(f"left out: {count:,} ({reason})")
+    if recipe.no_gguf:
+        click.echo(f"no {GGUF}: {recipe.no_gguf}; convert the folder with other tools, such as optimum-cli")
+        return
+    words = f"--judge {recipe.judge['words'].rpartition('@')[0]} " if recipe.judge else ""
+    click.echo(f"use it with: magistrate run DATA {words}--model {outcome.folder / GGUF}")

@@ -1,0 +1,104 @@
+"""`magistrate train probe`: a model's own hidden states, weighed by labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import Assignment, console, json_option, model_options, print_json
+
+if TYPE_CHECKING:
+    from magistrate.signals.states import Pooling
+
+EXAMPLE = (
+    "Example: magistrate train probe --data labelled.csv --to my-probe; "
+    "magistrate run answers.jsonl --judge probe:my-probe"
+)
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--data", multiple=True, required=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
+@click.option("--to", "target", type=click.Path(path_type=Path), help="Write the probe to this folder.")
+@click.option("--force", is_flag=True, help="Replace the probe that is there.")
+@click.option(
+    "--layer",
+    type=click.IntRange(0),
+    help="Which layer's states, 0 the embedding (default: two thirds of the way up).",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["mean", "last"]),
+    default="mean",
+    show_default=True,
+    help="The mean over the output's tokens, or its last token.",
+)
+@click.option(
+    "--strength",
+    type=click.FloatRange(0, min_open=True),
+    default=0.01,
+    show_default=True,
+    help="How freely it follows the labels: C of the logistic regression.",
+)
+@click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
+@click.option(
+    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
+)
+@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
+@model_options
+@json_option
+def command(
+    data: tuple[str, ...],
+    target: Path | None,
+    force: bool,
+    layer: int | None,
+    pooling: Pooling,
+    strength: float,
+    sample: int | None,
+    mapping: tuple[tuple[str, str], ...],
+    folds: int,
+    seed: int,
+    model: str | None,
+    device: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Fit a linear probe to the hidden states that a model has as it reads labelled outputs.
+
+    Shows how good it is on folds that share no context, and writes a folder that judges with this one model.
+    States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
+    """
+    from magistrate.appraisal.probing import train_probe
+    from magistrate.report.probe import render_probe
+    from magistrate.report.progress import waiting
+    from magistrate.resolve import engine as engine_of
+    from magistrate.train.folders import check_free
+    from magistrate.train.probe import card_of
+    from magistrate.train.probe_folder import FILE, write_probe
+
+    if target is not None:
+        check_free(target, FILE, "probe", replace=force)
+    engine = engine_of(model, device=device, threads=threads, hidden_states=True)
+    with waiting(engine, console(error=True)):
+        found, left_out = train_probe(
+            data,
+            engine,
+            sample=sample,
+            mapping=dict(mapping),
+            layer=layer,
+            pooling=pooling,
+            strength=strength,
+            folds=folds,
+            seed=seed,
+        )
+    if target is not None:
+        write_probe(found.file, card_of(found.file), target, replace=force)
+    if as_json:
+        folder = None if target is None else str(target)
+        print_json({**found.to_dict(), "left_out": left_out, "folder": folder})
+        return
+    render_probe(found, left_out, console())
+    if target is not None:
+        click.echo(f"\nwritten to {target}; use it with: magistrate run DATA --judge probe:{target}")

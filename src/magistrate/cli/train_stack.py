@@ -1,0 +1,145 @@
+"""`magistrate train stack`: signals and judges weighed against each other on labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from magistrate.cli.options import (
+    Assignment,
+    console,
+    json_option,
+    limit_options,
+    model_options,
+    print_json,
+    store_option,
+)
+
+EXAMPLE = (
+    "Example: magistrate train stack --data summedits:dev --data begin:dev --of signal:content_words "
+    "--of signal:numbers --to my-stack; magistrate run answers.jsonl --judge stack:my-stack"
+)
+
+
+class Replacing(Assignment):
+    """`PART=JUDGE`, where PART may have options with = in parentheses."""
+
+    name = "PART=JUDGE"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> tuple[str, str]:
+        part, equals, judge = str(value).partition("=")
+        if not equals or not part or not judge:
+            self.fail(f"expected PART=JUDGE, such as detector:all=detector:without-{{family}}, got {value!r}")
+        return part, judge
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--data", multiple=True, metavar="FILE|NAME", help="Labelled data; repeatable.")
+@click.option(
+    "--run", "runs", multiple=True, metavar="RUN", help="A stored run whose judges are parts; repeatable."
+)
+@click.option(
+    "--of",
+    multiple=True,
+    required=True,
+    metavar="JUDGE|signal:NAME",
+    help="A part: a judge, or a text signal; repeatable. Few are better than many.",
+)
+@click.option("--to", "target", type=click.Path(path_type=Path), help="Write the stack to this folder.")
+@click.option("--force", is_flag=True, help="Replace the stack that is there.")
+@click.option(
+    "--instead",
+    multiple=True,
+    type=Replacing(),
+    help="Which judge stands for a part in training; {family} in its words is that of the data. Repeatable.",
+)
+@click.option("--non-negative", "positive", is_flag=True, help="Allow no weight below zero.")
+@click.option(
+    "--base-rate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.5,
+    show_default=True,
+    help="The share of hallucinated outputs that is assumed where it will be used.",
+)
+@click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
+@click.option(
+    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
+)
+@click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
+@click.option("--seen", is_flag=True, help="Weigh parts also on data of a family that they were trained on.")
+@limit_options
+@model_options
+@store_option
+@json_option
+def command(
+    data: tuple[str, ...],
+    runs: tuple[str, ...],
+    of: tuple[str, ...],
+    target: Path | None,
+    force: bool,
+    instead: tuple[tuple[str, str], ...],
+    positive: bool,
+    base_rate: float,
+    sample: int | None,
+    mapping: tuple[tuple[str, str], ...],
+    folds: int,
+    seed: int,
+    seen: bool,
+    model: str | None,
+    device: str | None,
+    threads: int | None,
+    store: str | None,
+    as_json: bool,
+    **limits: Any,
+) -> None:
+    """Weigh signals and judges against each other on labelled data, and write a judge that does so.
+
+    Shows what each part weighs, and how good the stack is on folds of the data and on each family of data
+    that was left out of training. Judges of code need no model; others are asked on --model, and the stack
+    then asks no other.
+    """
+    from magistrate.appraisal.stack_data import Asking
+    from magistrate.appraisal.stacking import train_stack
+    from magistrate.limits import Limits
+    from magistrate.report.progress import ProgressBar
+    from magistrate.report.stack import render_stack
+    from magistrate.train.folders import check_free
+    from magistrate.train.stack_folder import FILE
+
+    if not data and not runs:
+        raise click.UsageError("name labelled data: --data FILE, or a stored run: --run RUN")
+    if target is not None:
+        check_free(target, FILE, "stack", replace=force)
+    how = Asking(
+        sample=sample,
+        seed=seed,
+        mapping=dict(mapping),
+        model=model,
+        device=device,
+        threads=threads,
+        store=store,
+        limits=Limits(**limits),
+        watcher=ProgressBar(console(error=True), lines=True),
+    )
+    found = train_stack(
+        data,
+        of,
+        runs=runs,
+        instead=dict(instead),
+        positive=positive,
+        base_rate=base_rate,
+        folds=folds,
+        seen=seen,
+        how=how,
+    )
+    if target is not None:
+        found.save(target, replace=force)
+    if as_json:
+        print_json({**found.to_dict(), "folder": None if target is None else str(target)})
+        return
+    render_stack(found.fit, found.file, found.left_out, console())
+    if target is not None:
+        click.echo(f"\nwritten to {target}; use it with: magistrate run DATA --judge stack:{target}")

@@ -1,0 +1,294 @@
+"""Anybody's BERT-style classifier of a context and an output: of the whole, or token by token."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from magistrate.detectors.graph import Graph, graph_of, weights_of
+from magistrate.detectors.labels import Meaning, meaning
+from magistrate.engines.catalog import disk
+from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
+from magistrate.types import Sample
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+NEEDED = ("config.json", "tokenizer.json")
+OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # count positions from 2
+LEAST = 16  # tokens of a window
+OVERLAP = 64  # tokens that two windows of a context share, where they have room for four times as many
+
+Pair = Literal["context_output", "output_context"]
+Over = Literal["min", "mean", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a classifier says of a sample: `score` in [0, 1], 1 for hallucinated.
+
+    `tokens` are `(start, end, probability)` of the output's tokens, half-open character offsets, where the
+    model labels tokens; `windows` is how many pairs of texts it read.
+    """
+
+    score: float
+    tokens: tuple[tuple[int, int, float], ...]
+    windows: int
+
+    def spans(self, threshold: float) -> list[tuple[int, int, float]]:
+        """Runs of tokens from `threshold` on, as `(start, end, highest probability)`."""
+        found: list[tuple[int, int, float]] = []
+        before = False
+        for start, end, share in self.tokens:
+            flagged = share >= threshold
+            if flagged and before:
+                first, _, most = found.pop()
+                found.append((first, end, max(most, share)))
+            elif flagged:
+                found.append((start, end, share))
+            before = flagged
+        return found
+
+
+class Classifier:
+    """A folder as Hugging Face's libraries write it: `config.json`, `tokenizer.json`, and the network.
+
+    The network is an OpenVINO graph, an ONNX file, or safetensors, which are converted once with the extra
+    `train`. `pair` is the order in which it reads context and output. What does not fit its window is read in
+    parts: the score of a part of the output is the `over` (least, mean or most) of those it gets beside each
+    part of the context, the score of the output that of its worst part. Raises `ModelError` for a folder
+    that cannot be used, `SpecError` for labels that do not say what they mean.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        positive: Sequence[str] = (),
+        negative: Sequence[str] = (),
+        pair: Pair = "context_output",
+        over: Over = "min",
+        window: int = 0,
+    ) -> None:
+        self.folder = folder
+        self.pair, self.over = pair, over
+        if missing := [name for name in NEEDED if not (folder / name).is_file()]:
+            raise ModelError(f"{folder} is no classifier: it lacks {' and '.join(missing)}")
+        self.config = _json(folder / "config.json")
+        self._tokenizer, self._plain = _tokenizers(folder / "tokenizer.json")
+        self._positive, self._negative = tuple(positive), tuple(negative)
+        limit = _limit(self.config, folder)
+        if window and not LEAST <= window <= limit:
+            raise SpecError(
+                f"window must be in [{LEAST}, {limit}], which is what the model reads; got {window}"
+            )
+        self.window = window or limit
+        _ = self.meaning  # labels that say nothing are an error now, and not after a download or a conversion
+
+    @classmethod
+    def load(cls, folder: str | Path, **options: Any) -> Classifier:
+        """The classifier in `folder`; `options` are those of the class."""
+        return cls(Path(folder).expanduser(), **options)
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """What the model calls its classes, by number."""
+        named = self.config.get("id2label") or {}
+        count = len(named) or int(self.config.get("num_labels", 2))
+        return {number: str(named.get(str(number), f"LABEL_{number}")) for number in range(count)}
+
+    @cached_property
+    def meaning(self) -> Meaning:
+        """Which of them mean hallucinated."""
+        architecture = str((self.config.get("architectures") or [""])[0])
+        return meaning(
+            self.labels,
+            positive=self._positive,
+            negative=self._negative,
+            several=self.config.get("problem_type") == "multi_label_classification",
+            tokens=architecture.endswith("ForTokenClassification"),
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hexadecimal digits of a sha256 of configuration, tokenizer and weights."""
+        parts = [*(self.folder / name for name in NEEDED), weights_of(self.folder)]
+        if parts[-1].suffix == ".xml":
+            parts.append(parts[-1].with_suffix(".bin"))
+        known = "\n".join(disk.sha256(path) for path in parts)
+        return hashlib.sha256(known.encode()).hexdigest()[:12]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The network, loaded when it is first needed."""
+        found = Graph(graph_of(self.folder))
+        if found.length and found.length < self.window:
+            self.window = found.length
+        return found
+
+    def scores(self, sample: Sample) -> Scored:
+        """What the model says. Raises `InputError` for texts without tokens."""
+        import numpy as np
+
+        rows, places = self._rows(sample)
+        logits = self.graph.logits([row.given for row in rows])
+        if logits[0].shape[-1] != len(self.labels):
+            raise ModelError(
+                f"{self.folder}: the network has {logits[0].shape[-1]} classes, config.json names "
+                f"{len(self.labels)}"
+            )
+        if not self.graph.per_token:
+            scores = [[float(self.meaning.probability(each))] for each in logits]
+        else:
+            scores = [
+                [float(share) for share in self.meaning.probability(each)[row.begin : row.end]]
+                for row, each in zip(rows, logits, strict=True)
+            ]
+        parts = [
+            getattr(np, self.over)([scores[at] for at in numbers], axis=0)
+            for _, numbers in _grouped([row.part for row in rows])
+        ]
+        shares = np.concatenate(parts)
+        tokens = zip(places, shares, strict=True) if self.graph.per_token else ()
+        return Scored(
+            score=float(shares.max()),
+            tokens=tuple((start, end, float(share)) for (start, end), share in tokens),
+            windows=len(rows),
+        )
+
+    def _rows(self, sample: Sample) -> tuple[list[_Row], list[tuple[int, int]]]:
+        """Every part of the output beside every part of the context, and where the output's tokens stand."""
+        _ = self.graph  # its own length may be shorter than the configuration says
+        output = self._encoded(sample.output or "")
+        context = self._encoded("\n\n".join(sample.sources))
+        if not output.ids or not context.ids:
+            what = "the output" if not output.ids else "the context"
+            raise InputError(f"the tokenizer in {self.folder.name} reads {what} as nothing at all")
+        frame = self._frame
+        room = self.window - frame.size
+        parts = list(_cut(output.ids, room // 2, 0))
+        beside = room - max(map(len, parts))
+        overlap = OVERLAP if beside >= 4 * OVERLAP else 0
+        pieces = list(_cut(context.ids, beside, overlap))
+        rows = [
+            frame.row(number, part, piece, self.pair)
+            for (number, part), piece in itertools.product(enumerate(parts), pieces)
+        ]
+        return rows, list(output.offsets)
+
+    @cached_property
+    def _frame(self) -> _Frame:
+        """What the tokenizer puts around two texts."""
+        made = self._tokenizer.encode("a", "a")
+        places = [[at for at, each in enumerate(made.sequence_ids) if each == which] for which in (0, 1)]
+        if not all(places):
+            raise ModelError(f"the tokenizer in {self.folder} does not read two texts as a pair")
+        (first, *_), (second, *_) = places
+        cuts = slice(first), slice(places[0][-1] + 1, second), slice(places[1][-1] + 1, None)
+        ids, types = made.ids, made.type_ids
+        return _Frame(
+            tuple(tuple(ids[cut]) for cut in cuts),
+            tuple(tuple(types[cut]) for cut in cuts),
+            (types[first], types[second]),
+        )
+
+    def _encoded(self, text: str) -> Encoding:
+        # A lone surrogate cannot be encoded as UTF-8.
+        return self._plain.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One pair as the network reads it; the tokens of part `part` of the output stand from begin to end."""
+
+    given: Mapping[str, Sequence[int]]
+    part: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Special tokens before, between and behind two texts, their type ids, and those of the texts."""
+
+    ids: tuple[tuple[int, ...], ...]
+    types: tuple[tuple[int, ...], ...]
+    kinds: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.ids))
+
+    def row(self, number: int, output: Sequence[int], context: Sequence[int], pair: Pair) -> _Row:
+        texts = (context, output) if pair == "context_output" else (output, context)
+        ids, types = list[int](), list[int]()
+        begin = 0
+        for at, (special, kinds) in enumerate(zip(self.ids, self.types, strict=True)):
+            ids += special
+            types += kinds
+            if at < 2:
+                if texts[at] is output:
+                    begin = len(ids)
+                ids += texts[at]
+                types += [self.kinds[at]] * len(texts[at])
+        given = {"input_ids": ids, "attention_mask": [1] * len(ids), "token_type_ids": types}
+        return _Row(given, number, begin, begin + len(output))
+
+
+def _cut(ids: Sequence[int], most: int, overlap: int) -> list[Sequence[int]]:
+    """Runs of at most `most` tokens, each sharing `overlap` with the one before."""
+    step = most - overlap
+    last = max(len(ids) - overlap, 1)
+    return [ids[at : at + most] for at in range(0, last, step)]
+
+
+def _grouped(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """The places of each number, where equal ones stand together."""
+    return [
+        (key, [at for at, _ in some]) for key, some in itertools.groupby(enumerate(numbers), lambda p: p[1])
+    ]
+
+
+def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizer, and a twin without added tokens, so that `[SEP]` in a text stays text."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingExtra("tokenizers", "local") from None
+    content = {**_json(path), "padding": None, "truncation": None}
+    try:
+        whole = Tokenizer.from_str(json.dumps(content))
+        return whole, Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+    except Exception as error:  # the package raises nothing more specific
+        raise ModelError(f"{path} cannot be read as a tokenizer: {error}") from error
+
+
+def _limit(config: Mapping[str, Any], folder: Path) -> int:
+    """The longest pair that the model reads, in tokens."""
+    found = config.get("max_position_embeddings")
+    length = found - 2 if isinstance(found, int) and config.get("model_type") in OFFSET else found
+    settings = folder / "tokenizer_config.json"
+    told = _json(settings).get("model_max_length") if settings.is_file() else None
+    # A tokenizer that knows no limit writes an absurd one.
+    known = [
+        int(each) for each in (length, told) if isinstance(each, int | float) and LEAST <= each < 1 << 20
+    ]
+    if not known:
+        raise ModelError(f"{folder} does not say how many tokens it reads (max_position_embeddings)")
+    return min(known)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object")
+    return value

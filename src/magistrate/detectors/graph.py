@@ -1,0 +1,132 @@
+"""A classifier's network as OpenVINO runs it, and where in a folder it is found."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magistrate.engines.catalog import children, disk
+from magistrate.engines.local.cores import available_cores
+from magistrate.engines.quiet import import_openvino
+from magistrate.errors import MissingExtra, ModelError
+from magistrate.home import models_dir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+READY = ("openvino_model.xml", "model.onnx", "onnx/model.onnx")
+TORCH = "model.safetensors"
+READ = ("input_ids", "attention_mask", "token_type_ids")
+ROWS = 8  # windows that are computed together
+CONVERSION = 1  # raised whenever the same weights would become another graph
+
+
+class Graph:
+    """A compiled network of token ids. `per_token` says that it answers for every token, not for the pair."""
+
+    def __init__(self, path: Path) -> None:
+        openvino = import_openvino()
+        try:
+            core = openvino.Core()
+            model = core.read_model(path)
+            self.inputs = {_named(given): given.get_partial_shape() for given in model.inputs}
+            answer = next((out for out in model.outputs if "logits" in out.get_names()), model.outputs[0])
+            self.per_token = len(answer.get_partial_shape()) == 3
+            settings = {
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_NUM_THREADS": available_cores(),
+                "ENABLE_CPU_PINNING": False,
+            }
+            self._compiled: Any = core.compile_model(model, "CPU", settings)
+            self._answer = model.outputs.index(answer)
+        except Exception as error:  # the package raises nothing more specific
+            raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+        if unread := sorted(set(self.inputs) - set(READ)):
+            raise ModelError(
+                f"{path} wants {', '.join(unread)}; a classifier of texts reads {', '.join(READ)}"
+            )
+
+    def logits(self, rows: Sequence[Mapping[str, Sequence[int]]]) -> list[np.ndarray]:
+        """The logits of each row, float32 `[classes]` or `[tokens, classes]`.
+
+        A row has ids under the names of the inputs. Raises `ModelError` for answers that are no numbers.
+        """
+        import numpy as np
+
+        found: list[np.ndarray] = []
+        for begin in range(0, len(rows), self._rows):
+            some = rows[begin : begin + self._rows]
+            longest = self._length or max(len(row["input_ids"]) for row in some)
+            given = {
+                name: np.array([[*row[name], *[0] * (longest - len(row[name]))] for row in some], np.int64)
+                for name in self.inputs
+            }
+            answers = self._compiled.create_infer_request().infer(given)[self._answer]
+            if not np.isfinite(answers).all():
+                raise ModelError("the classifier answered what is no number: its weights are damaged")
+            for row, each in zip(some, answers, strict=True):
+                found.append(np.array(each[: len(row["input_ids"])] if self.per_token else each))
+        return found
+
+    @property
+    def length(self) -> int:
+        """How many tokens it reads if that was fixed when it was exported, else 0."""
+        return self._length
+
+    @property
+    def _length(self) -> int:
+        shape = self.inputs["input_ids"]
+        return 0 if shape[1].is_dynamic else int(shape[1].get_length())
+
+    @property
+    def _rows(self) -> int:
+        shape = self.inputs["input_ids"]
+        return ROWS if shape[0].is_dynamic else int(shape[0].get_length())
+
+
+def weights_of(folder: Path) -> Path:
+    """The file that holds the network. Raises `ModelError` where there is none that is read."""
+    for name in (*READY, TORCH):
+        if (folder / name).is_file():
+            return folder / name
+    pickled = [path.name for path in sorted(folder.glob("*.bin"))]
+    why = f"; {pickled[0]} may hold code and is not read: save it as safetensors" if pickled else ""
+    raise ModelError(f"{folder} has no network: it needs one of {', '.join((*READY, TORCH))}{why}")
+
+
+def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
+    """The file that `Graph` reads; made of torch weights the first time, and kept by their hash.
+
+    Raises `MissingExtra` where that needs the extra `train`, `ModelError` where it does not work.
+    """
+    weights = weights_of(folder)
+    if weights.name != TORCH:
+        return weights
+    digest = disk.sha256(weights)
+    target = models_dir() / f"classifier-{digest[:16]}-v{CONVERSION}"
+    made = target / READY[0]
+    if made.is_file():
+        return made
+    for module in ("torch", "transformers", "safetensors"):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtra(module, "train")
+    with disk.claimed(target, report) as scratch:
+        if not made.is_file():
+            half = scratch / "model"
+            half.mkdir()
+            arguments = ["-m", "magistrate.detectors.converting", str(folder.resolve()), str(half / READY[0])]
+            quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
+            ended = children.run(arguments, scratch, "convert", None, report, quiet)
+            if ended.status != 0:
+                raise ModelError(f"{folder} cannot be converted: {ended.reason()}")
+            disk.publish(half, target, scratch)
+    return made
+
+
+def _named(given: Any) -> str:
+    """An input by the name that is known; converters may give it others beside."""
+    names: set[str] = given.get_names()
+    return next((name for name in READ if name in names), min(names, default="?"))

@@ -1,0 +1,57 @@
+"""The engine of judges that ask none: it has no model, loads nothing, and says so when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from magistrate.engines.base import (
+    GREEDY,
+    Capture,
+    Choice,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+)
+from magistrate.errors import CapabilityError
+from magistrate.types import Prompt
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+NO_MODEL = "none"  # what stands for a model where none was asked
+WINDOW = 1 << 62  # tokens: what is not asked always fits
+
+
+class NoEngine:
+    """Has no model: every verb raises `CapabilityError`. `info` says `none`, without a fingerprint."""
+
+    info = EngineInfo("none", NO_MODEL, "", WINDOW, frozenset())
+
+    async def count(self, prompt: Prompt) -> int:
+        raise _nobody()
+
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation:
+        raise _nobody()
+
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
+        raise _nobody()
+
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
+        raise _nobody()
+
+
+NONE = NoEngine()
+
+
+def _nobody() -> CapabilityError:
+    return CapabilityError(
+        "no model was loaded, because all judges here are of kind 'code', which ask none; "
+        "a judge that asks says kind='llm' in its info"
+    )

@@ -1,0 +1,91 @@
+"""The judge that is asked where none is named: the best that comes with the package and asks no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+from magistrate.engines.base import Capability, Engine
+from magistrate.judges.aggregation import check_binary
+from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.classify import Classify
+from magistrate.judges.considering import considered, planned, unfit
+from magistrate.judges.instances import instance
+from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
+
+EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
+
+
+@cache
+def shipped() -> Judge:
+    """The judge that `auto` is, unless it is told another one."""
+    from magistrate.judges.novelty import Novelty
+
+    return Novelty()
+
+
+@cache
+def _explainer() -> Classify:
+    """The judge whose prompt is continued by an explanation."""
+    found = instance("faithfulness")
+    assert isinstance(found, Classify)
+    return found
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Decides as `of` does, which is code: no model is asked, and none is loaded.
+
+    `explain` lets the run's engine say why in one sentence, `flagged` where the output is hallucinated,
+    `always` of every verdict. It is opened by the label that `of` has decided, which it cannot change; the
+    label is then chosen once more from the sentence alone, and a flip is recorded. Where the sample does not
+    fit the engine the verdict stands unexplained, and `details["unexplained"]` says why.
+    """
+
+    of: Judge = field(default_factory=shipped)
+    name: str = "auto"
+    explain: Literal["never", "flagged", "always"] = "never"
+
+    def __post_init__(self) -> None:
+        check_binary(self.of.info, "auto")
+
+    @property
+    def info(self) -> JudgeInfo:
+        of = self.of.info
+        pinned = f"{of.name}@{of.version}+{of.prompt}" if of.prompt else f"{of.name}@{of.version}"
+        info = replace(of, name=self.name, version=1, prompt=pinned)
+        if self.explain == "never":
+            return info
+        by = _explainer()
+        return replace(
+            info,
+            kind="llm",
+            summary=f"{of.summary}; a model explains",
+            needs=of.needs | EXPLAINING,
+            prompt=f"{pinned}+{by.criterion.digest}",
+            constraint="+".join(filter(None, (of.constraint, by.constraint.digest))),
+        )
+
+    def plan(self, sample: Sample) -> Sequence[Call]:
+        """What the judge itself plans, and the explanation, which is left out where it does not fit."""
+        calls = planned(self.of, sample)
+        if self.explain == "never":
+            return calls
+        return [*calls, *(replace(each, optional=True) for each in _explainer().explaining(sample))]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        outcome = await considered(self.of, sample, engine)
+        if not isinstance(outcome, Verdict) or self.explain == "never":
+            return outcome
+        if self.explain == "flagged" and outcome.label != HALLUCINATED:
+            return outcome
+        for call in _explainer().explaining(sample):
+            if short := await unfit(call, engine):
+                return replace(outcome, details={**outcome.details, "unexplained": short})
+        told = await _explainer().explained(replace(outcome, explanation=None), sample, engine)
+        if told.explanation is None:
+            return replace(outcome, details={**outcome.details, "unexplained": "the model wrote nothing"})
+        said = {"reason": outcome.explanation} if outcome.explanation else {}
+        return replace(told, details={**told.details, **said, "explained_by": engine.info.model})

@@ -1,0 +1,95 @@
+"""A cheap judge first, and the next one only where the first is not sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.aggregation import check_binary
+from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.considering import considered, planned
+from magistrate.judges.several import suspicion, together_info
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
+
+NO_JUDGES = (
+    "does not know whom to ask: cascade:first=JUDGE,then=JUDGE,low=.2,high=.8, the cheap one first; a judge "
+    "with options stands in parentheses"
+)
+PASSED_ON = ("uncertain", "over_length")
+"""Abstentions of the first judge that another may do better with; what a sample lacks, it lacks for both."""
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """`first` decides where its score is at most `low` or at least `high`, `then` everywhere else.
+
+    Scores are those of hallucination, 1 the worst. `first` decides below only with the label faithful and
+    above only with the label hallucinated; `then` is asked too where `first` abstains because it is not sure
+    or the sample too long. A failure of `first` fails: it is not hidden by the other's verdict. The verdict
+    is that of whoever decided, its details say who (`decided_by`), what `first` had said (`first_score`,
+    `first_label`) and the `band`. A sample that is too long for `then` is not begun. Raises `SpecError` for
+    other judges than of faithfulness and for a band that is none.
+    """
+
+    first: Judge | None = None
+    then: Judge | None = None
+    low: float = 0.2
+    high: float = 0.8
+    name: str = "cascade"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high <= 1:
+            raise SpecError(
+                f"the band of a cascade goes from low to high in [0, 1], got {self.low} to {self.high}"
+            )
+        for judge in (self.first, self.then):
+            if judge is not None:
+                check_binary(judge.info, "a cascade")
+
+    @property
+    def info(self) -> JudgeInfo:
+        if self.first is None or self.then is None:
+            labels, summary = (FAITHFUL, HALLUCINATED), "a cheap judge first, the next where it is not sure"
+            return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_JUDGES)
+        first, then = self.first.info, self.then.info
+        return together_info(
+            (first, then),
+            name=self.name,
+            summary=f"{first.name}, and {then.name} where its score is {self.low:g} to {self.high:g}",
+            long=then.long,
+        )
+
+    def plan(self, sample: Sample) -> Sequence[Call]:
+        """The calls of both: whether `then` is asked is not known before."""
+        return [call for judge in self._judges for call in planned(judge, sample)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        first, then = self._judges
+        found = await considered(first, sample, engine)
+        if isinstance(found, Verdict):
+            score = suspicion(found, first.info)
+            note = {"first_score": score, "first_label": found.label, "band": [self.low, self.high]}
+            if self._sure(score, found.label):
+                note["decided_by"] = first.info.name
+                return replace(found, judge=self.name, score=score, details={**found.details, **note})
+        elif isinstance(found, Abstention) and found.reason in PASSED_ON:
+            note = {"first_abstained": found.message, "band": [self.low, self.high]}
+        else:
+            return replace(found, judge=self.name, message=f"{first.info.name}: {found.message}")
+        last = await considered(then, sample, engine)
+        if not isinstance(last, Verdict):
+            return replace(last, judge=self.name, message=f"{then.info.name}: {last.message}")
+        score = suspicion(last, then.info)
+        note["decided_by"] = then.info.name
+        return replace(last, judge=self.name, score=score, details={**last.details, **note})
+
+    @property
+    def _judges(self) -> tuple[Judge, Judge]:
+        if self.first is None or self.then is None:
+            raise SpecError(f"judge {self.name!r} {NO_JUDGES}")
+        return self.first, self.then
+
+    def _sure(self, score: float, label: str) -> bool:
+        return (score <= self.low and label == FAITHFUL) or (score >= self.high and label == HALLUCINATED)

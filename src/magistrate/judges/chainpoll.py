@@ -1,0 +1,131 @@
+"""The same question several times over: reasons first, then a verdict, and the votes are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from magistrate.engines.base import Engine
+from magistrate.errors import InvalidOutput, SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import fields_of
+from magistrate.judges.entailing import draws
+from magistrate.judges.quoting import short_text
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+    from magistrate.engines.base import Generation, Sampling
+
+READS = ("context", "messages", "input", "output")
+
+
+@dataclass(frozen=True)
+class ChainPoll:
+    """Asks `n` times, drawn at `temperature` with `seed`, `seed` + 1, …, for reasons and then a verdict; the
+    score is the share of the votes that say hallucinated (Friel & Sanyal 2023, arXiv:2310.18344).
+
+    Reasons have at most `characters` characters. From `threshold` in (0, 1] on the label is `hallucinated`.
+    A share of votes is no probability of the engine's, so the verdict carries none. A vote that broke is left
+    out and counted in `details["broken"]`; where more than half did, the judgement fails.
+    """
+
+    name: str = "chainpoll"
+    n: int = 5
+    temperature: float = 1.0
+    characters: int = 300
+    seed: int = 0
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n <= 50 or self.characters < 1:
+            raise SpecError(
+                f"n must be 1 to 50 and characters at least 1, got {self.n} and {self.characters}"
+            )
+        if not 0 < self.threshold <= 1:
+            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
+        if self.n > 1 and not self.temperature > 0:
+            raise SpecError(f"at temperature {self.temperature:g} all votes are the same one")
+        draws(self.n, self._budget, self.temperature, self.seed)
+
+    @cached_property
+    def constraint(self) -> Constraint:
+        """The schema that every vote is written under."""
+        from magistrate.constraints import constraint
+
+        return constraint(
+            {
+                "type": "object",
+                "properties": {
+                    "reasoning": short_text(self.characters),
+                    "verdict": {"enum": [FAITHFUL, HALLUCINATED]},
+                },
+                "required": ["reasoning", "verdict"],
+                "additionalProperties": False,
+            }
+        )
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin("chainpoll")
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="votes: reasons and a verdict several times over; the share that says hallucinated",
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=READS,
+            needs=frozenset({"generate", "constraints"}),
+            prompt=prompt.digest,
+            constraint=self.constraint.digest,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """Every vote."""
+        return [Call(self._prompt(sample), self._budget, times=self.n)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        prompt = self._prompt(sample)
+        how = draws(self.n, self._budget, self.temperature, self.seed)
+        votes, broken = await self._votes(prompt, how, engine)
+        against = [each for each in votes if each["verdict"] == HALLUCINATED]
+        score = len(against) / len(votes)
+        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        reasons = [each["reasoning"].strip() for each in votes if each["verdict"] == label]
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=score,
+            explanation=f"{len(against)} of {len(votes)} votes say hallucinated"
+            + (f": {reasons[0]}" if reasons and reasons[0] else ""),
+            details={"votes": votes, "broken": broken},
+        )
+
+    async def _votes(
+        self, prompt: Prompt, how: list[Sampling], engine: Engine
+    ) -> tuple[list[dict[str, str]], int]:
+        """Every vote that can be read, in the order of the seeds, and how many cannot."""
+        from magistrate.judges.considering import together
+
+        async def vote(each: Sampling) -> Generation | InvalidOutput:
+            try:
+                return await engine.generate(prompt, self.constraint, sampling=each)
+            except InvalidOutput as error:
+                return error
+
+        found = await together(vote(each) for each in how)
+        votes = [each.value for each in found if not isinstance(each, InvalidOutput)]
+        broken = [each for each in found if isinstance(each, InvalidOutput)]
+        if 2 * len(broken) > len(found):
+            raise broken[0]
+        return [dict(each) for each in votes], len(broken)
+
+    @property
+    def _budget(self) -> int:
+        """Room for reasons of a token a character; where that is not enough the engine steers to the end."""
+        return self.characters + 48
+
+    def _prompt(self, sample: Sample) -> Prompt:
+        return builtin("chainpoll").prompt(fields_of(sample, READS))

@@ -1,0 +1,178 @@
+"""How many meanings a generator's answers have: one that is sure says the same in other words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from magistrate.engines.base import Capability, Engine, require
+from magistrate.engines.wrappers import in_role
+from magistrate.errors import SpecError
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import together
+from magistrate.judges.entailing import (
+    YES,
+    Given,
+    answerable,
+    answering,
+    comparing,
+    drawn,
+    draws,
+    entails,
+    question,
+    recorded,
+)
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
+
+LEAST = 2  # answers; the entropy of one is 0 whatever it says
+
+
+@dataclass(frozen=True)
+class SemanticEntropy:
+    """Groups answers to the same input by meaning and measures how evenly they are spread (Kuhn and others
+    2023, arXiv:2302.09664; Farquhar and others 2024, Nature 630).
+
+    The answers are the sample's `alternatives`; where it has none, `n` are drawn from `generator` (the run's
+    engine if there is none) as `selfcheck` draws them. Two mean the same where the run's engine holds each
+    to say all that the other says, with a probability of at least `same`. The entropy is the discrete one, of
+    the groups' shares, divided by the logarithm of the number of answers: 0 where all mean the same, 1 where
+    no two do. The output joins the group that means the same as it. `score=entropy` takes the normalized
+    entropy, which says of the question whether the generator knows; `score=outside` takes 1 minus the share
+    of the output's group, which says it of this output. From `threshold` in (0, 1] on the label is
+    `hallucinated`.
+    """
+
+    name: str = "semantic_entropy"
+    n: int = 5
+    score: Literal["entropy", "outside"] = "entropy"
+    context: Given = "present"
+    generator: Engine | None = None
+    temperature: float = 1.0
+    max_tokens: int = 96
+    seed: int = 0
+    same: float = 0.5
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.n != 0 and not LEAST <= self.n <= 50:
+            raise SpecError(f"n must be {LEAST} to 50, or 0 for recorded alternatives only, got {self.n}")
+        if not (0 < self.threshold <= 1 and 0 < self.same < 1):
+            raise SpecError(
+                f"threshold must be in (0, 1] and same in (0, 1), got {self.threshold} and {self.same}"
+            )
+        if self.n and not self.temperature > 0:
+            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
+        draws(self.n, self.max_tokens, self.temperature, self.seed)
+        if self.generator is not None:
+            require(self.generator.info, frozenset({"generate"}), "the generator of semantic entropy")
+
+    @property
+    def info(self) -> JudgeInfo:
+        needs: set[Capability] = {"choose"}
+        needs |= {"generate"} if self.n and self.generator is None else set()
+        return JudgeInfo(
+            name=self.name,
+            version=builtin("entails").version,
+            summary="how many meanings other answers of the generator have, and if the output's is theirs",
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=("input", "context", "messages", "output", "alternatives"),
+            requires=("output", *(() if self.n else ("alternatives",))),
+            needs=frozenset(needs),
+            prompt=f"{builtin('answer').digest}+{builtin('entails').digest}",
+            constraint="choice",
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """The answers, and the longest of the comparisons: at most each with each, both ways."""
+        given = recorded(sample)
+        texts = [*given, sample.output or ""]
+        count = len(given) or self.n
+        times = count * (count + 1)
+        if given:
+            first, second = sorted(texts, key=len)[-2:]
+            return [Call(question(first, second, sample.input), times=times)]
+        asked = Call(answering(sample, self.context), self.max_tokens, engine=self.generator, times=self.n)
+        return [asked, comparing(times, texts, sample.input, self.max_tokens)] if self.n else []
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        answers = recorded(sample)
+        own = not answers
+        if own and not (self.n and answerable(sample, self.context)):
+            message = "there are no alternatives, and no input or context from which to draw any"
+            return Abstention(sample.id, self.name, "missing_input", message)
+        if own:
+            how = draws(self.n, self.max_tokens, self.temperature, self.seed)
+            answers = await drawn(in_role(engine, self.generator), answering(sample, self.context), how)
+        if len(answers) < LEAST:
+            message = f"the entropy of {len(answers)} answers says nothing; there must be at least {LEAST}"
+            return Abstention(sample.id, self.name, "uncertain", message)
+        groups: list[list[int]] = []
+        for number, answer in enumerate(answers):
+            at = await self._place(answer, groups, answers, sample, engine)
+            if at is None:
+                groups.append([number])
+            else:
+                groups[at].append(number)
+        at = await self._place((sample.output or "").strip(), groups, answers, sample, engine)
+        return self._verdict(sample, answers, groups, at, own)
+
+    async def _place(
+        self, text: str, groups: list[list[int]], answers: list[str], sample: Sample, engine: Engine
+    ) -> int | None:
+        """The first group whose first answer means the same as `text`."""
+        for at, group in enumerate(groups):
+            other = answers[group[0]]
+            if text == other or await self._alike(text, other, sample, engine):
+                return at
+        return None
+
+    async def _alike(self, one: str, other: str, sample: Sample, engine: Engine) -> bool:
+        pairs = ((one, other), (other, one))
+        found = await together(entails(engine, first, second, sample.input) for first, second in pairs)
+        return all(each.probability(YES) >= self.same for each in found)
+
+    def _verdict(
+        self, sample: Sample, answers: list[str], groups: list[list[int]], at: int | None, own: bool
+    ) -> Verdict:
+        entropy = normalized_entropy([len(group) for group in groups])
+        share = 0.0 if at is None else len(groups[at]) / len(answers)
+        score = entropy if self.score == "entropy" else 1 - share
+        held = (
+            "none of them says what the output says"
+            if at is None
+            else f"{share:.0%} say what the output says"
+        )
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=HALLUCINATED if score >= self.threshold else FAITHFUL,
+            score=score,
+            explanation=f"{len(answers)} other answers have {_meanings(len(groups))}; {held}",
+            details={
+                "signals": {"semantic_entropy": entropy, "outside_share": 1 - share},
+                "groups": [[answers[number] for number in group] for group in groups],
+                "output_group": at,
+                "drawn": own,
+            },
+        )
+
+
+def normalized_entropy(counts: list[int]) -> float:
+    """The entropy of the groups' shares over that of as many groups as there are members; in [0, 1].
+
+    >>> normalized_entropy([4]), normalized_entropy([1, 1]), round(normalized_entropy([3, 1]), 3)
+    (0.0, 1.0, 0.406)
+    """
+    whole = sum(counts)
+    if whole < LEAST:
+        return 0.0
+    if len(counts) == whole:
+        return 1.0
+    nats = -math.fsum(count / whole * math.log(count / whole) for count in counts)
+    return min(max(nats / math.log(whole), 0.0), 1.0)
+
+
+def _meanings(n: int) -> str:
+    return "one meaning" if n == 1 else f"{n} meanings"

@@ -1,0 +1,125 @@
+"""A classifier of one's own as a judge: `classifier:FOLDER`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from magistrate.detectors.classifier import Classifier, Over, Pair, Scored
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.base import JudgeInfo
+from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Sample, Span, Verdict
+
+SUMMARY = "a classifier of your own, of pairs of texts or of tokens"
+NO_FOLDER = (
+    "has no classifier to ask: classifier:FOLDER, where FOLDER holds config.json, tokenizer.json and "
+    "openvino_model.xml, model.onnx or model.safetensors"
+)
+
+
+@dataclass(frozen=True)
+class ForeignClassifier:
+    """Asks the classifier in `folder`, a Hugging Face folder that classifies a pair of texts or their tokens.
+
+    `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; neither is
+    needed where the labels' names say it. `pair` is the order in which it reads the texts. Of a context that
+    does not fit its `window` (in tokens; 0 for the longest it can read) each part is read, and `over` says
+    which score counts: the least, since one part that supports the output is enough, the mean or the most.
+    From `threshold` in (0, 1) on the label is `hallucinated`. A question is not read.
+    """
+
+    FOLDER_OPTION: ClassVar[str] = "folder"
+    FOLDER_FILE: ClassVar[str] = "config.json"
+
+    folder: Path | None = None
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    pair: Pair = "context_output"
+    over: Over = "min"
+    window: int = 0
+    threshold: float = 0.5
+    name: str = "classifier"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+            _ = self.classifier
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """What the folder holds; its network is loaded when it is first asked."""
+        if self.folder is None:
+            raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
+        return Classifier(
+            self.folder,
+            positive=self.positive,
+            negative=self.negative,
+            pair=self.pair,
+            over=self.over,
+            window=self.window,
+        )
+
+    @property
+    def info(self) -> JudgeInfo:
+        return JudgeInfo(
+            name=self.name,
+            summary=SUMMARY,
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=("context", "messages", "output"),
+            requires=("context", "output"),
+            kind="code",
+            long=f"read in parts, the {self.over} of their scores counts",
+            prompt="" if self.folder is None else self.classifier.digest,
+            lacks=NO_FOLDER if self.folder is None else "",
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        scored = await asyncio.to_thread(self.classifier.scores, sample)
+        label = HALLUCINATED if scored.score >= self.threshold else FAITHFUL
+        claims = _claims(sample.output or "", scored, self.threshold)
+        quoted = ", ".join(f'"{claim.output_text}"' for claim in claims[:3])
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=scored.score,
+            probability=scored.score if label == HALLUCINATED else 1 - scored.score,
+            explanation=f"not supported: {quoted}{', …' if len(claims) > 3 else ''}" if claims else None,
+            claims=claims,
+            details={"method": "classifier", "windows": scored.windows, **_heat(scored)},
+        )
+
+
+def _claims(output: str, scored: Scored, threshold: float) -> tuple[Claim, ...]:
+    """A claim for each run of tokens that the model flags."""
+    return tuple(
+        Claim(
+            "unsupported",
+            Span(start, end),
+            reasoning="flagged by the classifier",
+            probability=share,
+            output_text=output[start:end],
+        )
+        for start, end, share in scored.spans(threshold)
+    )
+
+
+def _heat(scored: Scored) -> dict[str, object]:
+    if not scored.tokens:
+        return {}
+    pieces = [list(token) for token in scored.tokens]
+    return {
+        "heat": {
+            "name": "not supported by the context",
+            "unit": "probability",
+            "low": 0.0,
+            "high": 1.0,
+            "pieces": pieces,
+        }
+    }

@@ -1,0 +1,204 @@
+"""What a generator says every time it knows; what it says once it may have made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from magistrate.engines.base import Capability, Engine, require
+from magistrate.engines.wrappers import in_role
+from magistrate.errors import SpecError
+from magistrate.judges.aggregation import Aggregate, aggregated
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import together
+from magistrate.judges.entailing import (
+    NO,
+    Given,
+    answerable,
+    answering,
+    comparing,
+    drawn,
+    draws,
+    entails,
+    question,
+    recorded,
+)
+from magistrate.judges.template import builtin
+from magistrate.signals.overlap import words
+from magistrate.signals.splitting import sentences
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Outcome,
+    Sample,
+    Span,
+    Verdict,
+)
+
+ROLE = "the generator of a self-check"
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """Holds every sentence of the output against other answers to the same input (SelfCheckGPT, Manakul and
+    others 2023, arXiv:2303.08896).
+
+    The answers are the sample's `alternatives`; where it has none, `n` are drawn from `generator` (the run's
+    engine if there is none), with `seed`, `seed` + 1, … at `temperature`, of at most `max_tokens` tokens; the
+    generator is shown the context or, with `context=absent`, the input alone. `check=ask` asks the run's
+    engine of every answer whether it says all that the sentence says: the sentence's score is the mean
+    probability of no. `check=ngrams` asks nobody: it is the share of the sentence's runs of `size` words that
+    an answer lacks, the mean over the answers; with `n=0` it takes recorded alternatives alone and needs no
+    engine. `aggregate` makes one score of the sentences', their mean as in the paper by default; from
+    `threshold` in (0, 1] on the label is `hallucinated`, and sentences from there on are claims.
+    """
+
+    name: str = "selfcheck"
+    n: int = 5
+    check: Literal["ask", "ngrams"] = "ask"
+    size: int = 1
+    context: Given = "present"
+    generator: Engine | None = None
+    temperature: float = 1.0
+    max_tokens: int = 160
+    seed: int = 0
+    aggregate: Aggregate = "mean"
+    threshold: float = 0.5
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.n <= 50 or self.size < 1:
+            raise SpecError(f"n must be 0 to 50 and size at least 1, got {self.n} and {self.size}")
+        if not 0 < self.threshold <= 1:
+            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
+        if self.n and not self.temperature > 0:
+            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
+        draws(self.n, self.max_tokens, self.temperature, self.seed)
+        if self.generator is not None:
+            require(self.generator.info, frozenset({"generate"}), ROLE)
+
+    @property
+    def info(self) -> JudgeInfo:
+        needs: set[Capability] = {"choose"} if self.check == "ask" else set()
+        needs |= {"generate"} if self.n and self.generator is None else set()
+        recorded_only = not self.n and self.check == "ngrams"
+        return JudgeInfo(
+            name=self.name,
+            version=builtin("entails").version,
+            summary="every sentence against other answers of the generator to the same input",
+            labels=(FAITHFUL, HALLUCINATED),
+            reads=("input", "context", "messages", "output", "alternatives"),
+            requires=("output", *(() if self.n else ("alternatives",))),
+            needs=frozenset(needs),
+            kind="code" if recorded_only else "llm",
+            prompt=f"{builtin('answer').digest}+{builtin('entails').digest}",
+            constraint="" if recorded_only else "choice",
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """The answers, and the longest comparison with a sentence."""
+        spoken = self._sentences(sample)
+        texts = [text for _, text in spoken]
+        given = recorded(sample)
+        calls: list[Call] = []
+        if not given and self.n:
+            calls = [
+                Call(answering(sample, self.context), self.max_tokens, engine=self.generator, times=self.n)
+            ]
+        if self.check == "ask" and given:
+            longest = max(given, key=len), max(texts, key=len, default="…")
+            calls.append(Call(question(*longest, sample.input), times=len(given) * len(texts)))
+        elif self.check == "ask":
+            calls.append(comparing(self.n * len(texts), texts, sample.input, self.max_tokens))
+        return calls
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        answers = recorded(sample)
+        own = not answers
+        if own and not (self.n and answerable(sample, self.context)):
+            message = "there are no alternatives, and no input or context from which to draw any"
+            return Abstention(sample.id, self.name, "missing_input", message)
+        if own:
+            how = draws(self.n, self.max_tokens, self.temperature, self.seed)
+            answers = await drawn(in_role(engine, self.generator), answering(sample, self.context), how)
+        if not answers:
+            message = f"all {self.n} answers that were drawn are blank"
+            return Abstention(sample.id, self.name, "uncertain", message)
+        spoken = self._sentences(sample)
+        if self.check == "ask":
+            scores = await together(self._asked(text, answers, sample, engine) for _, text in spoken)
+        else:
+            scores = [_unseen(text, answers, self.size) for _, text in spoken]
+        return self._verdict(sample, spoken, scores, answers, own)
+
+    def _verdict(
+        self,
+        sample: Sample,
+        spoken: list[tuple[Span, str]],
+        scores: list[float],
+        answers: list[str],
+        own: bool,
+    ) -> Verdict:
+        score = aggregated(scores, self.aggregate)
+        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        flagged = [at for at, each in enumerate(scores) if each >= self.threshold]
+        n = len(answers)
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=score,
+            explanation=f"{len(flagged)} of {len(scores)} sentences are not borne out by {n} other answers",
+            claims=tuple(
+                Claim(
+                    "unsupported",
+                    spoken[at][0],
+                    reasoning=f"not borne out by {n} other answers: score {scores[at]:.2f}",
+                    output_text=spoken[at][1],
+                )
+                for at in flagged
+            ),
+            details={
+                "sentences": [
+                    [span.start, span.end, each] for (span, _), each in zip(spoken, scores, strict=True)
+                ],
+                "answers": answers,
+                "drawn": own,
+                "heat": {
+                    "name": "how little other answers bear a sentence out",
+                    "unit": "share",
+                    "low": 0.0,
+                    "high": 1.0,
+                    "text": sample.output or "",
+                    "pieces": [
+                        [span.start, span.end, round(each, 3)]
+                        for (span, _), each in zip(spoken, scores, strict=True)
+                    ],
+                },
+            },
+        )
+
+    def _sentences(self, sample: Sample) -> list[tuple[Span, str]]:
+        output = sample.output or ""
+        return [(Span(start, end), output[start:end]) for start, end in sentences(output, self.language)]
+
+    async def _asked(self, sentence: str, answers: list[str], sample: Sample, engine: Engine) -> float:
+        found = await together(entails(engine, answer, sentence, sample.input) for answer in answers)
+        return sum(each.probability(NO) for each in found) / len(found)
+
+
+def _unseen(sentence: str, answers: list[str], size: int) -> float:
+    """The share of a sentence's runs of words that an answer lacks, the mean over the answers; in [0, 1]."""
+    said = words(sentence)
+    if not said:
+        return 0.0
+    width = min(size, len(said))
+    runs = _runs(said, width)
+    known = [set(_runs(words(answer), width)) for answer in answers]
+    return sum(run not in each for run in runs for each in known) / (len(runs) * len(known))
+
+
+def _runs(tokens: list[str], size: int) -> list[tuple[str, ...]]:
+    return list(zip(*(tokens[start:] for start in range(size)), strict=False))

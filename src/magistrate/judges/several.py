@@ -1,0 +1,45 @@
+"""What a judge is that asks several others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from magistrate.errors import SpecError
+from magistrate.judges.base import JudgeInfo
+from magistrate.types import FAITHFUL, HALLUCINATED, Verdict
+
+
+def together_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: str) -> JudgeInfo:
+    """The description of a judge of faithfulness that asks several: it reads and needs what any of them does.
+
+    Raises `SpecError` where two of them were fitted to the answers of different models.
+    """
+    fitted = {info.fitted_to for info in infos if info.fitted_to is not None}
+    if len(fitted) > 1:
+        models = " and ".join(sorted(f"{model} ({mark[:12]})" for model, mark in fitted))
+        raise SpecError(f"the judges of {name!r} were fitted to different models: {models}")
+    return JudgeInfo(
+        name=name,
+        summary=summary,
+        labels=(FAITHFUL, HALLUCINATED),
+        direction="minimize",
+        reads=_all(info.reads for info in infos),
+        requires=_all(info.requires for info in infos),
+        needs=frozenset().union(*(info.needs for info in infos)),
+        kind="llm" if any(info.kind == "llm" for info in infos) else "code",
+        long=long,
+        prompt="+".join(info.prompt for info in infos if info.prompt),
+        constraint="+".join(info.constraint for info in infos if info.constraint),
+        fitted_to=next(iter(fitted), None),
+        lacks=next((f"asks {info.name!r}, which {info.lacks}" for info in infos if info.lacks), ""),
+        trained_on=frozenset().union(*(info.trained_on for info in infos)),
+    )
+
+
+def suspicion(verdict: Verdict, info: JudgeInfo) -> float:
+    """The score in [0, 1] turned so that 1 means hallucinated."""
+    return 1 - verdict.score if info.direction == "maximize" else verdict.score
+
+
+def _all(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for names in several for name in names))

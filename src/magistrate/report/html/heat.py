@@ -1,0 +1,60 @@
+"""A heat map over an output as a part of a page: classes of the page's style sheet, no style of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from magistrate.display import Heat
+from magistrate.errors import InputError
+from magistrate.report.heat import heat_of
+from magistrate.report.html.marking import LONGEST, gap, seen
+from magistrate.types import Sample, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """`body` is the output; `legend` says what the colours mean, with `low` and `high` at its ends; `told`
+    says the same in words. Where it cannot be shown, `told` says why and there is no body."""
+
+    body: Markup
+    legend: str
+    low: str
+    high: str
+    told: str
+
+
+def heat_map(sample: Sample, verdict: Verdict | None) -> HeatMap | None:
+    """The heat map among a verdict's details, None where there is none or nothing to lay it over."""
+    if verdict is None or not sample.output:
+        return None
+    try:
+        heat = heat_of(verdict.details)
+    except InputError as error:
+        return HeatMap(Markup(""), "", "", "", str(error))
+    if heat is None:
+        return None
+    return HeatMap(
+        _painted(sample.output, heat),
+        heat.name,
+        f"{heat.low:g}",
+        f"{heat.high:g} {heat.unit}",
+        heat.told(sample.output),
+    )
+
+
+def _painted(text: str, heat: Heat) -> Markup:
+    parts: list[Markup] = []
+    shown = text[:LONGEST]
+    for start, end, value in heat.runs(shown):
+        words = escape(seen(shown[start:end]))
+        level = 0 if value is None else heat.level(value)
+        if value is None or not level:
+            parts.append(words)
+            continue
+        title = f"{heat.figure(value)} {seen(heat.unit)}"
+        parts.append(Markup('<mark class="heat h{}" title="{}">{}</mark>').format(level, title, words))
+    if len(text) > LONGEST:
+        parts.append(gap(len(text) - LONGEST))
+    return Markup("").join(parts)

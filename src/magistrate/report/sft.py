@@ -1,0 +1,223 @@
+"""A run's verdicts as chats to fine-tune a model on: only what a person's label bears out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.analysis.matching import missing
+from magistrate.errors import InputError, SpecError
+from magistrate.judges.base import Judge
+from magistrate.judges.classify import Classify
+from magistrate.judges.hallucination import Hallucination
+from magistrate.report.export import write_whole
+from magistrate.train.answers import answer_of, asked_of
+from magistrate.train.chats import escaped
+from magistrate.train.holding import held_out
+from magistrate.types import Outcome, Sample, Step, Verdict
+
+DISAGREES = "the judge and the label disagree"
+NO_WORDS = "corrected: a label alone does not say what the answer should have been"
+
+Messages = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One chat: what was asked, and the answer of `label`; `corrected` where the judge gave another."""
+
+    sample: Sample
+    label: str
+    messages: Messages
+    corrected: bool = False
+
+    def line(self, judge: str) -> dict[str, Any]:
+        """The chat as it is written; texts that would read as special tokens are escaped and named."""
+        contents = [(role, *escaped(text)) for role, text in self.messages]
+        sources = json.dumps(self.sample.sources or (self.sample.id,)).encode()
+        return {
+            "messages": [{"role": role, "content": text} for role, text, _ in contents],
+            "metadata": {
+                "sample": self.sample.id,
+                "judge": judge,
+                "label": self.label,
+                "corrected": self.corrected,
+                "context": hashlib.sha256(sources).hexdigest()[:12],
+                "escaped": sorted({each for *_, found in contents for each in found}),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is in the files: `n_train` and `n_test` chats, how many `corrected`; `left_out` counts reasons."""
+
+    files: tuple[Path, ...]
+    n_train: int
+    n_test: int
+    corrected: int
+    escaped: int
+    labels: Mapping[str, int]
+    left_out: Mapping[str, int]
+
+
+def examples(
+    samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: Judge, *, corrected: bool = False
+) -> tuple[list[Example], dict[str, int]]:
+    """The chats of a judge's outcomes (with their steps), and how many gave none, by the reason.
+
+    With `corrected` a verdict that the label contradicts becomes a chat too: with the label's answer and
+    nothing of the judge's reasoning. Raises `SpecError` for a judge whose verdict is no model's answer.
+    """
+    asked = asked_of(judge)
+    if asked.info.kind == "code":
+        raise SpecError(f"judge {judge.info.name!r} is code: no model was asked, so there is no chat")
+    if hasattr(asked, "of"):
+        raise SpecError(
+            f"judge {judge.info.name!r} asks about parts of an output, and a label is of the whole; "
+            f"run and export the judge inside it: {asked.of.info.name}"
+        )
+    found, left_out = list[Example](), Counter[str]()
+    for outcome in outcomes:
+        sample = samples[outcome.sample_id]
+        made = _examples(sample, outcome, asked, corrected)
+        if isinstance(made, str):
+            left_out[made] += 1
+        else:
+            found += made
+    return found, dict(left_out.most_common())
+
+
+def write_examples(
+    found: Sequence[Example],
+    left_out: Mapping[str, int],
+    target: Path,
+    *,
+    judge: str,
+    test: float = 0.0,
+    seed: int = 0,
+    replace: bool = False,
+) -> Written:
+    """Write the chats to `target`, and the share `test` of their contexts to `NAME.test.jsonl` beside it.
+
+    Chats about one context are never parted. Raises `SpecError` for another ending than `.jsonl` and for
+    files that are there, `InputError` where there is nothing to write, `StoreError` where it cannot be.
+    """
+    files = check_files(target, test=test, replace=replace)
+    if not found:
+        why = "; ".join(f"{reason}: {count}" for reason, count in left_out.items())
+        raise InputError(f"not one verdict of {judge} makes a chat ({why or 'there are none'})")
+    groups = [int(group) for group in groups_of([each.sample for each in found])]
+    held = held_out(groups, test, seed)
+    parts = [
+        [each for each, out in zip(found, held, strict=True) if out == wanted] for wanted in (False, True)
+    ]
+    lines = [[each.line(judge) for each in part] for part in parts]
+    for file, part in zip(files, lines, strict=False):
+        write_whole(file, lambda raw, part=part: _write(raw, part))  # type: ignore[misc]
+    return Written(
+        files=files,
+        n_train=len(parts[0]),
+        n_test=len(parts[1]),
+        corrected=sum(each.corrected for each in found),
+        escaped=sum(bool(line["metadata"]["escaped"]) for part in lines for line in part),
+        labels=dict(Counter(each.label for each in found).most_common()),
+        left_out=dict(left_out),
+    )
+
+
+def check_files(target: Path, *, test: float, replace: bool) -> tuple[Path, ...]:
+    """The files that will be written. Raises `SpecError` where they cannot be, or are there."""
+    if target.suffix.lower() != ".jsonl":
+        raise SpecError(f"chats are written to a file named SOMETHING.jsonl, got {target.name!r}")
+    if not 0 <= test < 1:
+        raise SpecError(f"test is the share of contexts that is held out, in [0, 1); got {test}")
+    files = (target, target.with_name(f"{target.stem}.test.jsonl")) if test else (target,)
+    for file in files:
+        if file.exists() and not replace:
+            raise SpecError(f"{file} is there already; use --force to replace it")
+    return files
+
+
+def _write(raw: IO[bytes], lines: Sequence[dict[str, Any]]) -> int:
+    for line in lines:
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False)
+        raw.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    return len(lines)
+
+
+def _examples(sample: Sample, outcome: Outcome, judge: Judge, corrected: bool) -> list[Example] | str:
+    """The chats of one outcome, or why there are none."""
+    if not isinstance(outcome, Verdict):
+        return missing(outcome)
+    if sample.label is None:
+        return "no label of a person"
+    if sample.label not in KNOWN or outcome.label not in KNOWN:
+        return "a label of another name"
+    steps = [step for step in outcome.steps if "error" not in step.result]
+    if not steps:
+        return "decided without asking a model"
+    if sample.label != outcome.label:
+        return _corrected(sample, judge, steps[0]) if corrected else DISAGREES
+    if isinstance(judge, Classify):
+        return _chosen(sample, judge, steps)
+    written = [step for step in steps if step.verb == "generate" and step.result.get("text")]
+    if isinstance(judge, Hallucination) and written and not _says(judge, written[0], sample.label):
+        return _corrected(sample, judge, steps[0]) if corrected else DISAGREES
+    chats = [_chat(step, str(step.result["text"])) for step in written]
+    return [Example(sample, sample.label, each) for each in chats] or "nothing was written"
+
+
+def _chosen(sample: Sample, judge: Classify, steps: Sequence[Step]) -> list[Example] | str:
+    """The question with the word for the label, after the reason where that was given first."""
+    choice = next((step for step in steps if step.verb == "choose"), None)
+    if choice is None or sample.label is None:
+        return "nothing was chosen"
+    if judge.criterion.categories:
+        return "it was asked once for each category"
+    if judge.explain == "before" and choice.result["best"] != sample.label:
+        return DISAGREES  # a threshold has turned the verdict round, and its reason argues against it
+    return [Example(sample, sample.label, _chat(choice, _word(judge, choice, sample.label)))]
+
+
+def _word(judge: Classify, choice: Step, label: str) -> str:
+    """What is answered for a label; a letter is looked up, since labels may be shown in another order."""
+    found = next(each for each in judge.criterion.labels if each.name == label)
+    if found.answers:
+        return found.answers[0]
+    shown = re.findall(rf"^([A-Z])\. {re.escape(label)}(?:: |$)", choice.prompt[-1][1], re.MULTILINE)
+    return str(shown[-1])
+
+
+def _corrected(sample: Sample, judge: Judge, first: Step) -> list[Example] | str:
+    """What was asked with the answer of the label; nothing of what the judge wrote is kept."""
+    assert sample.label is not None
+    try:
+        word = answer_of(judge)(sample, sample.label)
+    except SpecError:
+        return NO_WORDS
+    if isinstance(judge, Classify):
+        word = _word(judge, first, sample.label)
+    return [Example(sample, sample.label, (*first.prompt, ("assistant", word)), corrected=True)]
+
+
+def _says(judge: Hallucination, step: Step, label: str) -> bool:
+    """Whether what was written is the label's answer: a calibration may have turned the verdict round."""
+    found = judge.constraint.parse(str(step.result["text"]).strip())
+    return (float(found["score"]) >= judge.threshold) == (label == "hallucinated")
+
+
+def _chat(step: Step, answer: str) -> Messages:
+    """What was asked and answered; where the answer was begun in the prompt it is one message with it."""
+    *before, (role, text) = step.prompt
+    if role != "assistant":
+        return (*step.prompt, ("assistant", answer))
+    between = "" if text[-1:].isspace() or not text else " "
+    return (*before, ("assistant", f"{text}{between}{answer}"))

@@ -1,0 +1,142 @@
+"""A stack that was trained: what each part weighs, and what it is worth on data that it had not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from magistrate.display import decimal
+from magistrate.report.plain import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from magistrate.train.stack_figures import Held, StackFit
+    from magistrate.train.stack_folder import StackFile
+
+PART_HEAD = ("part", "weight", "AUROC alone")
+HELD_HEAD = ("judged", "n", "balanced accuracy", "AUROC", "F1", "ECE (by chance)", "coverage")
+WITHIN = "the same data, in folds"
+READING = (
+    "Judged are samples that the fit had not seen: folds that share no context, and each family of data by a "
+    "stack of all the others. Labels are those of a probability of .5 where either label is as likely, "
+    "nothing is chosen on what is judged; the ECE is at that base rate too. Brackets: 95 % intervals that "
+    "take contexts whole. A weight is what one standard deviation of a part adds to the log odds."
+)
+
+
+def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], console: Console) -> None:
+    """The tables, what they are of, and what a reader must not miss."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
+        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for number, name in enumerate(head):
+            made.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+        for line in lines:
+            made.add_row(*map(plain, line))
+        return made
+
+    console.print(Text(plain(_line(fit, file)), style="bold"))
+    for reason, n in left_out.items():
+        console.print(Text(plain(f"left out: {n} ({reason})")))
+    console.print()
+    console.print(table(PART_HEAD, part_lines(fit)))
+    console.print()
+    console.print(table(HELD_HEAD, held_lines(fit)))
+    if fit.remarks:
+        console.print()
+    for remark in fit.remarks:
+        console.print(Text(plain(f"- {remark}")))
+    console.print()
+    console.print(Text(READING, style="dim"))
+
+
+def part_lines(fit: StackFit) -> list[tuple[str, ...]]:
+    """A line under `PART_HEAD` for every part, the weightiest first."""
+    weights = dict(zip(fit.table.names, fit.weights.weights.tolist(), strict=True))
+    order = sorted(weights, key=lambda name: -abs(weights[name]))
+    return [(name, f"{weights[name]:+.2f}", decimal(fit.alone[name]["all"])) for name in order]
+
+
+def held_lines(fit: StackFit) -> list[tuple[str, ...]]:
+    """A line under `HELD_HEAD` for the folds, and one for each family that was left out."""
+    lines = [_held(WITHIN, fit.out_of_fold)]
+    return lines + [_held(f"{name}, left out", held) for name, held in fit.left_out.items()]
+
+
+def _held(name: str, held: Held) -> tuple[str, ...]:
+    chance = "" if held.ece_by_chance is None else f" ({decimal(held.ece_by_chance)})"
+    return (
+        name,
+        str(held.n),
+        str(held.figures["balanced_accuracy"]),
+        str(held.figures["auroc"]),
+        decimal(held.figures["f1"].value),
+        f"{decimal(held.ece)}{chance}",
+        f"{held.judged}/{held.n}",
+    )
+
+
+def _line(fit: StackFit, file: StackFile) -> str:
+    table = fit.table
+    contexts = len(set(table.groups.tolist()))
+    families = len(set(table.families.tolist()))
+    sets = "1 data set" if len(file.data) == 1 else f"{len(file.data)} data sets"
+    making = "1 family" if families == 1 else f"{families} families"
+    return (
+        f"{len(table.names)} parts on {table.n} labelled samples ({int(table.truth.sum())} hallucinated) in "
+        f"{contexts} contexts, {sets} of {making}"
+    )
+
+
+# --- the card -------------------------------------------------------------------------------------
+
+
+def card(fit: StackFit, file: StackFile) -> str:
+    """The model card that lies in the folder, in Markdown."""
+    return "\n".join(_card(fit, file)) + "\n"
+
+
+def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
+    yield "# A stack: is an output faithful to its context?"
+    yield ""
+    yield f"{_line(fit, file)}. Use it with `magistrate run DATA --judge stack:FOLDER`."
+    yield ""
+    yield (
+        "Its score is the probability that an output is hallucinated where a share of "
+        f"{file.base_rate:g} is; `base_rate=` says another share. Its label is what is likelier. It abstains "
+        f"further than {file.limit:.1f} from the middle of what it was trained on (Mahalanobis distance, "
+        "standardized; 1.2 times what 999 of 1,000 training samples lie within)."
+    )
+    yield ""
+    yield "## What it weighs"
+    yield ""
+    yield from _markdown(PART_HEAD, part_lines(fit))
+    yield ""
+    if file.model is not None:
+        yield f"Its judges ask {file.model.name} ({file.model.fingerprint[:12]}), and no other model."
+        yield ""
+    yield "## What it is worth"
+    yield ""
+    yield from _markdown(HELD_HEAD, held_lines(fit))
+    yield ""
+    yield READING
+    for remark in fit.remarks:
+        yield ""
+        yield f"- {remark}"
+    yield ""
+    yield "## What it was trained on"
+    yield ""
+    lines = [(each.dataset, str(each.n), str(each.hallucinated), each.digest[:12]) for each in file.data]
+    yield from _markdown(("data", "samples", "hallucinated", "digest"), lines)
+    yield ""
+    options = f"seed {file.seed}, {file.folds} folds, penalty 1/{file.strength:g}"
+    signs = ", no weight below zero" if file.positive else ""
+    yield f"Magistrate {file.package}: {options}{signs}. All of it stands in `stack.json`."
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    for cells in (head, ["---"] * len(head), *lines):
+        yield f"| {' | '.join(plain(cell).replace('|', chr(92) + '|') for cell in cells)} |"

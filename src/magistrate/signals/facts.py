@@ -1,0 +1,110 @@
+"""Which numbers, dates, names and quotations of an output its sources lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from magistrate.signals.dates import Calendar, Date
+from magistrate.signals.mentions import initials, names_of, quoted
+from magistrate.signals.prepared import Prepared, joined
+from magistrate.signals.quantities import Amounts, Quantity
+from magistrate.signals.reading import Reading, listed, undefined
+from magistrate.signals.wording import Wording
+from magistrate.types import Span
+
+NO_NUMBERS = "the output has no numbers that are not in the question"
+NO_DATES = "the output has no dates that are not in the question"
+
+
+def numbers(sample: Prepared) -> Reading:
+    """Share of the output's numbers that no source says, in any unit of the same measure.
+
+    Dates have a signal of their own; the question's numbers are left out, unless a source says them too.
+    """
+    if not sample.output.quantities:
+        return undefined(NO_NUMBERS)
+    said = _numbers_said(sample.sources)
+    asked = _numbers_said([] if sample.asked is None else [sample.asked])
+    counted = [(each.span, said(each)) for each in sample.output.quantities if said(each) or not asked(each)]
+    return _told(sample, counted, "number", NO_NUMBERS)
+
+
+def dates(sample: Prepared) -> Reading:
+    """Share of the output's dates, weekdays to years, that no source says; the question's are left out."""
+    if not sample.output.dates:
+        return undefined(NO_DATES)
+    said = _dates_said(sample.sources)
+    asked = _dates_said([] if sample.asked is None else [sample.asked])
+    counted = [(each.span, said(each)) for each in sample.output.dates if said(each) or not asked(each)]
+    return _told(sample, counted, "date", NO_DATES)
+
+
+def names(sample: Prepared) -> Reading:
+    """Share of the names of which a word is in no source; an abbreviation may be a source's initials.
+
+    Of scripts with capital letters only. Names of the question are left out.
+    """
+    output = sample.output
+    stems = output.stems
+    begins = {first for first, _ in sample.sentences}
+    short: frozenset[str] | None = None
+    counted: list[tuple[Span, bool]] = []
+    for first, last in names_of(output, sample.sentences):
+        wanted = [
+            stems[at] for at in range(first, last) if len(stems[at]) > 1 and stems[at] not in output.common
+        ]
+        new = [stem for stem in wanted if stem not in sample.known]
+        if new and all(stem in sample.repeated for stem in new):
+            continue
+        # The first word of a sentence is capitalized anyway: it need not be part of the name behind it.
+        said = not new or (len(wanted) > 1 and new == wanted[:1] and first in begins)
+        span = output.span(first, last - 1)
+        if not said and output.text[span.start : span.end].replace(".", "").isupper():
+            short = short or frozenset(chain.from_iterable(map(initials, sample.sources)))
+            said = "".join(output.forms[first:last]) in short
+        counted.append((span, said))
+    return _told(sample, counted, "name", "the output has no names that are not in the question")
+
+
+def quotations(sample: Prepared) -> Reading:
+    """Share of the output's strings in quotation marks, of two words at least, that stand so in no source."""
+    output = sample.output
+    texts = [_bounded(source.forms) for source in (*sample.sources, *filter(None, [sample.asked]))]
+    counted = [
+        (output.span(first, last - 1), any(_bounded(output.forms[first:last]) in text for text in texts))
+        for first, last in quoted(output)
+    ]
+    return _told(sample, counted, "quotation", "the output quotes nothing")
+
+
+def _numbers_said(sources: Sequence[Wording]) -> Callable[[Quantity], bool]:
+    """Tells whether sources say a number, be it as a year."""
+    amounts = Amounts(each for source in sources for each in source.quantities)
+    years = {date.year for source in sources for date in source.dates}
+    return lambda number: amounts.say(number) or (number.measure is None and number.value in years)
+
+
+def _dates_said(sources: Sequence[Wording]) -> Callable[[Date], bool]:
+    """Tells whether sources say a date, one alone or several together; a bare year also as a number."""
+    calendar = Calendar(date for source in sources for date in source.dates)
+    amounts = {number.value for source in sources for number in source.quantities}
+    return lambda date: calendar.says(date) or (date.is_year and date.year in amounts)
+
+
+def _bounded(forms: Sequence[str]) -> str:
+    return f" {' '.join(forms)} "
+
+
+def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, none: str) -> Reading:
+    """The share of what is not said, with where it stands."""
+    if not counted:
+        return undefined(none)
+    text = sample.output.text
+    new = [span for span, said in counted if not said]
+    if not new:
+        return Reading(0.0)
+    n, verb = len(counted), "is" if len(new) == 1 else "are"
+    pieces = listed([text[span.start : span.end] for span in new])
+    some = f"the only {what}" if n == 1 else f"{len(new)} of {n} {what}s"
+    return Reading(len(new) / n, joined(new, text), f"{some} {verb} not in the context: {pieces}")

@@ -1,0 +1,32 @@
+"""One vector of the hidden states that a model had while it read an output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from magistrate.errors import InputError, SpecError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from magistrate.engines.base import Captured
+
+Pooling = Literal["mean", "last"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+
+
+def pooled(captured: Captured, how: Pooling) -> np.ndarray:
+    """float32 `[1 + layers, width]`: of each layer the mean over the output's tokens, or its last token.
+
+    `captured` is that of `likelihood`: its first position is before the output and is left out. Raises
+    `InputError` where no hidden states were captured.
+    """
+    import numpy as np
+
+    if how not in POOLINGS:
+        raise SpecError(f"states are pooled by {' or '.join(POOLINGS)}, got {how!r}")
+    if captured.hidden is None or len(captured.hidden) < 2:
+        raise InputError("no hidden states of the output were captured; ask with Capture(hidden=True)")
+    own = captured.hidden[1:]
+    found = own[-1] if how == "last" else own.mean(axis=0, dtype=np.float64)
+    return np.asarray(found, np.float32)

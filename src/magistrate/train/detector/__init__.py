@@ -1,0 +1,1 @@
+"""How a detector is trained: what it learns from, the network, the loop, the export."""

@@ -1,0 +1,196 @@
+"""What a training leaves: the merged model, its adapter, a GGUF, the recipe and a model card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate.display import decimal
+from magistrate.engines.catalog import disk
+from magistrate.errors import SpecError
+from magistrate.train.lora.bases import TOKENIZER, Base
+from magistrate.train.lora.packed import write_gguf
+
+RECIPE = "recipe.json"
+CARD = "README.md"
+ADAPTER = "adapter"
+GGUF = "model.gguf"
+KIND = "magistrate judge model"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A held-out figure, with its 95 % interval where it has one."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The held-out examples before or after; the two shares are None where labels are not one token."""
+
+    loss: float
+    balanced_accuracy: Figure | None = None
+    f1: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What made a model: the same again gives the same weights on the same machine.
+
+    `sources` are the data, each with name, digest and counts; `judge` is None where chats were learnt.
+    """
+
+    name: str
+    base: Mapping[str, Any]
+    judge: Mapping[str, str] | None
+    sources: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+    examples: Mapping[str, int]
+    left_out: Mapping[str, int]
+    lessons: str
+    device: str
+    updates: int
+    best_update: int
+    stopped_early: bool
+    history: tuple[tuple[int, float], ...]
+    before: Side
+    after: Side
+    versions: Mapping[str, str]
+    no_gguf: str = ""
+
+    def text(self) -> str:
+        """What stands in the file."""
+        values = {"kind": KIND, "format": FORMAT, **asdict(self)}
+        return json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def check_target(target: Path, *, force: bool, work: str) -> None:
+    """Raise `SpecError` where a training to this folder is not what was asked for."""
+    if target.exists() and not target.is_dir():
+        raise SpecError(f"{target} is a file; give a folder that is not there yet")
+    if force or not target.exists():
+        return
+    if (target / RECIPE).exists():
+        raise SpecError(f"{target} holds a model that is done; give another folder, or replace it: --force")
+    if not (target / work).exists() and any(target.iterdir()):
+        raise SpecError(f"{target} is not empty; give a folder that is not there yet")
+
+
+def write_model(peft: Any, base: Base, target: Path, work: Path, recipe: Recipe) -> None:
+    """Merge the adapter into a fresh base in 32-bit floats and write everything; the recipe comes last.
+
+    Until it is there, the folder holds a training that has not ended.
+    """
+    from peft import PeftModel
+
+    made = work / "made"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    peft.save_pretrained(made / ADAPTER)
+    # Its own card says nothing, and names the place where the base lay.
+    (made / ADAPTER / CARD).unlink(missing_ok=True)
+    _anonymous(made / ADAPTER / "adapter_config.json", base.source)
+    merged = PeftModel.from_pretrained(base.load(), made / ADAPTER).merge_and_unload()
+    merged.config.use_cache = True
+    merged.save_pretrained(made)
+    for name in TOKENIZER:
+        if (base.tokenizer / name).is_file():
+            shutil.copyfile(base.tokenizer / name, made / name)
+    if not recipe.no_gguf:
+        write_gguf(merged, made / GGUF, base.tokenizer, name=recipe.name, like=base.gguf)
+    (made / CARD).write_text(card(recipe), encoding="utf-8")
+    for path in sorted(made.iterdir()):
+        place = target / path.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.replace(place)
+    digests = {
+        path.name: disk.sha256(path)
+        for path in sorted(target.iterdir())
+        if path.suffix in (".gguf", ".safetensors")
+    }
+    values = {**json.loads(recipe.text()), "sha256": digests}
+    half = work / RECIPE
+    half.write_text(
+        json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    half.replace(target / RECIPE)
+    shutil.rmtree(work)
+
+
+def _anonymous(path: Path, source: str) -> None:
+    """Say in an adapter's configuration which base it is of, and not where that lay."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**values, "base_model_name_or_path": source}, indent=2), encoding="utf-8")
+
+
+def card(recipe: Recipe) -> str:
+    """The model card, in Markdown."""
+    judge = recipe.judge["words"] if recipe.judge else None
+    licence = recipe.base.get("licence") or "that of the base, which does not say"
+    use = f"magistrate run DATA --judge {judge or 'JUDGE'} --model {recipe.name}/{GGUF}"
+    lines = [
+        f"# {recipe.name}",
+        "",
+        f"{recipe.base['source']}, tuned by LoRA to judge whether an output is faithful to its context"
+        + (f", with the prompt of the judge `{judge}`." if judge else ", on chats."),
+        "",
+        "```console",
+        f"$ {use}" if not recipe.no_gguf else f"$ # no GGUF: {recipe.no_gguf}",
+        "```",
+        "",
+        "## What it was trained on",
+        "",
+        *(f"- {_source(each)}" for each in recipe.sources),
+        *(f"- left out: {count:,} ({reason})" for reason, count in recipe.left_out.items()),
+        "",
+        f"{recipe.examples['train']:,} examples of {recipe.examples['train_contexts']:,} contexts; "
+        f"{recipe.updates:,} updates, the best after {recipe.best_update:,}. Licence: {licence}.",
+        "",
+        "## How good it is",
+        "",
+        f"On {recipe.examples['test']:,} examples of {recipe.examples['test_contexts']:,} other contexts of "
+        "the same data. Training was stopped by their loss, so they flatter a little: judge data that it has "
+        "not seen before you rely on it.",
+        "",
+        "| | before | after |",
+        "| --- | --- | --- |",
+        *("| " + " | ".join(row) + " |" for row in figures(recipe)),
+        "",
+        "## What it is not",
+        "",
+        "It knows outputs like those above, and their labels. On other kinds of text, other lengths or "
+        "another share of hallucinated outputs its figures will differ. It was tuned on one prompt; "
+        "with another judge's prompt it may be worse than its base.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def figures(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """Rows of name, before and after."""
+    rows = [("loss of an answer's token (nats)", decimal(recipe.before.loss), decimal(recipe.after.loss))]
+    for name, field in (("balanced accuracy", "balanced_accuracy"), ("F1", "f1")):
+        before, after = getattr(recipe.before, field), getattr(recipe.after, field)
+        if before is not None and after is not None:
+            rows.append((name, _shown(before), _shown(after)))
+    return rows
+
+
+def _shown(figure: Figure) -> str:
+    if figure.value is None:
+        return "–"
+    if figure.low is None or figure.high is None:
+        return decimal(figure.value)
+    return f"{decimal(figure.value)} [{decimal(figure.low)}, {decimal(figure.high)}]"
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    return f"{source['name']}: {source['n']:,} rows (sha256 {str(source['digest'])[:12]}…)"

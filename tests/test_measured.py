@@ -1,0 +1,136 @@
+"""The table of measured quality: from rows of `bench quality` to what `magistrate judges` shows."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from magistrate import resolve
+from magistrate.bench.quality.publishing import published
+from magistrate.bench.quality.rows import BASELINE, QualityRow
+from magistrate.errors import SpecError
+from magistrate.judges import quality
+from magistrate.judges.quality import Measured, measured, read, summaries, table
+from magistrate.judges.spelling import spelled
+from magistrate.types import Recipe
+from terminal import Call
+
+FIGURE = (0.51239, 0.4, 0.6)
+
+
+def row(judge: str = "faithfulness", **facts: Any) -> QualityRow:
+    info = resolve.judge("faithfulness").info
+    recipe = Recipe(f"{judge}@{info.version}", "m", "f" * 64, info.prompt, "", 0, 100, "0.1.0").line()
+    values: dict[str, Any] = {
+        "protocol": 1,
+        "set": "summedits",
+        "n_dev": 0,
+        "n": 100,
+        "hallucinated": 0.5,
+        "model": "m",
+        "judge": judge,
+        "recipe": recipe,
+        "run": "r",
+        "commit": None,
+        "date": "2026-01-01",
+        "cpu": "c",
+        "cores": 2,
+        "load": None,
+        "n_ok": 99,
+        "n_dev_ok": 0,
+        "failures": {},
+        "abstentions": {},
+        "threshold": None,
+        "tuned": {},
+        "own": {"balanced_accuracy": FIGURE},
+        "auroc": FIGURE,
+        "ece": None,
+        "brier": None,
+        "ms": 1234.5,
+        "in_flight": 1,
+        "read": 1.0,
+        "written": 1.0,
+    }
+    return QualityRow(**{**values, **facts})
+
+
+def back(*rows: QualityRow, **folds: str) -> tuple[Measured, ...]:
+    return read(tomllib.loads(published(rows, folds)))
+
+
+def test_what_was_published_is_read_again() -> None:
+    (found,) = back(row())
+    assert (found.judge, found.set, found.model, found.n, found.ms) == (
+        "faithfulness@2",
+        "summedits",
+        "m",
+        99,
+        1234.5 // 10 * 10,
+    )
+    assert found.auroc == found.balanced_accuracy == (0.512, 0.4, 0.6)
+
+
+def test_rules_and_sets_that_were_learnt_from_are_left_out_and_undefined_is_no_figure() -> None:
+    assert back(row(model=BASELINE), row(seen=("summedits",))) == ()
+    (found,) = back(row(auroc=(None, None, None), ms=None))
+    assert (found.auroc, found.ms) == (None, None)
+    (larger,) = back(row(n=200), row(n=100, n_ok=7))
+    assert larger.n == 99
+
+
+def test_judges_trained_without_a_family_stand_for_the_one_that_ships() -> None:
+    of = "faithfulness:folder={family}"
+    (found,) = back(row(of), faithfulness=of)
+    assert (found.judge, found.folds) == ("faithfulness@2", of)
+    with pytest.raises(SpecError, match="no row is of 'other'; measured are: faithfulness"):
+        back(row(), faithfulness="other")
+
+
+def test_only_a_judge_as_it_was_measured_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = back(row())
+    monkeypatch.setattr(quality, "table", lambda: known)
+    assert measured(resolve.judge("faithfulness")) == known
+    assert measured(resolve.judge("faithfulness:permute=true")) == ()
+    assert measured(resolve.judge("hallucination")) == ()
+    of_another_prompt = [Measured(**{**_values(known[0]), "prompt": "0" * 12})]
+    monkeypatch.setattr(quality, "table", lambda: tuple(of_another_prompt))
+    assert measured(resolve.judge("faithfulness")) == ()
+
+
+def test_sets_count_alike_and_undefined_ones_not_at_all() -> None:
+    found = back(row(), row(set="begin", auroc=(0.7, 0.6, 0.8), ms=10.0), row(set="x", auroc=(None,) * 3))
+    (one,) = summaries(found)
+    assert (one.sets, one.n, one.ms) == (3, 297, 1230)
+    assert one.auroc == pytest.approx((0.512 + 0.7) / 2)
+
+
+def test_the_shipped_table_is_of_judges_that_there_are() -> None:
+    words = {each.judge for each in table()}
+    assert words and all(0 <= end <= 1 for each in table() if each.auroc for end in each.auroc)
+    for each in words:
+        name, _, version = each.rpartition("@")
+        judge = resolve.judge(name)
+        assert (spelled(judge), version.isdigit()) == (name, True)
+
+
+def test_the_list_and_one_judge_show_their_figures(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = back(row(model="smollm2-135m-instruct"), row(model="smollm2-135m-instruct", set="begin"))
+    monkeypatch.setattr(quality, "table", lambda: known)
+    listed = call("judges").out.splitlines()
+    assert listed[0].split()[:4] == ["judge", "AUROC", "n", "ms"]
+    lines = {words[0]: words[1:4] for line in listed if (words := line.split())}
+    assert lines["faithfulness@2"] == [".51", "198", "1,230"]
+    assert lines["hallucination@2"] == ["–", "–", "–"]
+    shown = call("judges", "faithfulness")
+    assert ".51 [.40, .60]" in shown.out and max(map(len, shown.out.splitlines())) <= 80
+    assert "Not measured as it is" in call("judges", "faithfulness:permute=true").out
+    (first, second) = call("judges", "faithfulness", "--json").data["measured"]
+    assert (first["set"], second["set"], first["n"]) == ("summedits", "begin", 99)
+    told = {each["name"]: each["measured"] for each in call("judges", "--json").data}
+    assert (len(told["faithfulness"]), told["hallucination"]) == (2, [])
+
+
+def _values(found: Measured) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in Measured.__slots__}

@@ -1,0 +1,263 @@
+"""The judge `novelty`, the base rate that it assumes, and `--base-rate`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magistrate import resolve
+from magistrate.appraisal.base_rate import assuming
+from magistrate.engines.none import NONE
+from magistrate.errors import InputError, SpecError
+from magistrate.judges.novelty import Novelty, weights
+from magistrate.running import judge_one
+from magistrate.stats.calibration import log_odds
+from magistrate.stats.prior import estimated_base_rate, shifted_odds
+from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
+from terminal import Call
+
+CONTEXT = "The contract was signed on 2 June 2017. Notice is 14 days, and the office is 12 km from Bern."
+COPIED = "Notice is 14 days."
+MADE_UP = "Ann Hill bought 30 tall green ladders in Vienna on 5 May 1999."
+
+
+def judged(output: str, context: str = CONTEXT, judge: Novelty | None = None, **fields: object) -> Outcome:
+    sample = Sample("s", output, (context,) if context else (), **fields)  # type: ignore[arg-type]
+    return asyncio.run(judge_one(sample, judge or Novelty(), NONE))
+
+
+def verdict(output: str, context: str = CONTEXT, judge: Novelty | None = None) -> Verdict:
+    found = judged(output, context, judge)
+    assert isinstance(found, Verdict)
+    return found
+
+
+# --- verdicts ------------------------------------------------------------------------------------
+
+
+def test_what_is_copied_is_faithful_and_what_is_made_up_is_not() -> None:
+    copied, made_up = verdict(COPIED), verdict(MADE_UP)
+    assert (copied.label, made_up.label) == ("faithful", "hallucinated")
+    assert copied.score < 0.25 and made_up.score > 0.9
+    assert copied.probability == pytest.approx(1 - copied.score)
+    assert made_up.probability == made_up.score
+
+
+def test_a_verdict_shows_where_and_says_why() -> None:
+    found = verdict(f"{COPIED} {MADE_UP}")
+    assert found.explanation is not None
+    assert "not in the context: 5 May 1999" in found.explanation
+    quotes = [claim.output_text for claim in found.claims]
+    assert {"30", "5 May 1999", "Vienna"} <= set(quotes)
+    assert COPIED.rstrip(".") not in quotes
+    for claim in found.claims:
+        span = claim.output_quote
+        assert f"{COPIED} {MADE_UP}"[span.start : span.end] == claim.output_text
+        assert claim.kind == "unsupported" and claim.reasoning
+    heat = found.details["heat"]
+    assert [low < high for low, high, _ in heat["pieces"]] == [True, True]
+    assert heat["pieces"][0][2] < heat["pieces"][1][2]
+    json.dumps(dict(found.details))
+
+
+def test_every_flagged_output_has_a_claim() -> None:
+    found = verdict(
+        "The office of the contract was signed in notice of Bern by days near it.", CONTEXT, Novelty(0.9)
+    )
+    assert found.label == "hallucinated" and found.claims
+
+
+def test_a_faithful_output_has_no_claims() -> None:
+    assert verdict(COPIED).claims == ()
+
+
+def test_the_score_is_the_sum_of_what_signals_add_and_none_speaks_for_faithfulness() -> None:
+    found = verdict(MADE_UP)
+    odds = weights().intercept + sum(found.details["contributions"].values())
+    assert log_odds(found.score) == pytest.approx(odds)
+    assert min(weights().of.values()) >= 0
+    assert not [name for name in weights().of if "length" in name]
+
+
+def test_it_abstains_where_nothing_can_be_looked_up() -> None:
+    for outcome, reason in (
+        (judged(MADE_UP, ""), "no_context"),
+        (judged("  "), "no_output"),
+        (judged("👍"), "uncertain"),
+        (judged("So it is."), "uncertain"),
+    ):
+        assert isinstance(outcome, Abstention)
+        assert outcome.reason == reason
+
+
+def test_what_was_said_before_is_a_context() -> None:
+    outcome = judged(COPIED, "", messages=(Turn("user", CONTEXT),))
+    assert isinstance(outcome, Verdict) and outcome.label == "faithful"
+
+
+def test_info_says_that_no_model_is_asked_and_what_was_learnt_from() -> None:
+    info = Novelty().info
+    assert info.kind == "code" and not info.needs and info.prompt
+    assert info.trained_on == {"summedits", "begin", "halueval-dialogue", "halueval-summarization"}
+    assert isinstance(resolve.judge("novelty"), Novelty)
+
+
+def test_it_takes_milliseconds() -> None:
+    sample = Sample("s", f"{COPIED} {MADE_UP} " * 5, (CONTEXT * 20,))
+    best = float("inf")
+    for _ in range(10):
+        start = time.thread_time()
+        asyncio.run(Novelty().judge(sample, NONE))
+        best = min(best, time.thread_time() - start)
+    assert best < 0.02, "5 ms on an idle machine"
+
+
+# --- base rates ----------------------------------------------------------------------------------
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_odds_are_multiplied_by_those_of_the_base_rate(score: float, rate: float) -> None:
+    moved = shifted_odds(log_odds(score), rate)
+    assert moved == pytest.approx(log_odds(score) + log_odds(rate), abs=1e-9)
+    assert shifted_odds(moved, 0.5, rate) == pytest.approx(log_odds(score), abs=1e-9)
+
+
+def test_a_base_rate_moves_scores_but_not_their_order() -> None:
+    outputs = [COPIED, "Notice is 30 days.", "The office is in Rome.", MADE_UP]
+    scores = {
+        rate: [verdict(each, judge=Novelty(rate)).score for each in outputs] for rate in (0.1, 0.5, 0.9)
+    }
+    assert all(
+        low < even < high for low, even, high in zip(scores[0.1], scores[0.5], scores[0.9], strict=True)
+    )
+    ranks = {tuple(sorted(range(4), key=each.__getitem__)) for each in scores.values()}
+    assert len(ranks) == 1
+
+
+@pytest.mark.parametrize("rate", [0, 1, -0.1, 2, float("nan")])
+def test_a_base_rate_is_a_share(rate: float) -> None:
+    with pytest.raises(SpecError, match=r"in \(0, 1\)"):
+        Novelty(base_rate=rate)
+
+
+@pytest.mark.parametrize("true", [0.05, 0.2, 0.5, 0.8])
+def test_calibrated_probabilities_give_the_share_back(true: float) -> None:
+    """Scores of two classes with the densities 2s and 2(1 - s) are probabilities at even chances."""
+    n = 4_000
+    grid = [(at + 0.5) / n for at in range(n)]
+    hallucinated = [u**0.5 for at, u in enumerate(grid) if at % 100 < true * 100]
+    faithful = [1 - u**0.5 for at, u in enumerate(grid) if at % 100 >= true * 100]
+    assert estimated_base_rate(hallucinated + faithful) == pytest.approx(true, abs=0.02)
+
+
+def test_an_estimate_is_held_and_needs_scores() -> None:
+    assert estimated_base_rate([0.001] * 10) == 0.01
+    assert estimated_base_rate([0.999] * 10) == 0.99
+    with pytest.raises(InputError, match="there are none"):
+        estimated_base_rate([])
+
+
+# --- words of judges -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("novelty", "novelty:base_rate=0.2"),
+        ("sentences:of=novelty,aggregate=mean", "sentences:of=(novelty:base_rate=0.2),aggregate=mean"),
+        ("auto:of=novelty", "auto:of=(novelty:base_rate=0.2)"),
+        ("exact", None),
+    ],
+)
+def test_the_option_is_set_on_judges_that_have_it(words: str, told: str | None) -> None:
+    found = assuming([words, "novelty"], 0.2)[0]
+    assert (None if found is None else found.words) == told
+    if told is not None:
+        assert resolve.judge(told).info.name == told
+
+
+def test_a_base_rate_for_nobody_or_said_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match="none of the judges exact, contains assumes a base rate"):
+        assuming(["exact", "contains"], 0.2)
+    with pytest.raises(SpecError, match="says its base_rate already"):
+        assuming(["novelty:base_rate=.3"], 0.2)
+
+
+def test_an_estimate_is_of_the_scores_at_even_chances_and_counts_what_had_no_verdict() -> None:
+    samples = [Sample(str(n), text, (CONTEXT,)) for n, text in enumerate([COPIED, MADE_UP, MADE_UP, "👍"])]
+    [found] = assuming(["novelty"], None, samples=lambda: samples)
+    assert found is not None
+    scores = [verdict(each.output or "").score for each in samples[:3]]
+    assert found.base_rate == pytest.approx(estimated_base_rate(scores), abs=1e-3)
+    assert (found.n_verdicts, found.n_without) == (3, 1)
+    with pytest.raises(SpecError, match="a verdict on none of 1 outputs"):
+        assuming(["novelty"], None, samples=lambda: samples[3:])
+
+
+def test_estimating_asks_no_model() -> None:
+    with pytest.raises(SpecError, match="asks a model; give a share"):
+        assuming(["auto:of=novelty,explain=always"], None, samples=list)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    texts = [COPIED, MADE_UP, "The office is 12 km from Bern.", "Bob likes 3 dogs."]
+    path.write_text("\n".join(json.dumps({"output": each, "context": CONTEXT}) for each in texts))
+    return path
+
+
+def test_run_writes_the_estimate_into_the_recipe(call: Call, rows: Path) -> None:
+    done = call(
+        "run", rows, "--judge", "novelty", "--judge", "json_valid", "--base-rate", "estimate", "--json"
+    )
+    assert done.code == 0, done.err
+    assert "json_valid assumes no base rate" in done.err
+    rate = done.err.partition("novelty: base rate ")[2].partition(",")[0]
+    assert 0 < float(rate) < 1
+    assert f"novelty:base_rate={rate}@1" in done.out
+
+
+def test_run_and_judge_take_a_share(call: Call, rows: Path) -> None:
+    assert (
+        "novelty:base_rate=0.2@1"
+        in call("run", rows, "--judge", "novelty", "--base-rate", ".2", "--json").out
+    )
+    words = ("judge", "--output", "Bern is big.", "--context", CONTEXT, "--judge", "novelty", "--json")
+    scores = [json.loads(call(*words, "--base-rate", rate).out)["score"] for rate in ("0.1", "0.9")]
+    assert scores[0] < scores[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("run", "-", "--base-rate", "estimate"), "can be read only once"),
+        (("run", "ROWS", "--judge", "exact", "--base-rate", ".2"), "none of the judges exact assumes"),
+        (("run", "ROWS", "--base-rate", "20"), "a share between 0 and 1"),
+        (("judge", "--output", "x", "--base-rate", "estimate"), "one output is no batch"),
+    ],
+)
+def test_what_cannot_be_is_told(call: Call, rows: Path, words: tuple[str, ...], says: str) -> None:
+    done = call(*(str(rows) if word == "ROWS" else word for word in words), stdin='{"output": "x"}\n')
+    assert done.code == 2
+    assert says in " ".join(done.err.split())
+
+
+def test_weights_without_a_family_have_not_seen_it() -> None:
+    every = resolve.judge("novelty").info
+    for family in ("summedits", "begin", "halueval"):
+        info = resolve.judge(f"novelty:without={family}").info
+        assert info.trained_on < every.trained_on
+        assert not [name for name in info.trained_on if name.startswith(family)]
+        assert info.prompt != every.prompt, "another recipe"
+    with pytest.raises(SpecError, match="begin"):
+        resolve.judge("novelty:without=ragtruth")

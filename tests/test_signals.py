@@ -1,0 +1,407 @@
+"""Text signals: what of an output its sources lack, where it stands, and why."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rapidfuzz.distance import LCSseq
+from sacrebleu.metrics.chrf import CHRF
+
+from magistrate.errors import InputError, SpecError
+from magistrate.signals.catalog import SIGNALS, readings
+from magistrate.signals.dates import dates
+from magistrate.signals.overlap import ngram_novelty, words
+from magistrate.signals.quantities import Amounts, quantities
+from magistrate.signals.reading import Reading, listed
+from magistrate.signals.wording import stem, worded
+from magistrate.types import Sample, Turn
+
+TEXTS = st.text(
+    alphabet=st.sampled_from("abcde ABC 0123456789 .,!?\"'\n\t-%$€ éßİ 東京は नी ثلاث 🙂 \u200d \u0301 ½"),
+    max_size=120,
+)
+
+
+def sample(output: str, *context: str, input: str | None = None) -> Sample:
+    return Sample("s", output, context, input=input)
+
+
+def read(name: str, output: str, *context: str, input: str | None = None) -> Reading:
+    return readings(sample(output, *context, input=input), [name])[name]
+
+
+def flagged(name: str, output: str, *context: str, input: str | None = None) -> list[str]:
+    return [output[span.start : span.end] for span in read(name, output, *context, input=input).spans]
+
+
+# --- what holds for every signal -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_copy_has_nothing_new(name: str) -> None:
+    text = 'On 2 June 2017 Ann Miller said "we won twice" and paid $1,000 for 12 km of road. It was cold.'
+    found = read(name, text, f"Before. {text} After.")
+    assert found.value is not None and found.value < 0.01
+    assert found.spans == ()
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_what_has_nothing_to_do_with_the_context_is_new(name: str) -> None:
+    output = 'In May 1999 our friend Bob Hill shouted "never give up" at 77 miles from Rome.'
+    found = read(name, output, "Photosynthesis turns light into chemical energy within chloroplasts.")
+    assert found.value is not None and found.value > 0.5
+    assert found.reason
+    assert found.spans
+    assert all(0 <= span.start < span.end <= len(output) for span in found.spans)
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS, st.one_of(st.none(), TEXTS))
+def test_values_are_shares_or_said_to_be_undefined_and_spans_stand_in_the_output(
+    output: str, context: str, asked: str | None
+) -> None:
+    for name, found in readings(sample(output, context, input=asked)).items():
+        if found.value is None:
+            assert found.reason and not found.spans, name
+        else:
+            assert 0 <= found.value <= 1, name
+        for span in found.spans:
+            assert 0 <= span.start < span.end <= len(output), name
+            assert output[span.start : span.end].strip(), name
+
+
+@pytest.mark.parametrize("output", ["", "  \n"])
+def test_an_empty_output_has_no_values(output: str) -> None:
+    found = readings(sample(output, "A context."))
+    assert set(found) == set(SIGNALS)
+    assert {each.value for each in found.values()} == {None}
+    assert {each.reason for each in found.values()} == {"the output is empty"}
+
+
+def test_without_a_context_there_are_no_values_but_what_was_said_before_counts_as_one() -> None:
+    alone = readings(sample("Bern has ten bridges."))
+    assert {(each.value, each.reason) for each in alone.values()} == {(None, "there is no context")}
+    said = replace(
+        sample("Bern has ten bridges."), messages=(Turn("user", "Bern has ten bridges, I think."),)
+    )
+    assert readings(said, ["content_words"])["content_words"].value == 0
+
+
+def test_unknown_names_and_missing_outputs_are_told() -> None:
+    with pytest.raises(SpecError, match="unknown text signal 'nouns'; known: content_words, bigrams"):
+        readings(sample("a", "b"), ["nouns"])
+    with pytest.raises(InputError, match="no output yet"):
+        readings(Sample("s", None, ("b",)))
+
+
+@pytest.mark.parametrize(
+    "name", ["content_words", "bigrams", "rouge_l", "sentence_support", "names", "numbers"]
+)
+def test_length_says_nothing(name: str) -> None:
+    output = "Ann paid 12 dollars to Zed. Bob slept."
+    once, twice = read(name, output, "Ann paid."), read(name, f"{output} {output}", "Ann paid.")
+    assert once.value is not None and twice.value is not None
+    assert twice.value == pytest.approx(once.value, abs=0.06)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet=st.characters(codec="ascii")))
+def test_words_are_those_of_the_baselines_with_their_places(text: str) -> None:
+    wording = worded(text)
+    assert list(wording.forms) == words(text)
+    assert [text[start:end].lower() for start, end in wording.places] == list(wording.forms)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("jumps", "jumping"), ("stopped", "stop"), ("cities", "city"), ("buses", "bus"), ("quickly", "quick")],
+)
+def test_endings_do_not_matter(one: str, other: str) -> None:
+    assert stem(one) == stem(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("glass", "gla"), ("b12", "b1"), ("as", "a"), ("east", "eas")])
+def test_words_stay_apart(one: str, other: str) -> None:
+    assert stem(one) != stem(other)
+
+
+def test_common_words_carry_no_content_in_several_languages() -> None:
+    assert flagged("content_words", "The Hund was there.", "the dog was not there and so on") == ["Hund"]
+    assert flagged("content_words", "Der Hund und die Katze.", "Die Katze ist nicht auf dem Dach.") == [
+        "Hund"
+    ]
+
+
+def test_scripts_without_spaces_are_compared_by_pairs_of_characters() -> None:
+    assert read("content_words", "京都大学", "東京大学は東京にある。").value == pytest.approx(2 / 3)
+    assert flagged("content_words", "京都大学", "東京大学は東京にある。") == ["京都"]
+    assert read("numbers", "他生于2017年3月,重3公斤", "他生于2018年3月,重3公斤").value == 0
+    assert flagged("dates", "他在2017年出生", "他在2018年出生") == ["2017"]
+
+
+def test_words_that_are_glued_together_are_known_too() -> None:
+    assert read("content_words", "Hunt Lowry", "It was made by Hunt LowryHunt knows.").value == 0
+
+
+def test_what_repeats_the_question_is_neither_made_up_nor_supported() -> None:
+    asked = "How long is the notice of Acme in 2019?"
+    assert flagged("content_words", "The notice of Acme is long.", "Two weeks.", input=asked) == []
+    assert read("content_words", "Acme gives weeks", "Two weeks.", input=asked).value == pytest.approx(1 / 2)
+    assert read("names", "It is Acme.", "Two weeks.", input=asked).value is None
+    assert read("dates", "It was 2019.", "Two weeks.", input=asked).value is None
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS)
+def test_runs_of_words_are_those_of_the_baseline(output: str, context: str) -> None:
+    if not worded(output).forms or not context.strip() or list(worded(output).forms) != words(output):
+        return
+    if list(worded(context).forms) != words(context):
+        return
+    assert read("bigrams", output, context).value == pytest.approx(ngram_novelty(sample(output, context), 2))
+
+
+def test_pairs_of_known_words_that_are_nowhere_together_are_new() -> None:
+    context = (
+        "Ann Miller wrote the opera in Vienna. "
+        + "Nothing happened for many years there. " * 3
+        + "Bob Hill sold a car."
+    )
+    assert flagged("word_pairs", "Ann Hill wrote an opera.", context) == ["Ann Hill wrote"]
+
+
+def test_rouge_l_is_the_longest_common_subsequence_of_each_sentence() -> None:
+    # Lin 2004, section 3.1: three words of four in common with the first, two with the other.
+    assert read("rouge_l", "police kill the gunman", "police killed the gunman").value == pytest.approx(0.25)
+    assert read("rouge_l", "the gunman kill police", "police killed the gunman").value == pytest.approx(0.5)
+    output, context = "one two three four five six", "six five one x two four y"
+    common = LCSseq.similarity(output.split(), context.split())
+    assert read("rouge_l", output, context).value == pytest.approx(1 - common / 6)
+    assert flagged("rouge_l", output, context) == ["three", "five six"]
+
+
+def test_chrf_is_the_librarys_precision() -> None:
+    output, context = "The notice period is long.", "A period of notice is short here."
+    expected = CHRF(beta=0).sentence_score(output, [context]).score / 100
+    assert read("chrf", output, context).value == pytest.approx(1 - expected, abs=0.02)
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def test_a_sentence_needs_one_passage_that_holds_it() -> None:
+    context = (
+        "Ann was born in Bern in a snowy winter. The tower of Pisa leans a little. Bob plays chess badly."
+    )
+    one, mixed = "Ann was born in Bern.", "Ann plays the tower."
+    assert read("sentence_support", one, context).value == pytest.approx(0)
+    assert (read("sentence_support", mixed, context).value or 0) > 0.5
+    assert flagged("sentence_support", f"{one} {mixed}", context) == ["Ann plays the tower"]
+    assert (
+        read("weakest_sentence", f"{one} {mixed}", context).value
+        == read("weakest_sentence", mixed, context).value
+    )
+    assert "1 of 2 sentences has no passage" in read("sentence_support", f"{one} {mixed}", context).reason
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def is_said(mine: str, theirs: str) -> bool:
+    assert quantities(mine), mine
+    said = Amounts(quantities(theirs))
+    return all(said.say(each) for each in quantities(mine))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ("1,000 people", "1000 people"),
+        ("1.000.000", "1,000,000"),
+        ("10 000", "10,000"),
+        ("twelve", "12"),
+        ("two hundred and five", "205"),
+        ("twenty-five", "25"),
+        ("a million people", "1,000,000 people"),
+        ("12 km", "12 kilometres"),
+        ("12 km", "12,000 m"),
+        ("14 days", "two weeks"),
+        ("$1.2 million", "1,200,000 dollars"),
+        ("USD 3bn", "$3 billion"),
+        ("25%", "25 percent"),
+        ("1,5 Liter", "1.5 litres"),
+        ("about 2,000 people", "1,998 people"),
+        ("$1.2 million", "$1,234,567"),
+        ("12", "12 km"),
+        ("−5 °C", "-5 celsius"),
+        ("10:30", "at 10:30 sharp"),
+        ("3.5.2", "version 3.5.2"),
+        ("٣", "3"),
+        ("５個", "5"),
+        ("1990", "the year 1990"),
+        ("1" * 400, "1" * 400),
+    ],
+)
+def test_numbers_that_are_the_same(mine: str, theirs: str) -> None:
+    assert is_said(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ("12 km", "12 miles"),
+        ("1,998", "1,989"),
+        ("2,000 people", "1,998 people"),
+        ("thirteen", "30"),
+        ("$5", "€5"),
+        ("25%", "25 km"),
+        ("about 2,000", "2,500"),
+        ("3.5.2", "3.5.3"),
+        ("10:30", "10:45"),
+        ("5 °C", "-5 °C"),
+        ("1.5 million", "1.5 billion"),
+        ("1" * 400, "1" * 401),
+    ],
+)
+def test_numbers_that_differ(mine: str, theirs: str) -> None:
+    assert not is_said(mine, theirs)
+
+
+def test_one_of_them_is_no_number_and_neither_is_part_of_a_word() -> None:
+    assert quantities("One of them, B12, 3D, x2 and 1e5.") == []
+
+
+def test_numbers_are_flagged_with_their_units_and_counted_in_words() -> None:
+    output = "It has 3 wheels, 1,998 parts and runs 12 km."
+    found = read("numbers", output, "Its 3 wheels and 1,989 parts run 12 miles.")
+    assert found.value == pytest.approx(2 / 3)
+    assert found.reason == "2 of 3 numbers are not in the context: 1,998 and 12 km"
+    assert [output[span.start : span.end] for span in found.spans] == ["1,998", "12 km"]
+
+
+def test_no_numbers_are_no_zero() -> None:
+    assert read("numbers", "It has wheels.", "It has 3 wheels.") == Reading(
+        None, (), "the output has no numbers that are not in the question"
+    )
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["12 km", "12 miles", "-3", "about 12", "$1.2 million", "1.25 million", "3 days", "0"]
+        )
+    )
+)
+def test_an_index_of_numbers_finds_what_comparing_all_finds(texts: list[str]) -> None:
+    theirs = quantities("; ".join(texts))
+    for mine in quantities("12; 12 km; 12,000 m; about 12.3; -3; 3; $1,200,000; about 1.2 million; 72 h; 0"):
+        assert Amounts(theirs).say(mine) == any(mine.said_by(other) for other in theirs)
+
+
+# --- dates ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "context", "value"),
+    [
+        ("on 2 June 2017", "on June 2nd, 2017", 0),
+        ("on 2017-06-02", "the 2nd of June 2017", 0),
+        ("in June 2017", "on 2 June 2017", 0),
+        ("in 2017", "2017-06-02", 0),
+        ("on 2 June 2017", "on 2 June; it was 2017", 0),
+        ("on 3 June 2017", "on 2 June 2017", 1),
+        ("on 2 June 2017", "in June 2017", 1),
+        ("on 2 June 2017", "on 2 June 2016", 1),
+        ("in 1998", "in 1989", 1),
+        ("on Monday", "on Mondays", 0),
+        ("on Monday", "on Tuesday", 1),
+        ("in the 1990s", "in 1995", 0),
+        ("in the 1990s", "in 1985", 1),
+        ("in 1500", "1,500 people", 0),
+        ("02/06/2017", "in 2017", 0),
+    ],
+)
+def test_dates(output: str, context: str, value: float) -> None:
+    assert read("dates", output, context).value == value
+
+
+def test_may_is_a_month_only_where_it_is_one() -> None:
+    assert [each.month for each in dates("It may be so. In May they march, on May 5. 30 may leave.")] == [
+        5,
+        5,
+    ]
+
+
+# --- names and quotations ------------------------------------------------------------------------
+
+
+def test_names_are_known_by_all_of_their_words_or_by_their_initials() -> None:
+    context = "Ann Miller met the United Nations in Bern."
+    assert flagged("names", "There Ann Hill met the UN in Bern with NATO.", context) == ["Ann Hill", "NATO"]
+    assert read("names", "There Ann Hill met the UN in Bern with NATO.", context).value == pytest.approx(
+        1 / 2
+    )
+
+
+def test_a_word_that_begins_a_sentence_is_no_name_and_neither_are_days() -> None:
+    assert read("names", "Yesterday it rained. On Monday I slept.", "Nothing.").value is None
+
+
+def test_headlines_and_texts_without_capitals_have_no_names() -> None:
+    assert read("names", "NEW ROCKET LAUNCHES TODAY", "A context.").value is None
+    assert read("names", "he met ann miller", "A context.").value is None
+
+
+@pytest.mark.parametrize("marks", ["“{}”", '"{}"', "«{}»", "‘{}’", "„{}“"])
+def test_quotations_must_stand_so(marks: str) -> None:
+    context = "She said that they will come home soon."
+    assert read("quotations", f"She said {marks.format('they will come')}.", context).value == 0
+    output = f"She said {marks.format('they will go')}."
+    assert flagged("quotations", output, context) == ["they will go"]
+    assert read("quotations", "It isn't 'so'.", context).value is None
+
+
+def test_long_lists_are_cut() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "a"]) == "a and b"
+    assert listed(list("abcdef")) == "a, b, c, d and 2 more"
+
+
+# --- speed ---------------------------------------------------------------------------------------
+
+
+def text_of(n: int, draw: random.Random) -> str:
+    vocabulary = [
+        f"{a}{b}{c}"
+        for a in ("bar", "mon", "Tel", "sor")
+        for b in "aeiou"
+        for c in ("ks", "nd", "ting", "42")
+    ]
+    written = [
+        draw.choice([*vocabulary, "the", "of", "and", "12", "in 1998", "$3 million"]) for _ in range(n)
+    ]
+    return " ".join(word + ("." if at % 15 == 14 else "") for at, word in enumerate(written))
+
+
+def seconds(judged: Sample) -> float:
+    best = float("inf")
+    for _ in range(15):
+        start = time.thread_time()
+        readings(judged)
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+def test_all_signals_take_milliseconds_and_time_grows_with_length() -> None:
+    draw = random.Random(0)
+    usual = sample(text_of(100, draw), text_of(400, draw))
+    long = sample(text_of(100, draw), text_of(4_000, draw))
+    assert seconds(usual) < 0.02, "5 ms on an idle machine"
+    assert seconds(long) < 25 * seconds(usual)

@@ -1,0 +1,359 @@
+"""A tiny random model learns from labels, goes on after a kill as if nothing had happened, and judges."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from magistrate import resolve
+from magistrate.datasets import load
+from magistrate.engines.catalog import locate
+from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.local.engine import LocalEngine
+from magistrate.errors import InputError, ModelError, SpecError
+from magistrate.train.lora.bases import base_of
+from magistrate.train.lora.lessons import from_samples
+from magistrate.train.lora.loop import Settings
+from magistrate.train.lora.packed import tensors, write_gguf
+from magistrate.train.lora.training import train_judge
+from terminal import Call
+
+# A prompt of one line, so that a tiny model sees what matters.
+JUDGE = """
+inputs: [context, output]
+labels:
+  faithful: {score: 0, answers: "Yes"}
+  hallucinated: {score: 1, answers: "No"}
+prompt: "{{ context }} {{ output }} {{ reply }}"
+"""
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SMALL = {"rate": 0.01, "batch": 8, "epochs": 4.0, "test": 0.25, "dropout": 0.1, "rank": 4, "alpha": 8}
+
+
+def rows(n: int = 48) -> list[dict[str, str]]:
+    """What a tiny model can learn: wrong is what is blue."""
+    return [
+        {
+            "id": f"s{at}",
+            "context": f"Bridge {at // 2}.",
+            "output": "It is blue." if at % 2 else "It is old.",
+            "label": "hallucinated" if at % 2 else "faithful",
+        }
+        for at in range(n)
+    ]
+
+
+def tokenizer_files(path: Path) -> int:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    made.train_from_iterator(
+        [json.dumps(rows()), "Reply with one word, Yes or No. user assistant"],
+        trainers.BpeTrainer(
+            vocab_size=384,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    made.save(str(path / "tokenizer.json"))
+    settings = {"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "chat_template": TEMPLATE}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return made.get_vocab_size()
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder of a model of two layers."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    path.mkdir()
+    size = tokenizer_files(path)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.15,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Path:
+    path = tmp_path / "short.yaml"
+    path.write_text(JUDGE)
+    return path
+
+
+def train(target: Path, base: Path, judge: Path, **given: Any) -> Any:
+    settings = Settings(**{**SMALL, **given.pop("settings", {})})
+    words = {"judge": resolve.judge(str(judge)), "data": [load(rows())], "base": str(base), "device": "cpu"}
+    return train_judge(target, settings=settings, **{**words, **given})
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "adapter" / "adapter_model.safetensors")
+
+
+# --- learning ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was trained without a break."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "short.yaml").write_text(JUDGE)
+    outcome = train(folder / "mine", base, folder / "short.yaml")
+    assert outcome.recipe is not None
+    return folder / "mine"
+
+
+def test_the_loss_on_held_out_contexts_falls_and_the_recipe_says_so(trained: Path) -> None:
+    told = json.loads((trained / "recipe.json").read_text())
+    assert told["after"]["loss"] < 0.5 * told["before"]["loss"]
+    assert told["after"]["balanced_accuracy"]["value"] == 1
+    assert told["examples"] == {"train": 36, "test": 12, "train_contexts": 18, "test_contexts": 6}
+    assert told["base"]["source"] == "folder:tiny" and told["judge"]["words"] == "short@1"
+    assert set(told["sha256"]) == {"model.gguf", "model.safetensors"}
+    card = (trained / "README.md").read_text()
+    assert "balanced accuracy" in card and "36 examples of 18 contexts" in card
+    assert str(trained.parent) not in card + json.dumps(told)
+    assert str(trained.parent.parent) not in (trained / "adapter" / "adapter_config.json").read_text()
+    assert not (trained / ".training").exists()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft and transformers warn each other
+def test_the_merged_folder_is_the_base_with_its_adapter(trained: Path, base: Path) -> None:
+    from peft import PeftModel
+
+    merged = transformers.AutoModelForCausalLM.from_pretrained(trained)
+    adapted = PeftModel.from_pretrained(
+        transformers.AutoModelForCausalLM.from_pretrained(base), trained / "adapter"
+    )
+    ids = torch.tensor([[5, 9, 100, 7, 20]])
+    with torch.no_grad():
+        assert torch.allclose(merged(ids).logits, adapted(ids).logits, atol=1e-4)
+
+
+def test_the_gguf_is_the_same_model(trained: Path, tmp_path: Path) -> None:
+    merged = transformers.AutoModelForCausalLM.from_pretrained(trained)
+    read = transformers.AutoModelForCausalLM.from_pretrained(
+        trained, gguf_file="model.gguf", dtype=torch.float32
+    )
+    ids = torch.tensor([[5, 9, 100, 7, 20]])
+    with torch.no_grad():
+        wanted, found = (each(ids).logits.log_softmax(-1) for each in (merged, read))
+    assert (wanted - found).abs().max() < 0.15
+    # Again, from the GGUF: its numbers are those of 8 bits already, and nothing is lost.
+    write_gguf(read, tmp_path / "again.gguf", trained, name="again", like=trained / "model.gguf")
+    again = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file="again.gguf", dtype=torch.float32
+    )
+    with torch.no_grad():
+        assert (again(ids).logits - read(ids).logits).abs().max() < 1e-3
+    assert {name for name, _ in tensors(merged)} == {name for name, _ in tensors(again)}
+
+
+def test_the_embedded_engine_judges_with_it(home: Path, trained: Path, judge: Path) -> None:
+    import asyncio
+
+    engine, asked = LocalEngine(trained / "model.gguf"), resolve.judge(str(judge))
+    try:
+        samples = list(load(rows(8)))
+        outcomes = [asyncio.run(asked.judge(each, engine)) for each in samples]
+        assert [each.label for each in outcomes] == [each.label for each in samples]
+        # What was learnt is what the engine sends: the same tokens, from the same tokenizer.
+        base = base_of(str(trained), home)
+        chat = ChatTokenizer(base.tokenizer, base.card())
+        lessons, _ = from_samples(samples, asked, chat, 2048)
+        assert list(lessons[0].prompt) == engine.tokenizer.tokens(asked.plan(samples[0])[0].prompt)
+    finally:
+        engine.close()
+
+
+# --- going on ---------------------------------------------------------------------------------------
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_weights(
+    trained: Path, base: Path, judge: Path, tmp_path: Path
+) -> None:
+    ticks = iter(range(10_000))
+    given = {"seconds": 3, "clock": lambda: float(next(ticks))}
+    outcome = train(tmp_path / "mine", base, judge, **given)
+    assert outcome.recipe is None and 0 < outcome.update < outcome.updates
+    with pytest.raises(SpecError, match="another base, other data or other settings"):
+        train(tmp_path / "mine", base, judge, settings={"rate": 0.02})
+    while outcome.recipe is None:
+        outcome = train(tmp_path / "mine", base, judge, **given)
+    whole, parts = weights(trained), weights(tmp_path / "mine")
+    assert whole.keys() == parts.keys()
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_killed_training_goes_on(
+    trained: Path, base: Path, judge: Path, tmp_path: Path, home: Path
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    words = [
+        "train",
+        "judge",
+        "--data",
+        "rows.jsonl",
+        "--to",
+        "mine",
+        "--base",
+        str(base),
+        "--judge",
+        str(judge),
+    ]
+    words += ["--rate", "0.01", "--batch", "8", "--epochs", "4", "--test", "0.25", "--rank", "4"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "magistrate", *words], cwd=tmp_path, stderr=subprocess.PIPE, env={**os.environ}
+    )
+    state = tmp_path / "mine" / ".training" / "state.pt"
+    until = time.monotonic() + 120
+    while not state.exists() and child.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert state.exists()
+    done = subprocess.run(
+        [sys.executable, "-m", "magistrate", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "use it with: magistrate run DATA --judge short --model mine/model.gguf" in done.stdout
+
+
+def test_what_is_done_is_not_overwritten_unasked(
+    trained: Path, base: Path, judge: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match="holds a model that is done"):
+        train(trained, base, judge)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(SpecError, match="is not empty"):
+        train(tmp_path / "full", base, judge)
+
+
+def test_small_steps_with_less_memory_are_the_same_update(base: Path, judge: Path, tmp_path: Path) -> None:
+    given = {"dropout": 0.0, "epochs": 1.0}
+    train(tmp_path / "a", base, judge, settings=given)
+    train(tmp_path / "b", base, judge, settings={**given, "together": 64, "checkpointing": True})
+    first, second = weights(tmp_path / "a"), weights(tmp_path / "b")
+    assert max(np.abs(first[name] - second[name]).max() for name in first) < 1e-3
+
+
+# --- what cannot be learnt --------------------------------------------------------------------------
+
+
+def test_data_that_teach_nothing_are_an_error(base: Path, judge: Path, tmp_path: Path) -> None:
+    right = [row for row in rows() if row["label"] == "faithful"]
+    with pytest.raises(InputError, match="every example is faithful"):
+        train(tmp_path / "a", base, judge, data=[load(right)])
+    unlabelled = [{key: row[key] for key in ("context", "output")} for row in rows()]
+    with pytest.raises(InputError, match=r"only 0 examples.*no label: 48"):
+        train(tmp_path / "b", base, judge, data=[load(unlabelled)])
+    with pytest.raises(InputError, match=r"longer than 20 tokens: 48"):
+        train(tmp_path / "c", base, judge, settings={"most": 20})
+    with pytest.raises(InputError, match="nothing was learnt, and nothing is written"):
+        train(tmp_path / "d", base, judge, settings={"rate": 1e-9, "epochs": 1.0})
+    assert not (tmp_path / "d" / "recipe.json").exists()
+
+
+def test_what_is_no_base_is_an_error(tmp_path: Path, judge: Path, base: Path) -> None:
+    with pytest.raises(SpecError, match="there is no base 'nothing'"):
+        train(tmp_path / "a", Path("nothing"), judge)
+    (tmp_path / "half").mkdir()
+    with pytest.raises(ModelError, match=r"lacks config\.json, tokenizer\.json"):
+        train(tmp_path / "b", tmp_path / "half", judge)
+
+
+def test_a_base_of_a_hub_is_downloaded_without_its_code(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked: list[Any] = []
+
+    def download(repo: str, **given: Any) -> str:
+        asked.append((repo, given))
+        return str(base)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    found = base_of("someone/tiny@abc", tmp_path)
+    ((repo, given),) = asked
+    assert (repo, given["revision"], found.source, found.folder) == (
+        "someone/tiny",
+        "abc",
+        "hub:someone/tiny@abc",
+        base,
+    )
+    assert not any(pattern.endswith((".py", ".bin", ".pt")) for pattern in given["allow_patterns"])
+
+    def offline(repo: str, **given: Any) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(ModelError, match="cannot download someone/tiny: no network"):
+        base_of("someone/tiny", tmp_path)
+
+
+# --- chats ------------------------------------------------------------------------------------------
+
+
+def test_chats_are_learnt_and_a_gguf_is_a_base(home: Path, call: Call, trained: Path) -> None:
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": f"{row['context']} {row['output']}"},
+                {"role": "assistant", "content": "No" if row["label"] == "hallucinated" else "Yes"},
+            ],
+            "metadata": {"context": row["context"], "label": row["label"]},
+        }
+        for row in rows()
+    ]
+    Path("chats.jsonl").write_text("".join(json.dumps(each) + "\n" for each in chats))
+    words = ("--sft", "chats.jsonl", "--to", "mine", "--base", trained / "model.gguf", "--rate", "0.01")
+    done = call(
+        "train", "judge", *words, "--batch", "8", "--test", "0.25", "--epochs", "2", "--device", "cpu"
+    )
+    assert done.code == 0, done.err
+    assert "held-out examples" in done.out and done.width <= 80
+    assert (Path("mine") / "model.gguf").is_file() and locate(Path("mine") / "model.gguf").is_dir()
+    both = call("train", "judge", "--sft", "chats.jsonl", "--data", "x.csv", "--to", "other")
+    assert both.code == 2 and "one of them" in both.err
+
+
+def test_time_that_is_up_is_told(home: Path, call: Call, base: Path, judge: Path) -> None:
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    words = ("train", "judge", "--data", "rows.jsonl", "--to", "mine", "--base", base, "--judge", judge)
+    done = call(*words, "--minutes", "0.000001")
+    assert (done.code, done.out) == (0, "update 1 of 9; the same command goes on from there\n")
+    assert "held out" in done.err
