@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from desk import Desk
@@ -16,6 +17,10 @@ from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
 from postgres import Server, a_server
 from terminal import Call, Done
+
+# How long an example takes says more of what else the machine does than of the code.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and the programs that tests interrupt would inherit that.

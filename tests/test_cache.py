@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -49,6 +49,7 @@ from magistrate.home import default_cache
 from magistrate.judges import instance
 from magistrate.running import judge_one
 from magistrate.types import Data, Message, Prompt, Sample, Trusted, Usage, Verdict
+from privileges import unprivileged
 
 REPEATABLE = EVERYTHING | {"repeatable"}
 YES_NO = (Option("yes", ("yes", "Yes")), Option("no", ("no", "No")))
@@ -568,19 +569,6 @@ def test_while_another_program_writes_nothing_waits_and_later_it_is_kept(
         assert cache.get(OTHER) == b"now"
         assert cache.trouble is None
     assert [each["effect"] for each in events(told)] == ["what could not be kept now is asked again later"]
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """As somebody whom file modes bind, which they do not bind root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_in_a_read_only_folder_it_goes_on() -> None:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -43,6 +43,7 @@ from magistrate.types import (
     Verdict,
 )
 from postgres import Server
+from privileges import unprivileged
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HOSTILE = [
@@ -573,19 +574,6 @@ def test_a_locked_store_is_said_and_works_again_afterwards(path: Path) -> None:
             assert len(list(store.samples(run))) == 2
         store.add_outcome(run, Verdict("s0", "j", "faithful", 0.5))
         assert len(list(store.outcomes(run))) == 1
-
-
-@contextmanager
-def unprivileged() -> Iterator[None]:
-    """As somebody whom file modes bind, which they do not bind root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_a_place_that_cannot_hold_a_store_is_named_with_what_to_do(tmp_path: Path) -> None:
