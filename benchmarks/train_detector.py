@@ -37,12 +37,12 @@ RATE = 2e-4
 MEASURED = 400  # of each set that is left out
 SETS = ("summedits:dev", "begin:dev", "halueval-dialogue:dev", "halueval-summarization:dev")
 HALUEVAL = {
-    "halueval-summarization:train": Portion(labelled=2500, originals=4200, variants=6, continued=2400),
-    "halueval-dialogue:train": Portion(labelled=0, originals=2400, variants=4, continued=1200),
+    "halueval-summarization:train": Portion(labelled=2500, originals=4200, variants=4, continued=1600),
+    "halueval-dialogue:train": Portion(labelled=0, originals=1200, variants=4, continued=800),
 }
 OTHERS = {
-    "summedits:dev": Portion(labelled=1000, originals=500, variants=6, continued=300),
-    "begin:dev": Portion(labelled=1200, originals=500, variants=6, continued=300),
+    "summedits:dev": Portion(labelled=1000, originals=500, variants=4, continued=160),
+    "begin:dev": Portion(labelled=1200, originals=500, variants=4, continued=160),
 }
 
 
@@ -56,8 +56,8 @@ class Fold:
 
 
 FOLDS = {
-    "halueval": Fold(HALUEVAL, glosses=8000),
-    "without-halueval": Fold(OTHERS, glosses=8000),
+    "halueval": Fold(HALUEVAL, glosses=2000),
+    "without-halueval": Fold(OTHERS, glosses=2000),
 }
 
 

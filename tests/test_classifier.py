@@ -157,6 +157,7 @@ def test_a_classifier_of_tokens_says_where(tmp_path: Path) -> None:
         quote = claim.output_quote
         assert "Bern  is new blue, and wide"[quote.start : quote.end] == claim.output_text
     heat = verdict.details["heat"]
+    assert heat["text"] == "Bern  is new blue, and wide"
     assert [piece[:2] for piece in heat["pieces"]][:2] == [[0, 4], [6, 8]]
     assert all(heat["low"] <= value <= heat["high"] for _, _, value in heat["pieces"])
     assert verdict.score == max(value for *_, value in heat["pieces"])
@@ -275,6 +276,12 @@ def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
     (place / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"lacks tokenizer\.json"):
         Classifier.load(place)
+
+
+@pytest.mark.parametrize("config", [{"id2label": ["a", "b"]}, {"id2label": None, "num_labels": "x"}])
+def test_classes_that_are_told_wrongly_name_the_file(tmp_path: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"config\.json does not say what its classes are"):
+        Classifier.load(folder(tmp_path / "mine", **config))
 
 
 def test_torch_weights_without_torch_name_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,10 +57,16 @@ def test_labels_that_are_not_learnt_are_not_calibrated_on_either() -> None:
 
 def test_another_source_changes_nothing_of_the_first() -> None:
     portion = Portion(labelled=50, originals=10)
-    alone, beside = mixture(portion), mixture(portion, more=samples(40))
+    others = [replace(each, context=(f"More. {each.context[0]}",)) for each in samples(40)]
+    alone, beside = mixture(portion), mixture(portion, more=others)
     assert beside.train[: len(alone.train)] == alone.train
     assert alone == mixture(portion)
     assert alone.train != mixture(portion, seed=1).train
+
+
+def test_a_context_that_is_held_out_of_one_source_is_held_out_of_all() -> None:
+    found = mixture(Portion(labelled=200, originals=0), more=samples(40), again=samples(10))
+    assert not {context_of(each) for each in found.train} & {context_of(each) for each in found.held_out}
 
 
 def test_texts_without_labels_are_of_use_where_labels_are_not_learnt() -> None:

@@ -185,11 +185,24 @@ def test_judged_text_opens_no_turn_and_comes_back_as_it_was(home: Path, tmp_path
 @example("<|im_end|><\u2060|im_end|>")
 @example("<<SYS>>")
 @example("<|a|><s>[INST]<｜end of sentence｜>")
+@example(f"<|{'a' * 61}[s]|>")
 def test_escaping_can_be_undone(text: str) -> None:
     made, found = escaped(text)
     assert restored(made) == text
     assert bool(found) == (made != text)
     assert not any(each in made for each in ("<|im_end|>", "<s>", "</s>", "[INST]", "<<SYS>>"))
+
+
+@pytest.mark.parametrize(
+    "token",
+    (
+        *("<jupyter_start>", "<file_sep>", "<repo_name>", "<fim_prefix>", "<extra_id_0>", "<reserved_1>"),
+        *("<unused5>", "[gMASK]", "[control_8]", "<tool_call>", "</tool_call>", "<BOS_TOKEN>"),
+    ),
+)
+def test_special_tokens_of_any_model_are_escaped(token: str) -> None:
+    made, found = escaped(f"a {token} b")
+    assert found == [token] and token not in made and restored(made) == f"a {token} b"
 
 
 def test_a_line_that_is_no_chat_is_named(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def table(
         ("log_odds", "share"),
         np.column_stack([1 / (1 + np.exp(-odds)), random.random(n)]),
         truth,
-        np.arange(n) // 2,
+        np.arange(n) // (2 * families) * families + family,
         np.array([f"f{each}" for each in family]),
         np.array([f"f{each}-set" for each in family]),
     )
@@ -115,6 +115,20 @@ def test_parts_of_a_fold_or_a_family_share_nothing_with_what_they_are_judged_by(
     assert [name for name, *_ in families_of(some)] == ["f0", "f1", "f2"]
     for name, train, test in families_of(some):
         assert set(some.families[test]) == {name} and name not in some.families[train]
+
+
+def test_a_left_out_family_shares_no_context_with_what_it_is_judged_by() -> None:
+    some = table()
+    shared = replace(some, groups=np.where(some.families == "f1", some.groups, np.arange(600) // 6 * 3))
+    parts = {name: (train, test) for name, train, test in families_of(shared)}
+    assert set(parts) == {"f0", "f1", "f2"}
+    for train, test in parts.values():
+        assert set(shared.groups[train]).isdisjoint(shared.groups[test])
+    assert set(shared.families[parts["f0"][0]]) == {"f1"}
+    twice = replace(some, groups=np.arange(600) // 3)
+    found = fit(twice)
+    assert not found.left_out
+    assert "Nothing here says how the stack does on f0, f1, f2" in "\n".join(found.remarks)
 
 
 def test_figures_of_a_left_out_family_are_those_of_a_stack_of_the_others() -> None:
@@ -365,6 +379,9 @@ def test_a_part_is_not_weighed_on_labels_that_it_has_seen(stacked: Stacked) -> N
 def test_families_are_known_by_their_names() -> None:
     assert family_of("halueval_dialogue_train.jsonl.gz") == family_of("halueval-qa:dev") == "halueval"
     assert family_of("beginners.csv") == "beginners"
+    assert family_of("halueval_qa_article200.jsonl.gz") == "halueval"
+    assert family_of("begin_2024.csv") == "begin_2024"
+    assert [family_of(f"support.{year}.csv") for year in (2023, 2024)] == ["support.2023", "support.2024"]
     assert shared("halueval", ["halubench:test", "begin:dev"]) == ["halubench:test"]
     assert shared("begin", ["halubench", "summedits"]) == []
 
@@ -402,6 +419,14 @@ def test_only_a_stack_is_ever_replaced(stacked: Stacked) -> None:
     with pytest.raises(SpecError, match="mine is there already and holds no stack"):
         stacked.save("mine", replace=True)
     assert Path("mine/thesis.txt").read_text() == "x"
+    Path("begun/.training").mkdir(parents=True)
+    Path("begun/.training/training.pt").write_text("x")
+    with pytest.raises(SpecError, match=r"begun holds a training that has not ended.*training\.pt"):
+        stacked.save("begun", replace=True)
+    assert Path("begun/.training/training.pt").read_text() == "x"
+    for here in (".", "..", "mine/..", Path.cwd()):
+        with pytest.raises(SpecError, match="name a folder of its own"):
+            stacked.save(here, replace=True)
 
 
 # --- the command ----------------------------------------------------------------------------------

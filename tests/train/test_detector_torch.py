@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -254,6 +255,85 @@ def test_what_is_kept_as_a_base_is_the_same_network(start: Path, tmp_path: Path)
     assert of_samples(again.eval(), rows(8), tokenizer, 64) == pytest.approx(wanted, abs=1e-4)
 
 
+def test_a_first_step_is_kept_and_a_minute_later_the_next(start: Path, tmp_path: Path) -> None:
+    every, kept = read(start, rows(60)), list[bool]()
+    ticks = iter(range(0, 10_000, 25))
+    training = Training(
+        from_base(start),
+        every,
+        Schedule(epochs=2, tokens=300),
+        tmp_path / "a",
+        clock=lambda: float(next(ticks)),
+    )
+    place = tmp_path / "a" / "training.pt"
+
+    def tell(step: int, steps: int, loss: float) -> None:
+        kept.append(place.is_file())
+        place.unlink(missing_ok=True)
+
+    training.run(tell=tell)
+    assert kept[:6] == [False, True, False, False, True, False]
+
+
+def test_a_loss_that_is_no_number_ends_it(start: Path, tmp_path: Path) -> None:
+    schedule = Schedule(epochs=6, tokens=300, rate=1e30)
+    with pytest.raises(
+        ModelError, match=r"the loss of step \d+ is nan: lower --rate; to begin anew: --force"
+    ):
+        Training(from_base(start), read(start, rows(60)), schedule, tmp_path / "a").run()
+
+
+def test_what_has_no_label_or_nothing_to_read_is_not_measured_on(start: Path, tmp_path: Path) -> None:
+    samples = rows()
+    blank = [replace(each, id=f"b{each.id}", output=" \n") for each in samples[:3]]
+    bare = [replace(each, id=f"u{each.id}", label=None) for each in samples[:2]]
+    mixed = Mixture(tuple(samples[:200]), (*samples[200:], *blank[:1]), {"colours": 200})
+    others = [*samples[200:220], *blank, *bare]
+    found = train(
+        wish(start),
+        mixed,
+        tmp_path / "d",
+        left_out={"others": others},
+        stop_on={"looks": [*samples[:8], *bare]},
+    )
+    assert dict(found.measured) == {"held out": 40, "others": 20}
+    assert dict(found.left_out) == {"held out": 1, "others": 5, "looks": 2}
+    assert "| others | 20 |" in (tmp_path / "d" / CARD).read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_measured_on_is_known_before_training(start: Path, tmp_path: Path) -> None:
+    samples, target = rows(), tmp_path / "d"
+    asked, given = wish(start), mixture(samples)
+    with pytest.raises(InputError, match="held out: all of 20 samples are faithful"):
+        train(asked, Mixture(given.train, given.held_out[::2], {}), target)
+    with pytest.raises(InputError, match="held out: none of 0 samples"):
+        train(asked, Mixture(given.train, (), {}), target)
+    with pytest.raises(InputError, match="one: all of 5 samples are hallucinated"):
+        train(asked, given, target, left_out={"one": samples[1:11:2]})
+    bare = [replace(each, label=None) for each in samples[:4]]
+    with pytest.raises(InputError, match="bare: none of 4 samples has a label"):
+        train(asked, given, target, stop_on={"bare": bare})
+    with pytest.raises(SpecError, match="a name has 1 to 80 characters"):
+        replace(asked, name="n" * 81)
+    assert not target.exists()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    start = write_start(tmp_path / "bert", "bert")
+    place = tmp_path / "a" / "training.pt"
+    place.parent.mkdir()
+    place.write_bytes(b"garbage")
+    with pytest.raises(ModelError, match=r"training\.pt cannot be read .*; to begin anew: --force"):
+        Training(from_base(start), read(start, rows(60)), Schedule(tokens=300), place.parent)
+    weights = (start / "model.safetensors").read_bytes()
+    (start / "model.safetensors").write_bytes(weights[:1000])
+    with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
+        from_base(start)
+    (start / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        base(str(start))
+
+
 def test_one_label_is_nothing_to_learn_from(start: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one kind"):
         train(wish(start), mixture(rows()[::2]), tmp_path / "d")
@@ -295,8 +375,15 @@ def test_the_command_trains_in_sittings_and_the_folder_judges(
     second = call(*asked, "--json")
     assert second.code == 0, second.err
     assert 0 <= second.data["auroc"]["held out"] <= 1, "nothing but the answer is printed"
+    assert second.data["measured"]["held out"] > 0
     assert (target / MANIFEST).is_file()
     assert call(*asked).code == 2, "what is done is not trained again unasked"
+    anew = [call(*asked, "--force", "--minutes", "0.0001") for _ in range(2)]
+    assert [each.out.split(" of ")[0] for each in anew] == ["step 1"] * 2, anew[0].err
+    assert "the same command without --force goes on from there" in anew[0].out
+    third = call(*asked)
+    assert third.code == 0, third.err
+    assert f"(n={second.data['measured']['held out']})" in third.out
     ran = call("run", str(data), "--judge", f"detector:{target}", "--limit", "6")
     assert ran.code == 0, ran.err
 

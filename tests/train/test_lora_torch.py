@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,12 +255,40 @@ def test_a_killed_training_goes_on(
 def test_what_is_done_is_not_overwritten_unasked(
     trained: Path, base: Path, judge: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SpecError, match="holds a model that is done"):
+    with pytest.raises(SpecError, match="is there already; to replace it: --force"):
         train(trained, base, judge)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    with pytest.raises(SpecError, match="is not empty"):
-        train(tmp_path / "full", base, judge)
+    for recipe in (None, '{"kind": "soup"}'):
+        if recipe is not None:
+            (tmp_path / "full" / "recipe.json").write_text(recipe)
+        with pytest.raises(SpecError, match="holds no judge; name another folder"):
+            train(tmp_path / "full", base, judge, force=True)
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+    (tmp_path / "begun" / ".training").mkdir(parents=True)
+    (tmp_path / "begun" / ".training" / "training.pt").write_text("of a detector")
+    with pytest.raises(SpecError, match="a training that has not ended, and of no judge"):
+        train(tmp_path / "begun", base, judge, force=True)
+
+
+def test_a_model_is_there_until_the_new_one_is_written(
+    trained: Path, base: Path, judge: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    shutil.copytree(trained, mine)
+    with pytest.raises(SpecError, match="there is no base 'nothing'"):
+        train(mine, Path("nothing"), judge, force=True)
+    ticks = iter(range(10_000))
+    given = {"seconds": 3, "clock": lambda: float(next(ticks)), "settings": {"rate": 0.02}}
+    begun = train(mine, base, judge, force=True, **given)
+    assert begun.recipe is None
+    again = train(mine, base, judge, force=True, **given)
+    assert again.update == begun.update, "it began anew"
+    assert np.array_equal(next(iter(weights(mine).values())), next(iter(weights(trained).values())))
+    assert train(mine, base, judge, **given).update > again.update
+    done = train(mine, base, judge, settings={"rate": 0.02})
+    told = json.loads((mine / "recipe.json").read_text())
+    assert done.recipe is not None and told["settings"]["rate"] == 0.02 and not (mine / ".training").exists()
 
 
 def test_small_steps_with_less_memory_are_the_same_update(base: Path, judge: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ STOPPING = 300  # samples of each set to stop on: they are judged several times
     help="Faithful outputs, labelled or not, that are only changed; repeatable.",
 )
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="The detector's folder.")
-@click.option("--force", is_flag=True, help="Replace the detector that is there.")
+@click.option("--force", is_flag=True, help="Begin anew, and replace the detector that is there.")
 @click.option(
     "--base",
     default="minilm-l6",
@@ -157,21 +158,10 @@ def command(
         raise click.UsageError("--glosses are WordNet's: name its folder with --wordnet")
     check_free(target, MANIFEST, "detector", replace=force)
     bases, training = _libraries()
-    begun = bases.base(base)
-    ends = perturb // 2 if writer else 0
-    sources: dict[str, tuple[list[Sample], Portion]] = {
-        each: (_samples(each, mapping), Portion(labelled, perturb, variants, ends)) for each in data
-    }
-    sources |= {each: (_samples(each, mapping), Portion(0, perturb, variants, ends)) for each in clean}
-    if glosses and wordnet is not None:
-        from magistrate.train.synthetic.glosses import glosses as told
-
-        sources["WordNet glosses"] = (list(told(wordnet, glosses, seed)), Portion(0, glosses, variants))
     lexicon = Lexicon.read(wordnet)
-    mixture = mixed(sources, lexicon, seed, writer=_writer(bases, writer, target) if writer else None)
     wish = training.Wish(
         name=name or target.name,
-        base=begun,
+        base=bases.base(base),
         schedule=training.Schedule(epochs=epochs, rate=rate, tokens=batch, seed=seed),
         window=window,
         checkpoints=checkpoints,
@@ -184,6 +174,16 @@ def command(
             "writer": writer,
         },
     )
+    ends = perturb // 2 if writer else 0
+    sources: dict[str, tuple[list[Sample], Portion]] = {
+        each: (_samples(each, mapping), Portion(labelled, perturb, variants, ends)) for each in data
+    }
+    sources |= {each: (_samples(each, mapping), Portion(0, perturb, variants, ends)) for each in clean}
+    if glosses and wordnet is not None:
+        from magistrate.train.synthetic.glosses import glosses as told
+
+        sources["WordNet glosses"] = (list(told(wordnet, glosses, seed)), Portion(0, glosses, variants))
+    mixture = mixed(sources, lexicon, seed, writer=_writer(bases, writer, target) if writer else None)
     terminal = console(error=True)
     with terminal.status("reading") as status:
 
@@ -194,21 +194,25 @@ def command(
             wish,
             mixture,
             target,
-            stop_on={each: _samples(each, mapping)[:STOPPING] for each in stop_on},
+            stop_on={each: _some(_samples(each, mapping), seed) for each in stop_on},
             left_out={each: _samples(each, mapping) for each in left_out},
             device=device,
             seconds=None if minutes is None else 60 * minutes,
             tell=tell,
+            replace=force,
         )
     if as_json:
-        print_json(
-            {"step": found.step, "steps": found.steps, "auroc": dict(found.auroc), "folder": str(target)}
-        )
-    elif found.manifest is None:
-        click.echo(f"step {found.step:,} of {found.steps:,}; the same command goes on from there")
+        names = ("step", "steps", "auroc", "measured", "left_out")
+        print_json({**{name: getattr(found, name) for name in names}, "folder": str(target)})
+        return
+    for each, count in found.left_out.items():
+        click.echo(f"{each}: left out: {count:,} (no label, or nothing to read)")
+    if found.manifest is None:
+        how = "the same command without --force" if force else "the same command"
+        click.echo(f"step {found.step:,} of {found.steps:,}; {how} goes on from there")
     else:
         for each, value in found.auroc.items():
-            click.echo(f"{each}: AUROC {value:.3f}")
+            click.echo(f"{each}: AUROC {value:.3f} (n={found.measured[each]:,})")
         click.echo(f"written to {target}; use it with: magistrate run DATA --judge detector:{target}")
 
 
@@ -231,6 +235,11 @@ def _writer(bases: ModuleType, words: str, target: Path) -> Any:
     from magistrate.train.folders import WORK
 
     return Writer(bases.base(words), target / WORK)
+
+
+def _some(samples: list[Sample], seed: int) -> list[Sample]:
+    """At most `STOPPING` samples, the same ones in every sitting: files may be sorted by label."""
+    return random.Random(seed).sample(samples, min(STOPPING, len(samples)))
 
 
 def _samples(words: str, mapping: tuple[tuple[str, str], ...]) -> list[Sample]:

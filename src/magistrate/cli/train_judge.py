@@ -104,7 +104,7 @@ EXAMPLE = (
 @click.option(
     "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
 )
-@click.option("--force", is_flag=True, help="Begin anew in place of what is in the folder.")
+@click.option("--force", is_flag=True, help="Begin anew, and replace the model that is there.")
 @json_option
 def command(
     data: tuple[str, ...],
@@ -147,7 +147,8 @@ def command(
     if as_json:
         print_json(asdict(outcome))
     elif outcome.recipe is None:
-        click.echo(f"update {outcome.update:,} of {outcome.updates:,}; the same command goes on from there")
+        how = "the same command without --force" if force else "the same command"
+        click.echo(f"update {outcome.update:,} of {outcome.updates:,}; {how} goes on from there")
     else:
         _render(outcome)
 

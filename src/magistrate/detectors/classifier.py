@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from magistrate.detectors.folder import json_of
 from magistrate.detectors.graph import Graph, graph_of, weights_of
 from magistrate.detectors.labels import Meaning, meaning
 from magistrate.engines.catalog import disk
@@ -80,7 +81,7 @@ class Classifier:
         self.pair, self.over = pair, over
         if missing := [name for name in NEEDED if not (folder / name).is_file()]:
             raise ModelError(f"{folder} is no classifier: it lacks {' and '.join(missing)}")
-        self.config = _json(folder / "config.json")
+        self.config = json_of(folder / "config.json")
         self._tokenizer, self._plain = _tokenizers(folder / "tokenizer.json")
         self._positive, self._negative = tuple(positive), tuple(negative)
         limit = _limit(self.config, folder)
@@ -100,13 +101,20 @@ class Classifier:
     def labels(self) -> dict[int, str]:
         """What the model calls its classes, by number."""
         named = self.config.get("id2label") or {}
-        count = len(named) or int(self.config.get("num_labels", 2))
+        told = self.config.get("num_labels", 2)
+        count = len(named) if isinstance(named, dict) and named else told
+        if not isinstance(named, dict) or type(count) is not int or count < 1:
+            raise ModelError(
+                f"{self.folder / 'config.json'} does not say what its classes are: id2label is an object of "
+                f"names by number and num_labels a number, got {named!r} and {told!r}"
+            )
         return {number: str(named.get(str(number), f"LABEL_{number}")) for number in range(count)}
 
     @cached_property
     def meaning(self) -> Meaning:
         """Which of them mean hallucinated."""
-        architecture = str((self.config.get("architectures") or [""])[0])
+        named = self.config.get("architectures")
+        architecture = str(named[0]) if isinstance(named, list) and named else ""
         return meaning(
             self.labels,
             positive=self._positive,
@@ -261,7 +269,7 @@ def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
         from tokenizers import Tokenizer
     except ImportError:
         raise MissingExtra("tokenizers", "local") from None
-    content = {**_json(path), "padding": None, "truncation": None}
+    content = {**json_of(path), "padding": None, "truncation": None}
     try:
         whole = Tokenizer.from_str(json.dumps(content))
         return whole, Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
@@ -274,7 +282,7 @@ def _limit(config: Mapping[str, Any], folder: Path) -> int:
     found = config.get("max_position_embeddings")
     length = found - 2 if isinstance(found, int) and config.get("model_type") in OFFSET else found
     settings = folder / "tokenizer_config.json"
-    told = _json(settings).get("model_max_length") if settings.is_file() else None
+    told = json_of(settings).get("model_max_length") if settings.is_file() else None
     # A tokenizer that knows no limit writes an absurd one.
     known = [
         int(each) for each in (length, told) if isinstance(each, int | float) and LEAST <= each < 1 << 20
@@ -282,13 +290,3 @@ def _limit(config: Mapping[str, Any], folder: Path) -> int:
     if not known:
         raise ModelError(f"{folder} does not say how many tokens it reads (max_position_embeddings)")
     return min(known)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return value

@@ -16,6 +16,7 @@ from magistrate.stats.calibration import sigmoid
 from magistrate.stats.prior import EVEN, shifted_odds
 
 MANIFEST = "detector.json"
+LONGEST_NAME = 80
 NETWORK, WEIGHTS, TOKENIZER, CARD = "network.xml", "network.bin", "tokenizer.json", "README.md"
 LARGEST = 1_000_000  # bytes of a manifest
 
@@ -47,7 +48,7 @@ class Manifest(_Part):
 
     kind: Literal["detector"] = "detector"
     format: Literal[1] = 1
-    name: str = Field(min_length=1, max_length=80)
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
     window: int = Field(ge=LEAST_WINDOW)
     scale: float = Field(gt=0)
     offset: float
@@ -88,6 +89,17 @@ def read_manifest(folder: Path) -> Manifest:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise SpecError(f"{path} is no manifest of a detector: {where}: {first['msg']}") from None
+
+
+def json_of(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `ModelError` where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object")
+    return value
 
 
 def digest_of(path: Path) -> str:

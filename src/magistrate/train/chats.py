@@ -20,12 +20,13 @@ from magistrate.errors import DatasetError
 
 JOINER = "\u2060"
 _NAMES = (
-    "s|bos|eos|pad|unk|mask|think|tool_call|tool_response|start_of_turn|end_of_turn|start_of_image|image"
-    "|INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|<SYS>|CLS|SEP|MASK|PAD|UNK"
+    "s|bos|eos|pad|unk|mask|think|image|sop|eop|eod|unused\\d+|control_\\d+|UNUSED_TOKEN_\\d+"
+    "|INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|<SYS>|CLS|SEP|[gs]?MASK|PAD|UNK"
 )
+_JOINED = "[a-z]+(?:_[a-z0-9]+)+|[A-Z]+(?:_[A-Z0-9]+)+"  # <file_sep>, <extra_id_0>, <BOS_TOKEN>
 _SPECIAL = re.compile(
     rf"(?P<open>[<\[])(?P<joined>{JOINER}*)"
-    rf"(?=(?:\|[^\s<>|]{{1,64}}\||｜[^\s<>｜]{{1,64}}｜|/?(?:{_NAMES})|</?SYS>)[>\]])"
+    rf"(?=(?:\|[^\s<>\[\]|]{{1,64}}\||｜[^\s<>\[\]｜]{{1,64}}｜|/?(?:{_NAMES})|</?SYS>)[>\]]|/?(?:{_JOINED})>)"
 )
 _END = re.compile(r"[>\]]+")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,47 @@ LARGEST = 20_000_000  # bytes of the file that says what a folder holds
 CARD = "README.md"  # for people
 LONGEST_CARD = 20_000  # characters that are shown of one
 WORK = ".training"  # what a training that has not ended keeps in its folder
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "detector": ("training.pt", "training.pt.part", "written-*.jsonl"),
+    "judge": ("state.pt", "state.pt.part", "tokenizer"),
+}
+"""What is in there, by what is trained: first what it goes on from."""
 
 
 def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> None:
     """Raise `SpecError` where no `what` can be written, before one is made.
 
-    Only an empty folder, a training that has not ended, or another one of its kind is ever replaced: that is
-    told by its `file`.
+    Only an empty folder, a training of its kind that has not ended, or another one of its kind is ever
+    replaced: that is told by its `file`, and by what a training keeps.
     """
+    if folder.name in ("", "..") or Path.cwd().is_relative_to(folder.resolve()):
+        raise SpecError(
+            f"cannot write {folder}: it has no name, or you are in it; name a folder of its own, such as "
+            f"my-{what}"
+        )
     if not folder.exists():
         return
     if not folder.is_dir():
         raise SpecError(f"cannot write {folder}: it is a file; a {what} is a folder")
+    begun = _begun(folder / WORK, what)
     if not any(each.name != WORK for each in folder.iterdir()):
         return
     if not (folder / file).is_file():
         raise SpecError(f"{folder} is there already and holds no {what}; name another folder")
-    if not replace:
+    if not replace and not begun:
         raise SpecError(f"{folder} is there already; to replace it: --force, in Python replace=True")
+
+
+def _begun(work: Path, what: str) -> bool:
+    """Whether a training of this kind can be gone on with. Raises `SpecError` for one of another kind."""
+    kept = KEPT.get(what, ())
+    inside = work.iterdir() if work.is_dir() else ()
+    if other := [each.name for each in inside if not any(map(each.match, kept))]:
+        raise SpecError(
+            f"{work.parent} holds a training that has not ended, and of no {what} ({WORK}/{min(other)}); "
+            "name another folder"
+        )
+    return bool(kept) and (work / kept[0]).is_file()
 
 
 @contextmanager

@@ -216,12 +216,17 @@ def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]
 
 
 def families_of(table: Table) -> Iterator[tuple[str, Ints, Ints]]:
-    """Every family with the places of all others and its own; none where there is only one."""
+    """Every family with the places of all others, but for those of its contexts, and its own.
+
+    None where there is only one family, and of those beside which too little is left.
+    """
     import numpy as np
 
     names = np.unique(table.families)
     for name in names if names.size > 1 else ():
-        train, test = np.flatnonzero(table.families != name), np.flatnonzero(table.families == name)
+        own = table.families == name
+        train = np.flatnonzero(~own & ~np.isin(table.groups, table.groups[own]))
+        test = np.flatnonzero(own)
         if 0 < table.truth[train].sum() < train.size:
             yield str(name), train, test
 

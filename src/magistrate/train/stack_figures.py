@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,8 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
     out_of_fold = _held(table, *held_out(within), np.flatnonzero(tested))
     left_out = {}
     for name, train, test in families_of(table):
-        left_out[name] = _held(table, *held_out([(train, test)]), test)
+        with suppress(InputError):  # too few are left of the others: the remarks say so
+            left_out[name] = _held(table, *held_out([(train, test)]), test)
     weights = fitted(table, positive=positive, folds=folds, seed=seed)
     if not weights.weights.any():
         raise InputError(
@@ -173,10 +175,16 @@ def _remarks(found: StackFit) -> Iterator[str]:
             f"As far as {found.out_of_fold.judged} samples can tell the stack ranks no better than chance, "
             f"even on folds of its own data (AUROC {area})."
         )
-    if not found.left_out:
+    families = sorted(set(found.table.families.tolist()))
+    if len(families) == 1:
         yield (
             "All data are of one family: nothing here says how the stack does on data of another making. "
             "Give --data of several."
+        )
+    elif apart := [name for name in families if name not in found.left_out]:
+        yield (
+            f"Nothing here says how the stack does on {', '.join(apart)} where it is left out: too few "
+            "of the other samples are of other contexts."
         )
     for family, held in found.left_out.items():
         yield from _beside(found, family, held)

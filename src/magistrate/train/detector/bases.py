@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from magistrate.detectors.folder import json_of
 from magistrate.errors import ModelError, SpecError
 from magistrate.home import models_dir
 
@@ -86,7 +86,7 @@ def base(words: str) -> Encoder:
 
 def model_type(folder: Path) -> str:
     """Which of `TYPES` a folder holds. Raises `ModelError` for another."""
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    kind = json_of(folder / "config.json").get("model_type")
     if kind not in TYPES:
         raise ModelError(f"{folder} holds a model of type {kind!r}; known are {', '.join(TYPES)}")
     return str(kind)

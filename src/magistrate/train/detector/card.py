@@ -18,7 +18,9 @@ def card(name: str, told: Mapping[str, Any]) -> str:
     recipe = told["recipe"]
     base = recipe["base"]
     data = "\n".join(f"| {part} | {count:,} |" for part, count in recipe["data"].items())
-    figures = "\n".join(f"| {part} | {value:.3f} |" for part, value in recipe.get("auroc", {}).items())
+    figures = "\n".join(
+        f"| {part} | {recipe['measured'][part]:,} | {value:.3f} |" for part, value in recipe["auroc"].items()
+    )
     return f"""\
 # {name}
 
@@ -38,8 +40,8 @@ Made from {base["name"]} (sha256 `{base["sha256"]}`); weights are 8-bit integers
 
 ## Found
 
-| samples | AUROC |
-| --- | --- |
+| samples | n | AUROC |
+| --- | --- | --- |
 {figures}
 
 ## Limits

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from magistrate.errors import InputError
+from magistrate.errors import InputError, ModelError
 from magistrate.train.detector.examples import UNKNOWN, Example, batches
 from magistrate.train.detector.network import Network
 from magistrate.train.detector.tensors import tensors
 
 STATE = "training.pt"
-SAVE_SECONDS = 240.0
+SAVE_SECONDS = 60.0  # and after the first step of a sitting
 Look = Callable[[Network], float]
 
 
@@ -100,7 +100,8 @@ class Training:
         self, seconds: float | None = None, tell: Callable[[int, int, float], None] | None = None
     ) -> bool:
         """Train; True once it is done, and the network has its best weights then."""
-        began = saved = self.clock()
+        began = self.clock()
+        saved = -math.inf
         while not self.done:
             self.network.train()
             self.losses.append(self._one(self._batch(self.step)))
@@ -149,12 +150,16 @@ class Training:
         path = self.folder / STATE
         if not path.is_file():
             return
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location=self._device)
-        kept = [state["schedule"], state["examples"], state.get("base", self._base)]
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location=self._device)
+            kept = [state["schedule"], state["examples"], state.get("base", self._base)]
+        except Exception as error:  # whatever the library stumbles over
+            told = " ".join(str(error).split())[:200]
+            raise ModelError(f"{path} cannot be read ({told}); to begin anew: --force") from error
         if kept != [asdict(self.schedule), self._digest, self._base]:
             raise InputError(
                 f"{path} is of another training: other data, another base or another schedule "
-                f"({state['schedule']}). Remove it to begin anew, or write to another folder"
+                f"({state['schedule']}). Write to another folder; to begin anew: --force"
             )
         self._put(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -168,7 +173,7 @@ class Training:
     def _put(self, weights: dict[str, Tensor]) -> None:
         missing, unknown = self.network.load_state_dict(weights, strict=False)
         if unknown or not self._frozen.issuperset(missing):
-            raise InputError(f"{self.folder / STATE} is of another network; remove it to begin anew")
+            raise InputError(f"{self.folder / STATE} is of another network; to begin anew: --force")
 
     def _seed(self, epoch: int) -> str:
         return f"{self.schedule.seed}/{epoch}"
@@ -188,6 +193,9 @@ class Training:
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
         loss = self._loss(batch)
+        if not torch.isfinite(loss):
+            told = f"the loss of step {self.step + 1} is {float(loss.detach())}"
+            raise ModelError(f"{told}: lower --rate; to begin anew: --force")
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step()

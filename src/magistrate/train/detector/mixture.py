@@ -55,20 +55,24 @@ def mixed(
     held_out: float = HELD_OUT,
     writer: Writing | None = None,
 ) -> Mixture:
-    """Samples of every source by its portion, the same for the same seed whatever the others are.
+    """Samples of every source by its portion, the same for the same seed whatever others there are beside it.
 
+    A context that is held out of one source is held out of all: what shares none with others is not moved.
     Without a `writer` nothing is continued, and no word is one that a model expects. Of a source whose labels
     are not learnt what is held out is changed too, so that it has both labels.
     """
     train: list[Sample] = []
     kept: list[Sample] = []
     counts: Counter[str] = Counter()
-    for name, (samples, portion) in sources.items():
-        labels = (FAITHFUL, HALLUCINATED) if portion.labelled else (FAITHFUL, HALLUCINATED, None)
-        known = [each for each in samples if each.output and each.label in labels]
-        apart = holding.held_out([context_of(each) for each in known], held_out, seed)
-        seen = [each for each, out in zip(known, apart, strict=True) if not out]
-        unseen = [each for each, out in zip(known, apart, strict=True) if out]
+    usable = {name: _usable(*source) for name, source in sources.items()}
+    apart: set[str] = set()
+    for known in usable.values():
+        contexts = [context_of(each) for each in known]
+        chosen = holding.held_out(contexts, held_out, seed)
+        apart.update(context for context, out in zip(contexts, chosen, strict=True) if out)
+    for name, (_, portion) in sources.items():
+        seen = [each for each in usable[name] if context_of(each) not in apart]
+        unseen = [each for each in usable[name] if context_of(each) in apart]
         labelled = _first(seen, portion.labelled, f"{seed}/{name}")
         made = _changed(seen, portion, portion.originals, lexicon, seed, writer)
         ends = _continued(seen, portion.continued, seed, writer)
@@ -83,6 +87,12 @@ def mixed(
         if writer is not None:
             counts[f"{name}, gone on with"] += len(ends)
     return Mixture(tuple(train), tuple(kept), counts)
+
+
+def _usable(samples: Iterable[Sample], portion: Portion) -> list[Sample]:
+    """Those with an output, and with a label where labels are learnt."""
+    labels = (FAITHFUL, HALLUCINATED) if portion.labelled else (FAITHFUL, HALLUCINATED, None)
+    return [each for each in samples if each.output and each.label in labels]
 
 
 def _changed(

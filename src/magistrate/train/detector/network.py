@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, LlamaConfig
@@ -80,7 +81,10 @@ def from_base(folder: Path, *, checkpoints: bool = False) -> Network:
     causal = model_type(folder) == "llama"
     encoder = Causal(LlamaConfig.from_pretrained(folder)) if causal else _bert(folder)
     network = Network(encoder)
-    weights = load_file(folder / WEIGHTS)
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
     if "mix" in weights:
         network.load_state_dict(weights)
     elif isinstance(encoder, Causal):

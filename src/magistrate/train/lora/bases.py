@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from magistrate.detectors.folder import json_of
 from magistrate.engines.catalog import ModelCard, default, disk, entries
 from magistrate.engines.catalog.entries import ModelEntry
 from magistrate.engines.catalog.fetch import fetch
@@ -114,10 +115,10 @@ def base_of(named: str | None, scratch: Path, report: disk.Report = disk.quiet) 
 
 def card_of(folder: Path, base: Base) -> ModelCard:
     """The card of a Hugging Face folder, as the tokenizer of prompts needs it."""
-    settings = _json(folder / "tokenizer_config.json")
-    config = _json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    settings = json_of(folder / "tokenizer_config.json")
+    config = json_of(folder / "config.json") if (folder / "config.json").is_file() else {}
     generation = folder / "generation_config.json"
-    chosen = {**config, **(_json(generation) if generation.is_file() else {})}
+    chosen = {**config, **(json_of(generation) if generation.is_file() else {})}
     template = settings.get("chat_template")
     if (folder / "chat_template.jinja").is_file():
         template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -142,7 +143,7 @@ def _ends(folder: Path, settings: Mapping[str, Any], declared: Any) -> tuple[int
     ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
     named = settings.get("eos_token")
     content = named.get("content") if isinstance(named, dict) else named
-    added = _json(folder / "tokenizer.json").get("added_tokens", [])
+    added = json_of(folder / "tokenizer.json").get("added_tokens", [])
     ids = [token["id"] for token in added if token["content"] == content] + ids
     if not ids:
         raise ModelError(f"{folder} does not say which token ends a turn (eos_token); use an instruct model")
@@ -211,13 +212,3 @@ def _downloaded(repo: str, revision: str | None) -> Path:
         raise ModelError(
             f"cannot download {repo}: {told}; check the name and the network, or give a folder that you have"
         ) from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections import Counter
@@ -22,14 +21,14 @@ from magistrate.stats.classification import classification
 from magistrate.train.answers import answer_of, asked_of
 from magistrate.train.calibrated import words_of
 from magistrate.train.chats import read_chats
+from magistrate.train.folders import WORK
 from magistrate.train.lora.bases import LIBRARIES, Base, base_of, check_libraries, quiet_transformers
 from magistrate.train.lora.lessons import Lesson, Lessons, from_chats, from_samples, parted
-from magistrate.train.lora.loop import Measured, Settings, Tell, Training, pinned
+from magistrate.train.lora.loop import STATE, Measured, Settings, Tell, Training, pinned
 from magistrate.train.lora.packed import obstacle
 from magistrate.train.lora.written import Figure, Recipe, Side, check_target, write_model
 from magistrate.types import Sample
 
-WORK = ".training"  # what is in it goes when the model is done
 FIGURES = ("balanced_accuracy", "f1")
 
 
@@ -62,7 +61,8 @@ def train_judge(
 
     It learns the answers of `judge` on the labelled samples of `data`, or `chats` as `magistrate export
     --format sft` writes them. After `seconds` it stops where it is; the same again goes on from there, as
-    after a crash. `device` is `cpu` or `cuda` (default: what is there). Raises `MissingExtra` without the
+    after a crash. With `force` it begins anew, and a model that is there is replaced once the new one is
+    written. `device` is `cpu` or `cuda` (default: what is there). Raises `MissingExtra` without the
     extra `train`, `InputError` where data cannot be learnt from or nothing was learnt, and `SpecError`.
     """
     settings = settings or Settings()
@@ -72,14 +72,14 @@ def train_judge(
         raise SpecError("labelled data need a judge whose answers are learnt: --judge faithfulness")
     if judge is not None:
         answer_of(judge)
-    check_target(target, force=force, work=WORK)
+    check_target(target, force=force)
     check_libraries()
-    if force:
-        shutil.rmtree(target, ignore_errors=True)
     work = target / WORK
     work.mkdir(parents=True, exist_ok=True)
     found = base_of(base, work, report)
     read = _read(found, judge, data, chats, settings)
+    if force:
+        (work / STATE).unlink(missing_ok=True)
     with warnings.catch_warnings():
         # peft and transformers warn each other of names that will change.
         warnings.simplefilter("ignore", FutureWarning)
@@ -109,7 +109,7 @@ def _trained(
             "nothing was learnt, and nothing is written. Give more labels, or a lower or higher --rate"
         )
     recipe = _recipe(target.resolve().name, base, judge, read, settings, training, device)
-    write_model(training.model, base, target, work, recipe)
+    write_model(training.model, base, target, recipe)
     return Outcome(target, training.update, training.updates, recipe)
 
 

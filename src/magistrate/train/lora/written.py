@@ -12,14 +12,14 @@ from typing import Any
 from magistrate.display import decimal
 from magistrate.engines.catalog import disk
 from magistrate.errors import SpecError
+from magistrate.train.folders import CARD, check_free, whole
 from magistrate.train.lora.bases import TOKENIZER, Base
 from magistrate.train.lora.packed import write_gguf
 
 RECIPE = "recipe.json"
-CARD = "README.md"
 ADAPTER = "adapter"
 GGUF = "model.gguf"
-KIND = "magistrate judge model"
+WHAT, KIND = "judge", "magistrate judge model"
 FORMAT = 1
 
 
@@ -72,58 +72,47 @@ class Recipe:
         return json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def check_target(target: Path, *, force: bool, work: str) -> None:
+def check_target(target: Path, *, force: bool) -> None:
     """Raise `SpecError` where a training to this folder is not what was asked for."""
-    if target.exists() and not target.is_dir():
-        raise SpecError(f"{target} is a file; give a folder that is not there yet")
-    if force or not target.exists():
-        return
-    if (target / RECIPE).exists():
-        raise SpecError(f"{target} holds a model that is done; give another folder, or replace it: --force")
-    if not (target / work).exists() and any(target.iterdir()):
-        raise SpecError(f"{target} is not empty; give a folder that is not there yet")
+    check_free(target, RECIPE, WHAT, replace=force)
+    if (target / RECIPE).is_file() and not _is_own(target / RECIPE):
+        raise SpecError(f"{target} is there already and holds no {WHAT}; name another folder")
 
 
-def write_model(peft: Any, base: Base, target: Path, work: Path, recipe: Recipe) -> None:
-    """Merge the adapter into a fresh base in 32-bit floats and write everything; the recipe comes last.
+def _is_own(path: Path) -> bool:
+    """Whether a recipe is one of a judge's model, and not another program's."""
+    try:
+        return f'"kind": "{KIND}"' in path.read_text(encoding="utf-8")
+    except ValueError:
+        return False
 
-    Until it is there, the folder holds a training that has not ended.
-    """
+
+def write_model(peft: Any, base: Base, target: Path, recipe: Recipe) -> None:
+    """Merge the adapter into a fresh base in 32-bit floats and write everything, or nothing."""
     from peft import PeftModel
 
-    made = work / "made"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
-    peft.save_pretrained(made / ADAPTER)
-    # Its own card says nothing, and names the place where the base lay.
-    (made / ADAPTER / CARD).unlink(missing_ok=True)
-    _anonymous(made / ADAPTER / "adapter_config.json", base.source)
-    merged = PeftModel.from_pretrained(base.load(), made / ADAPTER).merge_and_unload()
-    merged.config.use_cache = True
-    merged.save_pretrained(made)
-    for name in TOKENIZER:
-        if (base.tokenizer / name).is_file():
-            shutil.copyfile(base.tokenizer / name, made / name)
-    if not recipe.no_gguf:
-        write_gguf(merged, made / GGUF, base.tokenizer, name=recipe.name, like=base.gguf)
-    (made / CARD).write_text(card(recipe), encoding="utf-8")
-    for path in sorted(made.iterdir()):
-        place = target / path.name
-        if place.is_dir():
-            shutil.rmtree(place)
-        path.replace(place)
-    digests = {
-        path.name: disk.sha256(path)
-        for path in sorted(target.iterdir())
-        if path.suffix in (".gguf", ".safetensors")
-    }
-    values = {**json.loads(recipe.text()), "sha256": digests}
-    half = work / RECIPE
-    half.write_text(
-        json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    half.replace(target / RECIPE)
-    shutil.rmtree(work)
+    with whole(target) as made:
+        peft.save_pretrained(made / ADAPTER)
+        # Its own card says nothing, and names the place where the base lay.
+        (made / ADAPTER / CARD).unlink(missing_ok=True)
+        _anonymous(made / ADAPTER / "adapter_config.json", base.source)
+        merged = PeftModel.from_pretrained(base.load(), made / ADAPTER).merge_and_unload()
+        merged.config.use_cache = True
+        merged.save_pretrained(made)
+        for name in TOKENIZER:
+            if (base.tokenizer / name).is_file():
+                shutil.copyfile(base.tokenizer / name, made / name)
+        if not recipe.no_gguf:
+            write_gguf(merged, made / GGUF, base.tokenizer, name=recipe.name, like=base.gguf)
+        (made / CARD).write_text(card(recipe), encoding="utf-8")
+        digests = {
+            path.name: disk.sha256(path)
+            for path in sorted(made.iterdir())
+            if path.suffix in (".gguf", ".safetensors")
+        }
+        values = {**json.loads(recipe.text()), "sha256": digests}
+        text = json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        (made / RECIPE).write_text(text, encoding="utf-8")
 
 
 def _anonymous(path: Path, source: str) -> None:

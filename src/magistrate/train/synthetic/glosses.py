@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from magistrate.train.synthetic.wordnet import read_file
 from magistrate.types import FAITHFUL, Sample
 
 LEAST_WORDS = 7
@@ -18,9 +19,10 @@ def glosses(folder: Path, count: int, seed: int) -> Iterator[Sample]:
     """`count` faithful samples: a context of a few definitions, and an output that retells one of them.
 
     `folder` holds WordNet's files; half of the samples are of named things, as far as there are so many.
+    Raises `InputError` for a folder without them.
     """
     random = Random(f"{seed}/glosses")
-    every = list(_definitions(folder / "data.noun"))
+    every = list(_definitions(read_file(folder, "data.noun").decode("ascii", "replace")))
     named = [each for each in every if each[2]]
     common = [each for each in every if not each[2]]
     half = min(len(named), count // 2)
@@ -39,9 +41,9 @@ def glosses(folder: Path, count: int, seed: int) -> Iterator[Sample]:
         )
 
 
-def _definitions(path: Path) -> Iterator[tuple[str, list[str], bool]]:
+def _definitions(text: str) -> Iterator[tuple[str, list[str], bool]]:
     """Name, parts of the definition without its examples, and whether it is a named thing."""
-    for line in path.read_text(encoding="ascii", errors="replace").splitlines():
+    for line in text.splitlines():
         if line.startswith(" "):  # the licence
             continue
         head, _, gloss = line.partition(" | ")

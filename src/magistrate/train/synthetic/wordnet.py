@@ -56,21 +56,14 @@ class WordNet:
 
     def __post_init__(self) -> None:
         for part, name in FILES.items():
-            self._data[part] = self._read(f"data.{name}")
-            self._senses[part] = dict(self._index(self._read(f"index.{name}").decode("ascii", "replace")))
-        for line in self._read("cntlist.rev").decode("ascii", "replace").splitlines():
+            self._data[part] = read_file(self.folder, f"data.{name}")
+            self._senses[part] = dict(
+                self._index(read_file(self.folder, f"index.{name}").decode("ascii", "replace"))
+            )
+        for line in read_file(self.folder, "cntlist.rev").decode("ascii", "replace").splitlines():
             key, number, count = line.split()
             lemma, _, rest = key.partition("%")
             self._counts.setdefault((NUMBERS[rest[0]], lemma), {})[int(number)] = int(count)
-
-    def _read(self, name: str) -> bytes:
-        path = self.folder / name
-        if not path.is_file():
-            raise InputError(
-                f"{self.folder} has no file {name}; a WordNet folder holds data.noun, index.noun, "
-                "cntlist.rev and the others of the package wordnet-base (or of WordNet-3.0/dict)"
-            )
-        return path.read_bytes()
 
     @staticmethod
     def _index(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -119,6 +112,17 @@ class WordNet:
             for sign, letter, target, source in synset.pointers
             if sign == relation and source in (0, number)
         ]
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """One of WordNet's files. Raises `InputError` where the folder does not have it."""
+    path = folder / name
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no file {name}; a WordNet folder holds data.noun, index.noun, "
+            "cntlist.rev and the others of the package wordnet-base (or of WordNet-3.0/dict)"
+        )
+    return path.read_bytes()
 
 
 def _parsed(line: str) -> Synset:
