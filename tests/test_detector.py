@@ -202,6 +202,7 @@ def test_words_that_the_context_lacks_become_claims_and_heat(folder: Path) -> No
     assert quoted == ["1850 by Anna"]
     assert [output[claim.output_quote.start : claim.output_quote.end] for claim in found.claims] == quoted
     heat = found.details["heat"]
+    assert heat["text"] == output
     assert [output[start:end] for start, end, _ in heat["pieces"]] == [
         "The", "bridge", "was", "built", "in", "1850", "by", "Anna", ".",
     ]  # fmt: skip

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from magistrate.display import LEVELS, Heat
+from magistrate.display import LEVELS, Heat, seen
 from magistrate.errors import InputError
 from magistrate.report.heat import LONGEST, heat_text
 from magistrate.report.terminal import print_outcome
 from magistrate.report.text import as_text
-from magistrate.types import HALLUCINATED, Sample, Verdict
+from magistrate.types import HALLUCINATED, Claim, Failure, Sample, Span, Verdict
 from reported import outcomes_of, samples_of, stored
 
 OUTPUT = "Bern is in Japan & it rains."
@@ -116,6 +116,13 @@ def test_of_a_long_output_what_is_near_the_hot_places_is_shown() -> None:
     assert "nothing is above the lowest value" in cold and len(cold) < 2 * LONGEST
 
 
+@pytest.mark.parametrize("places", [[], [[7_000, 7_001, 2.0]], [[0, 14_000, 2.0]]])
+def test_of_a_long_output_without_spaces_a_part_is_shown(places: Any) -> None:
+    text = "東京都庁舎前駅" * 2_000
+    shown = heat_text(text, Heat.read(noted(places)), colour=False).plain
+    assert len(shown) < 2 * LONGEST and "東京" in shown and " …" in shown
+
+
 def test_details_do_not_repeat_it() -> None:
     shown = told(OUTPUT, noted(), steps=True)
     assert '"asked": 2' in shown and "pieces" not in shown
@@ -170,7 +177,18 @@ def test_hostile_text_can_do_nothing_in_a_notebook() -> None:
     read = Reading(verdict(heat)._repr_html_())
     assert not {"script", "img"} & set(read.tags)
     assert {"onerror", "src"}.isdisjoint(read.attributes)
-    assert HOSTILE.replace("\x1b", "")[5:] in read.words
+    assert seen(HOSTILE) in read.words
+    assert not {"\x1b", "\u202e"} & set(read.words)
+
+
+def test_a_notebook_shows_what_the_page_shows_character_by_character() -> None:
+    text = "a\u202eb\ud800c\x9b\u2066d"
+    read = Reading(verdict(noted([[2, 3, 2.0]], text=text))._repr_html_())
+    assert "a�b�c��d" in read.words and "“b” 2.00" in read.words
+    claim = Claim("unsupported", Span(0, 3), output_text=text)
+    found = Verdict(text, text, text, 0.5, explanation=text, claims=(claim,))
+    for html in (found._repr_html_(), Failure(text, text, "timeout", text)._repr_html_()):
+        assert not set(text) & set(html.encode().decode()) - set("abcd")
 
 
 # --- on the page ----------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def test_every_judge_is_listed_with_and_without_the_word(call: Call) -> None:
     assert done.width <= 80
     for name in INSTALLED:
         assert any(line.startswith(f"{name}@") for line in done.out.splitlines())
+    assert "judges trained like it without the set's family" in " ".join(done.out.split())
     assert call("list") == done
     assert "object at 0x" not in done.out
 
@@ -88,6 +89,10 @@ def test_a_judge_is_shown(name: str, call: Call) -> None:
     data = call("show", name, "--json").data
     assert data["input_schema"] == info.describe()["input_schema"]
     assert (data["name"], data["version"], data["prompt"]) == (name, info.version, info.prompt)
+
+
+def test_for_machines_can_be_said_before_the_name(call: Call) -> None:
+    assert call("--json", "novelty").data == call("novelty", "--json").data
 
 
 def test_what_is_shown_has_scores_answers_and_what_is_required(call: Call) -> None:

@@ -196,6 +196,8 @@ TOKENS = [{"token": "Bern", "logprob": -0.5}, {"token": " is", "logprob": -1.5}]
         {"content": TOKENS},
         {"tokens": ["Bern", " is"], "token_logprobs": [-0.5, -1.5]},
         {"tokens": ["<s>", "Bern", " is"], "token_logprobs": [None, -0.5, -1.5]},
+        "[-0.5, -1.5]",
+        '{"content": [{"token": "Bern", "logprob": -0.5}, {"token": " is", "logprob": -1.5}]}',
     ],
 )
 def test_recorded_log_probabilities_are_read_as_their_makers_write_them(given: object) -> None:
@@ -209,6 +211,8 @@ def test_recorded_log_probabilities_are_read_as_their_makers_write_them(given: o
 def test_tokens_have_places_only_where_they_are_the_output() -> None:
     placed = recorded_logprobs(Sample("a", " Bern is\n", metadata={"logprobs": TOKENS}))
     assert placed.offsets == ((1, 5), (5, 8))
+    first = {"tokens": ["Be", "rn"], "token_logprobs": [None, -3.0]}
+    assert recorded_logprobs(Sample("a", "Bern", metadata={"logprobs": first})).placed() == [(2, 4, -3.0)]
     assert recorded_logprobs(Sample("a", "Rome is", metadata={"logprobs": TOKENS})).offsets is None
     assert recorded_logprobs(Sample("a", "Bern is", metadata={"logprobs": [-1]})).offsets is None
 
@@ -218,6 +222,12 @@ def test_tokens_have_places_only_where_they_are_the_output() -> None:
     [
         ([], "empty"),
         ("-1", "got str"),
+        ("certain", "got str"),
+        ("[" * 100_000, "got str"),
+        ([-1e308, -1e308], r"\[0\] is below -1,000,000"),
+        ([-(10**400)], r"\[0\] is below"),
+        ([1], "are these probabilities"),
+        ({"tokens": ["a"], "token_logprobs": [None]}, "empty"),
         (7, "got int"),
         ([-1, None], "must be a finite number, got None"),
         ([float("nan")], "finite"),
@@ -256,6 +266,10 @@ def test_the_judge_of_recorded_log_probabilities_asks_no_model() -> None:
     assert [claim.output_text for claim in found.claims] == [" is"]
     assert found.details["heat"]["pieces"] == [[0, 4, 0.5], [4, 7, 1.5]]
     assert not RecordedLogprob().info.asks
+    doubtful = judge_sample(
+        replace(sample, metadata={"logprobs": [-50.0]}), judge="recorded_logprob", model=NONE
+    )
+    assert isinstance(doubtful, Verdict) and "perplexity 5.18e+21." in str(doubtful.explanation)
     for metadata in ({}, {"logprobs": [0.5]}):
         other = judge_sample(replace(sample, metadata=metadata), judge="recorded_logprob", model=NONE)
         assert isinstance(other, Abstention) and other.reason == "missing_input"

@@ -300,6 +300,14 @@ def test_without_its_folder_a_judge_cannot_judge() -> None:
         magistrate.judge(output="x", judge="shelf")
 
 
+def test_one_output_can_be_held_against_what_is_expected(call: Call) -> None:
+    for expected, label in (("Bern", "match"), ("Basel", "mismatch")):
+        found = magistrate.judge(output="Bern", expected=expected, judge="exact")
+        assert isinstance(found, Verdict) and found.label == label
+        done = call("judge", "--output", "Bern", "--expected", expected, "--judge", "exact", "--json")
+        assert done.data["label"] == label
+
+
 def test_a_model_that_nobody_asks_is_told_of(home: Path) -> None:
     engine = ScriptedEngine(lambda prompt: {"faithful": 1.0, "hallucinated": 0.0}, name="idle")
     row = {"output": "Entry is free.", "context": "Entry costs nine euros."}

@@ -61,6 +61,7 @@ def test_a_verdict_shows_where_and_says_why() -> None:
         assert f"{COPIED} {MADE_UP}"[span.start : span.end] == claim.output_text
         assert claim.kind == "unsupported" and claim.reasoning
     heat = found.details["heat"]
+    assert heat["text"] == f"{COPIED} {MADE_UP}"
     assert [low < high for low, high, _ in heat["pieces"]] == [True, True]
     assert heat["pieces"][0][2] < heat["pieces"][1][2]
     json.dumps(dict(found.details))
@@ -180,6 +181,17 @@ def test_the_option_is_set_on_judges_that_have_it(words: str, told: str | None) 
     assert (None if found is None else found.words) == told
     if told is not None:
         assert resolve.judge(told).info.name == told
+
+
+def test_an_option_of_that_name_that_is_no_judge_is_left_alone() -> None:
+    rouge, novelty = assuming(["rouge", "novelty"], 0.2)
+    assert rouge is None and novelty is not None
+
+
+def test_a_base_rate_is_written_as_it_was_given() -> None:
+    [found] = assuming(["novelty"], 0.9999999)
+    assert found is not None and found.words == "novelty:base_rate=0.9999999"
+    assert resolve.judge(found.words).info.name == found.words
 
 
 def test_a_base_rate_for_nobody_or_said_twice_is_refused() -> None:

@@ -107,6 +107,13 @@ def test_exact_says_where_only_what_could_be_ignored_differs() -> None:
     assert verdict(Exact(), "e\u0301te\u0301", "été").label == "match"
 
 
+@pytest.mark.parametrize("name", ["exact", "contains", "levenshtein"])
+def test_nothing_is_left_to_match_where_all_of_the_expected_text_is_ignored(name: str) -> None:
+    for output in ("", "!", "Bern"):
+        found = outcome(resolve.judge(f"{name}:ignore_punctuation=true"), output, "???")
+        assert isinstance(found, Failure) and "nothing is left of the expected text" in found.message
+
+
 def test_contains() -> None:
     assert verdict(Contains(), "It is Bern.", "Bern").label == "match"
     assert verdict(Contains(), "It is bern.", "Bern").label == "mismatch"
@@ -196,6 +203,29 @@ def test_other_texts_are_not(text: str) -> None:
 def test_json_may_stand_in_a_code_block_where_that_is_allowed() -> None:
     assert verdict(JsonValid(fenced=True), "```json\n{}\n```").label == "valid"
     assert verdict(JsonValid(fenced=True), "```json\n{\n```").label == "invalid"
+    assert verdict(JsonValid(fenced=True), "```json\r\n{}\r\n```").label == "valid"
+    assert verdict(JsonValid(fenced=True), '```\n"a\u2028b\x85c"\n```').label == "valid"
+
+
+def with_schema(folder: Path, schema: object) -> JsonValid:
+    file = folder / "schema.json"
+    file.write_text(json.dumps(schema))
+    return JsonValid(schema=file)
+
+
+def test_a_long_integer_is_json(tmp_path: Path) -> None:
+    assert verdict(JsonValid(), "9" * 5_000).label == "valid"
+    found = outcome(with_schema(tmp_path, {"type": "integer"}), "9" * 5_000)
+    assert isinstance(found, Failure) and "5,000 characters is too long" in found.message
+    assert verdict(with_schema(tmp_path, {"type": "integer"}), "9" * 4_000).label == "valid"
+
+
+def test_what_is_nested_too_deeply_is_said(tmp_path: Path) -> None:
+    found = verdict(JsonValid(), "[" * 100_000)
+    assert (found.label, found.explanation) == ("invalid", "not JSON: it is nested too deeply to be read")
+    endless = with_schema(tmp_path, {"$ref": "#"})
+    unread = outcome(endless, "3")
+    assert isinstance(unread, Failure) and "cannot be held against the schema" in unread.message
 
 
 def test_json_fits_a_schema_from_a_file(tmp_path: Path) -> None:
@@ -222,6 +252,28 @@ def test_schemas_that_are_none_are_told(tmp_path: Path, text: str | None, says: 
         file.write_text(text)
     with pytest.raises(SpecError, match=says):
         JsonValid(schema=file)
+
+
+@pytest.mark.parametrize("draft", ["draft-07/schema#", "draft/2020-12/schema"])
+def test_a_schema_is_never_fetched(tmp_path: Path, draft: str) -> None:
+    names = {"$schema": f"http{'s' if '2020' in draft else ''}://json-schema.org/{draft}"}
+    inner = {**names, "definitions": {"n": {"type": "integer"}}, "items": {"$ref": "#/definitions/n"}}
+    assert verdict(with_schema(tmp_path, inner), "[1]").label == "valid"
+    assert verdict(with_schema(tmp_path, inner), '["1"]').label == "invalid"
+    for where in ("http://127.0.0.1:9/schema.json", "other.json", "#/definitions/none"):
+        with pytest.raises(SpecError, match="which is not in it; nothing is fetched"):
+            with_schema(tmp_path, {**names, "properties": {"a": {"items": {"$ref": where}}}})
+
+
+@pytest.mark.parametrize("names", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}])
+def test_a_pattern_of_a_schema_that_takes_for_ever_fails_that_sample(
+    tmp_path: Path, names: dict[str, str]
+) -> None:
+    judge = with_schema(tmp_path, {**names, "pattern": "^(a|aa)+$", "items": {"$ref": "#"}})
+    assert verdict(judge, '["a", "aaa"]').label == "valid"
+    assert verdict(judge, '["c"]').label == "invalid"
+    found = outcome(judge, json.dumps(["a" * 60 + "c"]))
+    assert isinstance(found, Failure) and "the pattern took longer than" in found.message
 
 
 # --- runs ----------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import CapabilityError, InvalidOutput, SpecError
-from magistrate.judges.base import Judge
+from magistrate.judges.base import NO_LIMIT, Judge
 from magistrate.judges.chainpoll import ChainPoll
 from magistrate.judges.considering import planned
 from magistrate.judges.entropy import SemanticEntropy, normalized_entropy
+from magistrate.judges.recorded import RecordedLogprob
 from magistrate.judges.selfcheck import SelfCheck
 from magistrate.judging import judge_sample
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Prompt, Sample, Verdict
@@ -106,6 +107,21 @@ def test_n_grams_of_recorded_answers_need_no_engine() -> None:
     assert second == pytest.approx((4 + 3) / 8)  # it, has, a, harbour: none in one, "it" in the other
     pairs = verdict(judged(SelfCheck(n=0, check="ngrams", size=2), NONE, sample))
     assert pairs.details["sentences"][0][2] == pytest.approx((0 + 1) / 6)  # "Bern is"
+
+
+def test_sentences_without_words_count_neither_way() -> None:
+    judge = SelfCheck(n=0, check="ngrams")
+    sample = replace(SAMPLE, output="Zürich has a lake.", alternatives=ANSWERS)
+    bare = verdict(judged(judge, NONE, sample))
+    padded = replace(sample, output="Zürich has a lake. !!! ??? !!! ???")
+    assert bare.label == HALLUCINATED and verdict(judged(judge, NONE, padded)).score == bare.score
+    found = judged(judge, NONE, replace(sample, output="🙂 ?!"))
+    assert isinstance(found, Abstention) and found.reason == "uncertain" and "no words" in found.message
+
+
+def test_a_judge_that_asks_no_model_has_no_limit_of_one() -> None:
+    assert SelfCheck(n=0, check="ngrams").info.long == RecordedLogprob().info.long == NO_LIMIT
+    assert SelfCheck().info.long == "refuse"
 
 
 def test_another_engine_can_be_the_generator_and_its_calls_are_kept() -> None:
@@ -206,6 +222,17 @@ def test_one_meaning_has_no_entropy_and_as_many_as_answers_have_all() -> None:
     assert "none of them says what the output says" in str(none.explanation)
 
 
+def test_an_output_that_no_answer_bears_out_is_not_called_faithful() -> None:
+    def says(premise: str, hypothesis: str) -> float:
+        return 0.1 if SAMPLE.output in (premise, hypothesis) else 0.9
+
+    found = judged(SemanticEntropy(n=3), engine(says))
+    assert isinstance(found, Abstention) and found.reason == "uncertain"
+    assert "none of them says what the output says" in found.message and "score=outside" in found.message
+    outside = verdict(judged(SemanticEntropy(n=3, score="outside"), engine(says)))
+    assert (outside.label, outside.score) == (HALLUCINATED, 1.0)
+
+
 def test_meaning_the_same_goes_both_ways() -> None:
     def longer(premise: str, hypothesis: str) -> float:
         return 0.9 if len(premise) >= len(hypothesis) else 0.1
@@ -225,6 +252,7 @@ def test_the_normalized_entropy_is_scipys(counts: list[int]) -> None:
 
     wanted = entropy(counts) / math.log(sum(counts)) if sum(counts) > 1 else 0.0
     assert normalized_entropy(counts) == pytest.approx(wanted)
+    assert not str(normalized_entropy(counts)).startswith("-")
 
 
 # --- all of them ----------------------------------------------------------------------------------

@@ -360,3 +360,6 @@ def test_glosses_retell_one_of_the_facts_that_they_stand_among(tmp_path: Path) -
         *_, told = re.split(r" was | is |: |, | means ", (each.output or "").rstrip("."), maxsplit=1)
         assert all(part in each.context[0] for part in told.split("; "))
         assert "a stone bridge" not in each.context[0], "examples are no facts"
+    (tmp_path / "data.noun").unlink()
+    with pytest.raises(InputError, match=r"has no file data\.noun"):
+        list(glosses(tmp_path, 2, seed=0))

@@ -1,6 +1,7 @@
 """How one outcome reads to a person: a line of text, and a fragment of HTML for notebooks.
 
-Pure functions of an outcome's fields. Everything that comes from outside is escaped.
+Pure functions of an outcome's fields. Everything that comes from outside is escaped, and characters that
+would move a cursor or reorder what is read are replaced, one for one, so that offsets stay true.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ HOT = "200,85,61"  # that of hallucinated; text over it can be read in light and
 LEVELS = 5  # of heat, the first of them this opaque
 FAINTEST = 0.15
 QUOTE = "background:rgba(214,158,46,.25);color:inherit;border-bottom:2px solid rgba(214,158,46,.9)"
+
+_VISIBLE = (
+    {code: 0x2400 + code for code in range(32) if code not in (9, 10)}  # control pictures
+    | {9: " ", 127: 0x2421}
+    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1 controls
+    | dict.fromkeys((0x061C, 0x200E, 0x200F, 0x2028, 0x2029), 0xFFFD)
+    | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)  # text direction
+)
+_HALVES = dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)
 
 
 class Marked(Protocol):
@@ -64,6 +74,27 @@ def shorten(text: str, width: int = 100) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
+def plain(text: str) -> str:
+    """`text` with every control character made visible, one for one; line ends stay.
+
+    >>> plain("a\\x1b[2Jb")
+    'a␛[2Jb'
+    """
+    return text.translate(_VISIBLE)
+
+
+def seen(text: str) -> str:
+    """`text` as a page can hold it: every control character visible and no half of a surrogate pair, one
+    character for one.
+    """
+    return plain(text).translate(_HALVES)
+
+
+def safe(text: str) -> str:
+    """`text` as it can stand in HTML."""
+    return escape(seen(text))
+
+
 def card(
     title: str,
     colour: str,
@@ -80,14 +111,14 @@ def card(
     `below` is HTML of our own.
     """
     cells = "".join(
-        f'<span style="margin-right:1.2em"><span style="opacity:.65">{escape(name)}</span> '
-        f"<b>{escape(value)}</b></span>"
+        f'<span style="margin-right:1.2em"><span style="opacity:.65">{safe(name)}</span> '
+        f"<b>{safe(value)}</b></span>"
         for name, value in facts
     )
-    text = f'<p style="margin:.5em 0 0;white-space:pre-wrap">{escape(body)}</p>' if body else ""
+    text = f'<p style="margin:.5em 0 0;white-space:pre-wrap">{safe(body)}</p>' if body else ""
     return (
         f'<div style="border-left:4px solid {colour};padding:.4em .9em;font-family:system-ui,sans-serif">'
-        f'<div style="font-weight:600;font-size:1.1em">{escape(title)}</div>'
+        f'<div style="font-weight:600;font-size:1.1em">{safe(title)}</div>'
         f'<div style="margin-top:.3em">{cells}</div>{text}{below}{_quotes(quotes)}</div>'
     )
 
@@ -104,13 +135,13 @@ def table(
         side = "left" if at < left else "right"
         rule = "border-bottom:1px solid rgba(128,128,128,.5);" if tag == "th" else ""
         style = f"text-align:{side};padding:.2em .9em .2em 0;{rule}background:none;vertical-align:top"
-        return f'<{tag} style="{style}">{escape(text)}</{tag}>'
+        return f'<{tag} style="{style}">{safe(text)}</{tag}>'
 
     def line(tag: str, texts: Sequence[str]) -> str:
         cells = "".join(cell(tag, at, text) for at, text in enumerate(texts))
         return f'<tr style="background:none">{cells}</tr>'
 
-    top = f'<caption style="text-align:left;opacity:.65">{escape(title)}</caption>' if title else ""
+    top = f'<caption style="text-align:left;opacity:.65">{safe(title)}</caption>' if title else ""
     body = "".join(line("td", row) for row in rows)
     look = "border-collapse:collapse;border:0;margin:.5em 0;font-family:system-ui,sans-serif"
     return f'<table style="{look}">{top}<thead>{line("th", head)}</thead><tbody>{body}</tbody></table>'
@@ -128,10 +159,10 @@ def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
     def quoted(text: str | None) -> str:
         if text is None:
             return '<span style="opacity:.65">nothing quoted</span>'
-        return f'<mark style="{QUOTE}">“{escape(text)}”</mark>'
+        return f'<mark style="{QUOTE}">“{safe(text)}”</mark>'
 
     def line(kind: str, output: str, context: str | None) -> str:
-        cells = cell("td", escape(kind), ";opacity:.65") + cell("td", quoted(output))
+        cells = cell("td", safe(kind), ";opacity:.65") + cell("td", quoted(output))
         return f'<tr style="background:none">{cells}{cell("td", quoted(context))}</tr>'
 
     names = "".join(
@@ -236,15 +267,15 @@ def heat(given: Mapping[str, Any]) -> str:
     try:
         known = Heat.read(given)
     except InputError as error:
-        return f'<p style="opacity:.65">{escape(str(error))}</p>'
+        return f'<p style="opacity:.65">{safe(str(error))}</p>'
 
     def run(start: int, end: int, value: float | None) -> str:
-        words = escape(text[start:end])
+        words = safe(text[start:end])
         level = 0 if value is None else known.level(value)
         if value is None or not level:
             return words
         look = f"background:rgba({HOT},{level * FAINTEST:.2f});color:inherit;border-radius:2px"
-        return f'<span style="{look}" title="{known.figure(value)} {escape(known.unit)}">{words}</span>'
+        return f'<span style="{look}" title="{known.figure(value)} {safe(known.unit)}">{words}</span>'
 
     body = "".join(run(*each) for each in known.runs(text))
     swatches = "".join(
@@ -254,8 +285,8 @@ def heat(given: Mapping[str, Any]) -> str:
     small = "font-size:.85em;margin:.3em 0 0"
     return (
         f'<p style="margin:.6em 0 0;white-space:pre-wrap;line-height:1.7" dir="auto">{body}</p>'
-        f'<p style="{small}">{swatches} <span style="opacity:.8">{escape(known.legend)}; '
-        f"{escape(known.told(text))}</span></p>"
+        f'<p style="{small}">{swatches} <span style="opacity:.8">{safe(known.legend)}; '
+        f"{safe(known.told(text))}</span></p>"
     )
 
 

@@ -21,6 +21,7 @@ async def ajudge(
     output: str | None = None,
     context: str | Sequence[str] = (),
     input: str | None = None,
+    expected: str | None = None,
     messages: Sequence[Mapping[str, Any]] = (),
     judge: str | Judge = resolve.DEFAULT_JUDGE,
     model: str | Path | Engine | None = None,
@@ -32,12 +33,15 @@ async def ajudge(
     """Judge one output: `judge(output=…, context=[…], input=…)`.
 
     With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
-    without `output` it is the assistant's last message. The answer is a `Verdict`, a `Failure` or an
-    `Abstention`. `judge` is a name or an object, `model` a catalogue name, a path or an engine; `deadline` is
-    in seconds. For a judge of kind `code`, which asks none, no engine is loaded, whatever `model` says.
+    without `output` it is the assistant's last message. `expected` is for judges with a reference. The answer
+    is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object, `model` a catalogue name,
+    a path or an engine; `deadline` is in seconds. For a judge of kind `code`, which asks none, no engine is
+    loaded, whatever `model` says.
     `magistrate.judge` is the same without `await`, also inside a running event loop.
     """
-    sample = sample_of(output=output, context=context, input=input, messages=messages, id=id)
+    sample = sample_of(
+        output=output, context=context, input=input, expected=expected, messages=messages, id=id
+    )
     return await ajudge_sample(
         sample, judge=judge, model=model, device=device, threads=threads, deadline=deadline
     )
@@ -71,11 +75,18 @@ def sample_of(
     output: str | None,
     context: str | Sequence[str] = (),
     input: str | None = None,
+    expected: str | None = None,
     messages: Sequence[Mapping[str, Any]] = (),
     id: str = "sample",
 ) -> Sample:
     """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
-    row = {"output": output, "context": context, "input": input, "messages": list(messages)}
+    row = {
+        "output": output,
+        "context": context,
+        "input": input,
+        "expected": expected,
+        "messages": list(messages),
+    }
     try:
         return to_sample(row, id=id)
     except RowError as error:

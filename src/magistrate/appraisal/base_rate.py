@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from magistrate import background
 from magistrate.engines.none import NONE
@@ -109,9 +110,9 @@ def _with(words: str, base_rate: float, make: Make) -> str | None:
     if OPTION in fields:
         if OPTION in given:
             raise SpecError(f"{words} says its {OPTION} already; say it there or apart, not both")
-        return f"{words}{',' if colon and options else ':' * (not colon)}{OPTION}={base_rate:g}"
-    inner = getattr(judge, INNER, None) if INNER in fields else None
-    if inner is None:
+        return f"{words}{',' if colon and options else ':' * (not colon)}{OPTION}={base_rate!r}"
+    inner: Any = getattr(judge, INNER) if INNER in fields else None
+    if not hasattr(inner, "info"):  # None, or an option of that name that is no judge
         return None
     told = _with(unenclosed(given[INNER]) if INNER in given else spelled(inner), base_rate, make)
     if told is None:

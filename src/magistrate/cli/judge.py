@@ -32,6 +32,7 @@ EXAMPLE = (
     "--context", multiple=True, type=TextOrFile(), help="What it must be faithful to; may be repeated."
 )
 @click.option("--input", type=TextOrFile(), help="The question that was asked: background only.")
+@click.option("--expected", type=TextOrFile(), help="What it should be, for judges with a reference.")
 @click.option(
     "--messages",
     type=TextOrFile(),
@@ -56,6 +57,7 @@ def command(
     output: str | None,
     context: tuple[str, ...],
     input: str | None,
+    expected: str | None,
     messages: str | None,
     judges: tuple[str, ...],
     calibrations: tuple[Path, ...],
@@ -78,7 +80,9 @@ def command(
         raise click.UsageError(
             "give the text on trial: --output TEXT, or --messages with it as the last answer"
         )
-    sample = judging.sample_of(output=output, context=context, input=input, messages=_turns(messages))
+    sample = judging.sample_of(
+        output=output, context=context, input=input, expected=expected, messages=_turns(messages)
+    )
     asked = resolve.judges(judges_assuming(resolve.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
     engine = resolve.engine_for(asked, model, device=device, threads=threads)

@@ -19,8 +19,9 @@ EXAMPLE = "Example: magistrate judges; magistrate judges auto; magistrate run qu
 FIGURES = ("set", "model", "n", "AUROC [95 %]", "bal. acc. [95 %]", "ms")
 READING = (
     "AUROC: the mean over labelled sets that the judge was not trained on, of n samples in all; .50 is a "
-    "coin. Models are asked on {model}. ms: the median time of a sample. –: not measured. Options, and the "
-    "figures of each set: magistrate judges NAME."
+    "coin. One that was trained here is measured by judges trained like it without the set's family. Models "
+    "are asked on {model}. ms: the median time of a sample. –: not measured. Options, and the figures of "
+    "each set: magistrate judges NAME."
 )
 UNMEASURED = "Not measured as it is: no figure of how well it judges comes with the package."
 FOLDS = "For {n} the figures are of judges trained like this one without any set of that family."
@@ -48,6 +49,8 @@ def command(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         _list(as_json)
+    elif as_json:  # said before the name it means the same as behind it
+        context.default_map = {context.invoked_subcommand: {"as_json": True}}
 
 
 command.add_command(new)

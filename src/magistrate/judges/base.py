@@ -13,6 +13,9 @@ FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
 
 LISTS = ("context", "messages", "alternatives")
 
+NO_LIMIT = "read as a whole, however long"
+"""What a judge that asks no model does with a long sample, where it does nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeInfo:

@@ -106,6 +106,7 @@ class Detector:
                     "unit": "probability",
                     "low": 0.0,
                     "high": 1.0,
+                    "text": output,
                     "pieces": [[word.start, word.end, round(word.probability, 4)] for word in found.words],
                 },
                 "threshold": self.threshold,

@@ -41,7 +41,8 @@ class SemanticEntropy:
     no two do. The output joins the group that means the same as it. `score=entropy` takes the normalized
     entropy, which says of the question whether the generator knows; `score=outside` takes 1 minus the share
     of the output's group, which says it of this output. From `threshold` in (0, 1] on the label is
-    `hallucinated`.
+    `hallucinated`. By the entropy it abstains (`uncertain`) rather than call an output faithful that none of
+    the answers bears out.
     """
 
     name: str = "semantic_entropy"
@@ -135,7 +136,7 @@ class SemanticEntropy:
 
     def _verdict(
         self, sample: Sample, answers: list[str], groups: list[list[int]], at: int | None, own: bool
-    ) -> Verdict:
+    ) -> Outcome:
         entropy = normalized_entropy([len(group) for group in groups])
         share = 0.0 if at is None else len(groups[at]) / len(answers)
         score = entropy if self.score == "entropy" else 1 - share
@@ -144,12 +145,16 @@ class SemanticEntropy:
             if at is None
             else f"{share:.0%} say what the output says"
         )
+        explanation = f"{len(answers)} other answers have {_meanings(len(groups))}; {held}"
+        if at is None and score < self.threshold:
+            message = f"{explanation}, so that their entropy says nothing of it; see score=outside"
+            return Abstention(sample.id, self.name, "uncertain", message)
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
             label=HALLUCINATED if score >= self.threshold else FAITHFUL,
             score=score,
-            explanation=f"{len(answers)} other answers have {_meanings(len(groups))}; {held}",
+            explanation=explanation,
             details={
                 "signals": {"semantic_entropy": entropy, "outside_share": 1 - share},
                 "groups": [[answers[number] for number in group] for group in groups],
@@ -170,7 +175,7 @@ def normalized_entropy(counts: list[int]) -> float:
         return 0.0
     if len(counts) == whole:
         return 1.0
-    nats = -math.fsum(count / whole * math.log(count / whole) for count in counts)
+    nats = math.fsum(count / whole * math.log(whole / count) for count in counts)
     return min(max(nats / math.log(whole), 0.0), 1.0)
 
 

@@ -82,7 +82,8 @@ class ForeignClassifier:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         scored = await asyncio.to_thread(self.classifier.scores, sample)
         label = HALLUCINATED if scored.score >= self.threshold else FAITHFUL
-        claims = _claims(sample.output or "", scored, self.threshold)
+        output = sample.output or ""
+        claims = _claims(output, scored, self.threshold)
         quoted = ", ".join(f'"{claim.output_text}"' for claim in claims[:3])
         return Verdict(
             sample_id=sample.id,
@@ -92,7 +93,7 @@ class ForeignClassifier:
             probability=scored.score if label == HALLUCINATED else 1 - scored.score,
             explanation=f"not supported: {quoted}{', …' if len(claims) > 3 else ''}" if claims else None,
             claims=claims,
-            details={"method": "classifier", "windows": scored.windows, **_heat(scored)},
+            details={"method": "classifier", "windows": scored.windows, **_heat(output, scored)},
         )
 
 
@@ -110,7 +111,7 @@ def _claims(output: str, scored: Scored, threshold: float) -> tuple[Claim, ...]:
     )
 
 
-def _heat(scored: Scored) -> dict[str, object]:
+def _heat(output: str, scored: Scored) -> dict[str, object]:
     if not scored.tokens:
         return {}
     pieces = [list(token) for token in scored.tokens]
@@ -120,6 +121,7 @@ def _heat(scored: Scored) -> dict[str, object]:
             "unit": "probability",
             "low": 0.0,
             "high": 1.0,
+            "text": output,
             "pieces": pieces,
         }
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.signals.catalog import read
 from magistrate.signals.cover import Cover
 from magistrate.signals.prepared import prepared
@@ -23,7 +23,6 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome,
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")
 POINTED = ("numbers", "dates", "names", "quotations")  # signals whose every span is a claim of its own
-NO_LIMIT = "read as a whole, however long"
 SAID_MOST = 3  # reasons in an explanation
 
 
@@ -113,7 +112,7 @@ class Novelty:
                 "signals": {name: reading.value for name, reading in found.items()},
                 "contributions": added,
                 "base_rate": self.base_rate,
-                "heat": _heat(cut.covers),
+                "heat": _heat(cut.output.text, cut.covers),
             },
         )
 
@@ -160,12 +159,13 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
     return tuple(sorted(claims, key=lambda claim: (claim.output_quote.start, claim.output_quote.end)))
 
 
-def _heat(covers: tuple[Cover, ...]) -> dict[str, object]:
+def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:
     """How little of each sentence a passage of the context holds, as a heat map."""
     return {
         "name": "held by no one passage",
         "unit": "share of a sentence's words, by weight",
         "low": 0.0,
         "high": 1.0,
+        "text": text,
         "pieces": [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers],
     }

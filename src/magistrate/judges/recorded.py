@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.signals.recorded import KEY, Recorded, recorded_logprobs
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
@@ -39,6 +39,7 @@ class RecordedLogprob:
             reads=("output", KEY),
             requires=("output", KEY),
             kind="code",
+            long=NO_LIMIT,
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -54,7 +55,7 @@ class RecordedLogprob:
             judge=self.name,
             label=label,
             score=score,
-            explanation=f"A token had {found.mean:.2f} nats on average, perplexity {found.perplexity:.2f}.",
+            explanation=f"A token had {found.mean:.2f} nats on average, perplexity {found.perplexity:.3g}.",
             claims=tuple(
                 Claim(
                     "unsupported",

@@ -9,7 +9,7 @@ from magistrate.engines.base import Capability, Engine, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
 from magistrate.judges.aggregation import Aggregate, aggregated
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.considering import together
 from magistrate.judges.entailing import (
     NO,
@@ -50,9 +50,10 @@ class SelfCheck:
     generator is shown the context or, with `context=absent`, the input alone. `check=ask` asks the run's
     engine of every answer whether it says all that the sentence says: the sentence's score is the mean
     probability of no. `check=ngrams` asks nobody: it is the share of the sentence's runs of `size` words that
-    an answer lacks, the mean over the answers; with `n=0` it takes recorded alternatives alone and needs no
-    engine. `aggregate` makes one score of the sentences', their mean as in the paper by default; from
-    `threshold` in (0, 1] on the label is `hallucinated`, and sentences from there on are claims.
+    an answer lacks, the mean over the answers, and leaves out sentences without words; with `n=0` it takes
+    recorded alternatives alone and needs no engine. `aggregate` makes one score of the sentences', their mean
+    as in the paper by default; from `threshold` in (0, 1] on the label is `hallucinated`, and sentences from
+    there on are claims.
     """
 
     name: str = "selfcheck"
@@ -93,6 +94,7 @@ class SelfCheck:
             requires=("output", *(() if self.n else ("alternatives",))),
             needs=frozenset(needs),
             kind="code" if recorded_only else "llm",
+            long=NO_LIMIT if recorded_only else "refuse",
             prompt=f"{builtin('answer').digest}+{builtin('entails').digest}",
             constraint="" if recorded_only else "choice",
         )
@@ -120,13 +122,16 @@ class SelfCheck:
         if own and not (self.n and answerable(sample, self.context)):
             message = "there are no alternatives, and no input or context from which to draw any"
             return Abstention(sample.id, self.name, "missing_input", message)
+        spoken = self._sentences(sample)
+        if not spoken:
+            message = "the output has no words that other answers could bear out"
+            return Abstention(sample.id, self.name, "uncertain", message)
         if own:
             how = draws(self.n, self.max_tokens, self.temperature, self.seed)
             answers = await drawn(in_role(engine, self.generator), answering(sample, self.context), how)
         if not answers:
             message = f"all {self.n} answers that were drawn are blank"
             return Abstention(sample.id, self.name, "uncertain", message)
-        spoken = self._sentences(sample)
         if self.check == "ask":
             scores = await together(self._asked(text, answers, sample, engine) for _, text in spoken)
         else:
@@ -182,7 +187,8 @@ class SelfCheck:
 
     def _sentences(self, sample: Sample) -> list[tuple[Span, str]]:
         output = sample.output or ""
-        return [(Span(start, end), output[start:end]) for start, end in sentences(output, self.language)]
+        cut = [(Span(start, end), output[start:end]) for start, end in sentences(output, self.language)]
+        return cut if self.check == "ask" else [each for each in cut if words(each[1])]
 
     async def _asked(self, sentence: str, answers: list[str], sample: Sample, engine: Engine) -> float:
         found = await together(entails(engine, answer, sentence, sample.input) for answer in answers)
@@ -192,8 +198,6 @@ class SelfCheck:
 def _unseen(sentence: str, answers: list[str], size: int) -> float:
     """The share of a sentence's runs of words that an answer lacks, the mean over the answers; in [0, 1]."""
     said = words(sentence)
-    if not said:
-        return 0.0
     width = min(size, len(said))
     runs = _runs(said, width)
     known = [set(_runs(words(answer), width)) for answer in answers]

@@ -78,14 +78,15 @@ def heat_block(text: str, details: Mapping[str, Any], *, colour: bool) -> Text |
 
 
 def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The stretches that are shown, in order and apart from each other, not cut within a word."""
+    """The stretches that are shown, in order and apart from each other, cut at a space where one is near."""
     if len(text) <= LONGEST:
         return [(0, len(text))]
     joined: list[tuple[int, int]] = []
     for start, end in sorted(worst) or [(0, LONGEST)]:
         first = 0 if start <= AROUND else max(text.rfind(" ", 0, start - AROUND) + 1, start - 2 * AROUND)
-        stop = text.find(" ", min(end, start + LONGEST) + AROUND)
-        last = len(text) if stop < 0 else min(stop, end + 2 * AROUND)
+        end = min(end, start + LONGEST)
+        stop = text.find(" ", end + AROUND, end + 2 * AROUND)
+        last = min(end + 2 * AROUND, len(text)) if stop < 0 else stop
         if joined and first <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:

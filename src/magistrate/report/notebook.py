@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
-from magistrate.display import NEUTRAL, card, table
+from magistrate.display import NEUTRAL, card, safe, table
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
-from magistrate.report.plain import plain
 from magistrate.report.values import JudgeReport, Report
 from magistrate.stats.classification import METRICS
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -17,16 +15,16 @@ from magistrate.types import FAITHFUL, HALLUCINATED
 def report_html(report: Report) -> str:
     """The run, a comparison where there are several judges, and each judge's figures, matrix and remarks."""
     run = report.run
-    facts = [("data", plain(run.dataset)), ("samples", f"{run.n_total:,}"), ("status", run.status)]
+    facts = [("data", run.dataset), ("samples", f"{run.n_total:,}"), ("status", run.status)]
     if run.seconds is not None:
         facts.append(("time", duration(run.seconds)))
     if run.name != run.id:
         facts.append(("run", run.id))
-    parts = [card(plain(run.name), NEUTRAL, facts, None if run.reason is None else plain(run.reason))]
+    parts = [card(run.name, NEUTRAL, facts, run.reason)]
     if len(report.judges) > 1:
         metrics = ("balanced_accuracy", "f1", "auroc")
         rows = (
-            (plain(j.judge), f"{j.n_ok:,}/{j.n_total:,}", *(_figure(j, metric) for metric in metrics))
+            (j.judge, f"{j.n_ok:,}/{j.n_total:,}", *(_figure(j, metric) for metric in metrics))
             for j in report.judges
         )
         parts.append(table(("judge", "verdicts", *map(_name, metrics)), rows))
@@ -36,7 +34,7 @@ def report_html(report: Report) -> str:
 
 
 def _judge(judge: JudgeReport) -> Iterator[str]:
-    name = escape(plain(judge.judge))
+    name = safe(judge.judge)
     yield f'<h4 style="margin:1.2em 0 .2em;font-family:system-ui,sans-serif">{name}</h4>'
     if judge.result is not None:
         yield table(
@@ -58,9 +56,8 @@ def _judge(judge: JudgeReport) -> Iterator[str]:
                 (FAITHFUL, f"{c.false_positive:,}", f"{c.true_negative:,}"),
             ),
         )
-    facts = [(name, plain(words)) for name, words in fact_lines(judge)]
-    remarks = [("remark", plain(remark)) for remark in judge.remarks]
-    yield table(("", ""), [*remarks, *facts], left=2)
+    remarks = [("remark", remark) for remark in judge.remarks]
+    yield table(("", ""), [*remarks, *fact_lines(judge)], left=2)
 
 
 def _figure(judge: JudgeReport, metric: str) -> str:

@@ -11,27 +11,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from magistrate.display import Marked
+from magistrate.display import plain as plain
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-_VISIBLE = (
-    {code: 0x2400 + code for code in range(32) if code not in (9, 10)}  # control pictures
-    | {9: " ", 127: 0x2421}
-    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1 controls
-    | dict.fromkeys((0x061C, 0x200E, 0x200F, 0x2028, 0x2029), 0xFFFD)
-    | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)  # text direction
-)
 OPEN, CLOSE = "⟦", "⟧"
-
-
-def plain(text: str) -> str:
-    """`text` with every control character made visible, one for one; line ends stay.
-
-    >>> plain("a\\x1b[2Jb")
-    'a␛[2Jb'
-    """
-    return text.translate(_VISIBLE)
 
 
 def marked(text: str, spans: Iterable[Marked], style: str) -> Text:

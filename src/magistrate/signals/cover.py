@@ -39,18 +39,18 @@ def covers(
     content = frozenset(number for number in output.content if output.stems[number] not in ignored)
     stems = list(dict.fromkeys(output.stems[number] for number in output.content if number in content))
     column = {stem: number for number, stem in enumerate(stems)}
-    has = np.zeros((max(len(passages), 1), len(stems)))
+    has = np.zeros((max(len(passages), 1), len(stems)), bool)
     for row, (source, (first, last)) in enumerate(passages):
         for stem in source.stems[first:last]:
             if (at := column.get(stem)) is not None:
-                has[row, at] = 1.0
+                has[row, at] = True
     weights = np.log1p(len(has) / (has.sum(axis=0) + 0.5))
     found = []
     for first, last in sentences:
         counted = [column[output.stems[at]] for at in range(first, last) if at in content]
         if counted:
             columns = np.array(sorted(set(counted)))
-            covered = has[:, columns] @ weights[columns]
+            covered = has[:, columns].astype(np.float64) @ weights[columns]
             best = int(covered.argmax())
             lack = max(0.0, 1.0 - float(covered[best] / weights[columns].sum()))
             found.append(Cover(output.span(first, last - 1), len(counted), lack, best))

@@ -2,14 +2,15 @@
 
 They stand in a sample's metadata under `logprobs`: a list of numbers, or of objects with `token` and
 `logprob` as OpenAI's chat completions have them (there also inside `content`), or the object of its older
-completions with `tokens` and `token_logprobs`.
+completions with `tokens` and `token_logprobs`. All of it may be written as JSON, as it is in a cell of a CSV.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, fsum, isfinite, log
+from math import exp, fsum, inf, log
 from typing import Any
 
 from magistrate.errors import InputError
@@ -19,6 +20,7 @@ from magistrate.types import Sample, Span
 KEY = "logprobs"
 LISTED = 5  # tokens that are named
 EVEN = log(0.5)
+LOWEST = -1e6  # nats; what generators write for a token that cannot be is far above it
 SLACK = 1e-3  # above 0: servers round, and a probability of 1 may come back as a little more
 
 
@@ -80,24 +82,33 @@ def recorded_logprobs(sample: Sample) -> Recorded:
     where = f"sample {sample.id!r}: metadata[{KEY!r}]"
     if KEY not in sample.metadata:
         raise InputError(f"{where} is not there; it holds the generator's own log-probabilities")
-    tokens, numbers = _columns(sample.metadata[KEY], where)
-    if not numbers:
+    tokens, numbers, first = _columns(_decoded(sample.metadata[KEY]), where)
+    if len(numbers) <= first:
         raise InputError(f"{where} is empty")
-    logprobs = tuple(_number(each, at, where) for at, each in enumerate(numbers))
-    return Recorded(logprobs, None if tokens is None else _offsets(tokens, sample.output or ""))
+    logprobs = tuple(_number(each, at, where) for at, each in enumerate(numbers) if at >= first)
+    offsets = None if tokens is None else _offsets(tokens, sample.output or "")
+    return Recorded(logprobs, None if offsets is None else offsets[first:])
 
 
-def _columns(given: Any, where: str) -> tuple[Sequence[Any] | None, Sequence[Any]]:
-    """Tokens, where there are any, and their numbers."""
+def _decoded(given: Any) -> Any:
+    """The list or the object that a text is in JSON; anything else as it is."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        return given
+    return found if isinstance(found, list | dict) else given
+
+
+def _columns(given: Any, where: str) -> tuple[Sequence[Any] | None, Sequence[Any], int]:
+    """Tokens, where there are any, their numbers, and which is the first that has one."""
     if isinstance(given, Mapping) and "token_logprobs" in given:
         tokens, numbers = given.get("tokens"), given["token_logprobs"]
         if not _is_list(numbers) or (tokens is not None and not _is_list(tokens)):
             raise InputError(f"{where} must hold lists as tokens and token_logprobs")
         if tokens is not None and len(tokens) != len(numbers):
             raise InputError(f"{where} has {len(tokens)} tokens and {len(numbers)} log-probabilities")
-        if numbers and numbers[0] is None:  # the first token of a text has nothing before it
-            tokens, numbers = None, numbers[1:]
-        return tokens, numbers
+        # The first token of a text has nothing before it.
+        return tokens, numbers, 1 if numbers and numbers[0] is None else 0
     if isinstance(given, Mapping) and "content" in given:
         given = given["content"]
     if not _is_list(given):
@@ -106,12 +117,12 @@ def _columns(given: Any, where: str) -> tuple[Sequence[Any] | None, Sequence[Any
             f"got {type(given).__name__}"
         )
     if not any(isinstance(each, Mapping) for each in given):
-        return None, given
+        return None, given, 0
     for at, each in enumerate(given):
         if not isinstance(each, Mapping) or "logprob" not in each:
             raise InputError(f"{where}[{at}] has no 'logprob'")
     tokens = [each.get("token") for each in given]
-    return tokens, [each["logprob"] for each in given]
+    return tokens, [each["logprob"] for each in given], 0
 
 
 def _is_list(value: Any) -> bool:
@@ -119,11 +130,13 @@ def _is_list(value: Any) -> bool:
 
 
 def _number(value: Any, at: int, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -inf < value < inf:
         raise InputError(f"{where}[{at}] must be a finite number, got {value!r}")
+    if value < LOWEST:
+        raise InputError(f"{where}[{at}] is below {LOWEST:,.0f}, which is the logarithm of no probability")
     if value > SLACK:
         raise InputError(
-            f"{where}[{at}] is {value:g}: the logarithm of a probability is not above 0; "
+            f"{where}[{at}] is {value}: the logarithm of a probability is not above 0; "
             "are these probabilities?"
         )
     return min(float(value), 0.0)

@@ -6,12 +6,11 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
-from magistrate.errors import SpecError
-from magistrate.judges.base import JudgeInfo
+from magistrate.errors import InputError, SpecError
+from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.types import Sample, Verdict
 
 MATCH, MISMATCH = "match", "mismatch"
-NO_LIMIT = "read as a whole, however long"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +33,13 @@ class Alike:
         if self.ignore_case:
             text = unicodedata.normalize("NFC", text.casefold())
         return " ".join(text.split()) if self.ignore_whitespace else text
+
+    def wanted(self, sample: Sample) -> str:
+        """The expected text without what does not count. Raises `InputError` where nothing is left of it."""
+        left = self.normalized(sample.expected or "")
+        if not left:
+            raise InputError("nothing is left of the expected text once what is ignored is taken away")
+        return left
 
 
 def check_threshold(threshold: float) -> None:

@@ -15,6 +15,28 @@ PATTERN_SECONDS = 0.5  # of computing, for one search; patterns can take time wi
 ANYTHING = Alike(ignore_case=True, ignore_punctuation=True, ignore_whitespace=True)
 
 
+def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
+    """A pattern in the syntax of `regex`, for `searched`. Raises `SpecError` for what is none."""
+    import regex  # type: ignore[import-untyped]
+
+    try:
+        return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
+    except regex.error as error:
+        raise SpecError(f"{pattern!r:.80} is no regular expression: {error}") from None
+
+
+def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
+    """What a pattern finds in a text of the output, None where nothing.
+
+    Raises `InputError` where that takes longer than `PATTERN_SECONDS`.
+    """
+    search = pattern.fullmatch if whole else pattern.search
+    try:
+        return search(text, timeout=PATTERN_SECONDS)
+    except TimeoutError:
+        raise InputError(f"the pattern took longer than {PATTERN_SECONDS:g} s on this output") from None
+
+
 @dataclass(frozen=True)
 class Exact(Alike):
     """Whether the output is the expected text, but for the differences that are ignored."""
@@ -27,8 +49,7 @@ class Exact(Alike):
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         output, expected = sample.output or "", sample.expected or ""
-        same = self.normalized(output) == self.normalized(expected)
-        if same:
+        if self.normalized(output) == self.wanted(sample):
             return matched(sample, self.name, 1.0, "it is the expected text")
         near = ANYTHING.normalized(output) == ANYTHING.normalized(expected) != ""
         hint = "; see ignore_case and its like" if near else ""
@@ -46,10 +67,7 @@ class Contains(Alike):
         return reference_info(self.name, "the expected text stands in the output")
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        wanted = self.normalized(sample.expected or "")
-        if not wanted:
-            raise InputError("nothing is left of the expected text once what is ignored is taken away")
-        there = wanted in self.normalized(sample.output or "")
+        there = self.wanted(sample) in self.normalized(sample.output or "")
         told = "the expected text stands in it" if there else "the expected text does not stand in it"
         return matched(sample, self.name, float(there), told)
 
@@ -69,7 +87,7 @@ class Regex:
 
     def __post_init__(self) -> None:
         if self.pattern:
-            self._compiled(self.pattern)
+            compiled(self.pattern, ignore_case=self.ignore_case)
 
     @property
     def info(self) -> JudgeInfo:
@@ -77,23 +95,11 @@ class Regex:
         return replace(info, reads=("output",), requires=()) if self.pattern else info
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        pattern = self._compiled(self.pattern or sample.expected or "")
-        search = pattern.fullmatch if self.whole else pattern.search
-        try:
-            found = search(sample.output or "", timeout=PATTERN_SECONDS)
-        except TimeoutError:
-            raise InputError(f"the pattern took longer than {PATTERN_SECONDS:g} s on this output") from None
+        pattern = compiled(self.pattern or sample.expected or "", ignore_case=self.ignore_case)
+        found = searched(pattern, sample.output or "", whole=self.whole)
         if found is None:
             return matched(sample, self.name, 0.0, "the pattern is not in it")
         return matched(sample, self.name, 1.0, "the pattern is in it", found=list(found.span()))
-
-    def _compiled(self, pattern: str) -> Any:
-        import regex  # type: ignore[import-untyped]
-
-        try:
-            return regex.compile(pattern, regex.IGNORECASE if self.ignore_case else 0)
-        except regex.error as error:
-            raise SpecError(f"{pattern!r:.80} is no regular expression: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -116,10 +122,10 @@ class Levenshtein(Alike):
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         from rapidfuzz.distance import Levenshtein as Distance
 
-        output, expected = self.normalized(sample.output or ""), self.normalized(sample.expected or "")
+        output, expected = self.normalized(sample.output or ""), self.wanted(sample)
         edits = Distance.distance(output, expected)
         longest = max(len(output), len(expected))
-        score = 1 - edits / longest if longest else 1.0
+        score = 1 - edits / longest
         lead = "edit of {} characters leads" if edits == 1 else "edits of {} characters lead"
         told = f"{edits:,} {lead.format(f'{longest:,}')} to it"
         return matched(sample, self.name, score, told, threshold=self.threshold, edits=edits)

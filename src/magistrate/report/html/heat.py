@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from magistrate.display import Heat
+from magistrate.display import Heat, seen
 from magistrate.errors import InputError
 from magistrate.report.heat import heat_of
-from magistrate.report.html.marking import LONGEST, gap, seen
+from magistrate.report.html.marking import LONGEST, gap
 from magistrate.types import Sample, Verdict
 
 

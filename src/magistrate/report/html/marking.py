@@ -8,20 +8,10 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from magistrate.report.plain import plain
+from magistrate.display import seen
 
 LONGEST = 20_000  # characters of a text that are shown whole
 AROUND = 600  # characters kept on both sides of a mark, in a text that is longer
-
-
-_HALVES = dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)
-
-
-def seen(text: str) -> str:
-    """`text` as a page can hold it: every control character visible and no half of a surrogate pair, one
-    character for one.
-    """
-    return plain(text).translate(_HALVES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from magistrate.display import seen
 from magistrate.engines.prices import Price
 from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.figures import decimal
 from magistrate.report.html.listing import Listed, is_right, listed
-from magistrate.report.html.marking import seen
 from magistrate.report.html.rows import row_of, said_of
 from magistrate.report.html.scores import Scores
 from magistrate.report.html.views import comparison, judge_view, matrix, run_facts
