@@ -263,8 +263,11 @@ def test_an_example_runs_by_itself_and_prints_what_it_should(
 ) -> None:
     # A home of its own for the runs that it stores, with the models of the usual one.
     (tmp_path / "models").symlink_to(model_folder.parent, target_is_directory=True)
+    here = tmp_path / "here"  # for files that an example writes
+    here.mkdir()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
+        cwd=here,
         env={**os.environ, "MAGISTRATE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

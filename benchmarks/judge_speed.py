@@ -1,0 +1,64 @@
+"""How long judges of code take for one sample of a given size, one after the other.
+
+Run: .venv/bin/python benchmarks/judge_speed.py [JUDGE ...] [--tokens 500] [--samples 40]
+
+Samples are of the built-in set, put together until context and output have about so many tokens (3.6
+characters to one); the output has a fifth of them. Printed are the median and the 95th percentile in
+milliseconds a sample, after a first one that loads what is to be loaded, and the ratio to the first judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+import numpy as np
+
+from magistrate import Sample, background, resolve
+from magistrate.datasets import load
+from magistrate.engines.none import NONE
+from magistrate.running import judge_one
+
+CHARACTERS = 3.6  # of a token of English
+OUTPUT = 0.2  # the share of the output
+SEED = 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("judges", nargs="*", default=["novelty", "auto"])
+    parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--samples", type=int, default=40)
+    told = parser.parse_args()
+    samples = [sized(told.tokens, number) for number in range(told.samples + 1)]
+    peer = 0.0
+    for words in told.judges:
+        judge = resolve.judge(words)
+        times = []
+        for sample in samples:
+            began = time.perf_counter()
+            background.run(judge_one(sample, judge, NONE))
+            times.append(1000 * (time.perf_counter() - began))
+        middle, slow = np.percentile(times[1:], [50, 95])
+        peer = peer or middle
+        print(
+            f"{words}: {middle:.1f} ms a sample of {told.tokens} tokens (95th percentile {slow:.1f}), "
+            f"{middle / peer:.1f} times {told.judges[0]}; the first {times[0]:.0f} ms"
+        )
+
+
+def sized(tokens: int, number: int) -> Sample:
+    """A sample of about so many tokens, another one for every number."""
+    every = list(load("quickstart"))
+    random.Random(f"{SEED}/{number}").shuffle(every)
+    context = " ".join(text for each in every for text in each.sources)
+    output = " ".join(each.output or "" for each in every)
+    size = round(tokens * CHARACTERS)
+    return Sample(f"s{number}", output[: round(size * OUTPUT)], (context[: round(size * (1 - OUTPUT))],))
+
+
+if __name__ == "__main__":
+    main()
