@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from magistrate import resolve
 from magistrate.bench.quality.publishing import published
-from magistrate.bench.quality.rows import BASELINE, QualityRow
+from magistrate.bench.quality.rows import BASELINE, QualityRow, newest
+from magistrate.bench.quality.rows import read as rows_of
 from magistrate.errors import SpecError
 from magistrate.judges import quality
 from magistrate.judges.quality import Measured, measured, read, summaries, table
@@ -17,6 +20,7 @@ from magistrate.judges.spelling import spelled
 from magistrate.types import Recipe
 from terminal import Call
 
+ROWS = Path(__file__).parent.parent / "benchmarks" / "quality.jsonl"
 FIGURE = (0.51239, 0.4, 0.6)
 
 
@@ -134,3 +138,15 @@ def test_the_list_and_one_judge_show_their_figures(call: Call, monkeypatch: pyte
 
 def _values(found: Measured) -> dict[str, Any]:
     return {name: getattr(found, name) for name in Measured.__slots__}
+
+
+def test_the_default_is_what_ranks_best_where_it_had_not_learnt() -> None:
+    aurocs: dict[str, dict[str, float]] = {}
+    for each in newest(rows_of(ROWS)):
+        if each.model == "none" and not each.seen and each.auroc[0] is not None:
+            aurocs.setdefault(each.judge, {})[each.set] = each.auroc[0]
+    sets = set().union(*aurocs.values())
+    whole = {judge: fmean(found.values()) for judge, found in aurocs.items() if set(found) == sets}
+    assert len(whole) >= 3, "nothing to choose from"
+    best = max(whole, key=lambda judge: whole[judge])
+    assert {each.folds for each in measured(resolve.judge("auto"))} == {best}
