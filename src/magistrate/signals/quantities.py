@@ -17,6 +17,7 @@ LOOSE = 0.05  # how far "about 2,000" may be from what is meant, as a share
 REACH = 0.06  # a share within which everything lies that a rough number can mean
 MOST_DIGITS = 300  # more are no amount, and compared digit by digit
 SAME = 1e-9  # as a share: what only arithmetic has moved
+BEFORE = 24  # characters before a number that may belong to it
 NO_SPACES = {ord(space): None for space in " \u00a0\u202f\u2009'’"}
 
 
@@ -117,7 +118,7 @@ def _numbers(text: str) -> Iterator[Quantity]:
             yield Quantity(Span(start, end), 0.0, code=digits)
             continue
         value, grain = (_spelled(found[0]), 1.0) if digits is None else _digits(digits)
-        before, after = _before().search(text[max(0, start - 24) : start]), _after().match(text, end)
+        before, after = _before().match(text, max(0, start - BEFORE), start), _after().match(text, end)
         scale, word, ended = _scale_and_unit(after, before["money"], end)
         measure, worth = UNITS.get(word, (None, 1.0))
         if digits is None and value == 1 and measure is None and scale == 1:
@@ -200,8 +201,9 @@ def _core() -> Any:
 def _before() -> Any:
     marks = r"(?:US\$|[$€£¥₹]|(?<!{SPACED})(?:USD|EUR|GBP|JPY|INR))\s?"
     about = "|".join(sorted(ABOUT))
+    # Read backwards, from the number on.
     return compiled(
-        rf"(?V1i)(?:(?<!{SPACED})(?P<about>{about})\s+)?(?P<minus>(?<!{PART})[-−])?(?P<money>{marks})?$"
+        rf"(?V1ir)(?:(?<!{SPACED})(?P<about>{about})\s+)?(?P<minus>(?<!{PART})[-−])?(?P<money>{marks})?"
     )
 
 
