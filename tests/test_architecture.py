@@ -44,6 +44,7 @@ LAYERS = (
     ("trial",),
     ("preparing",),
     ("resuming",),
+    ("counting",),
     ("runs",),
     ("evaluation",),
     ("judging", "generation", "guarding"),
@@ -51,6 +52,7 @@ LAYERS = (
     ("pytest_plugin",),
     ("appraisal",),
     ("bench",),
+    ("server",),
     ("cli",),
     ("__main__",),
 )

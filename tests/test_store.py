@@ -28,6 +28,7 @@ from sqlalchemy import create_engine, inspect
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store import RunRecord, Store
 from magistrate.store.migrations import LATEST, upgrade
+from magistrate.store.outcome_lists import Cell
 from magistrate.store.tables import metadata
 from magistrate.types import (
     Abstention,
@@ -290,12 +291,13 @@ def test_a_run_remembers_all_it_was_told(store: Store) -> None:
         n_verdicts=1,
         n_failures=1,
         n_abstentions=1,
+        revision=4,
     )
     assert store.find_run("last") == expected
     assert expected.n_outcomes == 3
     store.finish_run(run, "interrupted", n_total=2)
     later = NOON + timedelta(seconds=1)
-    finished = replace(expected, status="interrupted", finished_at=later, seconds=1.0, n_total=2)
+    finished = replace(expected, status="interrupted", finished_at=later, seconds=1.0, n_total=2, revision=5)
     assert store.runs() == [finished]
 
 
@@ -658,13 +660,16 @@ def old_store(place: str, version: int) -> None:
     engine.dispose()
 
 
+FIRST_WITH_LABELS = 4  # the version in which outcomes bear the labels of their samples
+OLD_LABEL = "fai\\th\ud800"
 OLD_ROWS = (
     """INSERT INTO runs (number, id, name, created_at, finished_at, status, dataset, dataset_digest,
         model, engine_fingerprint, n_total, package_version, recipes, settings)
     VALUES (1, '20260101-000000-abcd', 'old', '2026-01-01T00:00:00.000000+00:00',
         NULL, 'running', 'quickstart', 'd', 'tiny', 'f', 1, '0.1.0', '{}', '{"seed":1}')""",
-    """INSERT INTO samples VALUES ('k', '{"context":["c"],"output":"o"}')""",
-    "INSERT INTO run_samples VALUES ('20260101-000000-abcd', 0, 's', 'k')",
+    """INSERT INTO samples VALUES ('k', '{"context":["c"],"label":"fai\\\\th\\ud800","output":"o"}')""",
+    """INSERT INTO run_samples (run_id, position, sample_id, sample_key)
+    VALUES ('20260101-000000-abcd', 0, 's', 'k')""",
     """INSERT INTO outcomes (run_id, position, judge, kind, label, score, probability, code, seconds,
         calls, prompt_tokens, cached_tokens, generated_tokens, forced_tokens, body)
     VALUES ('20260101-000000-abcd', 0, 'j', 'verdict', 'faithful', 0.25, NULL,
@@ -681,11 +686,14 @@ def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, place: str
     with Store.open(place) as store:
         record = store.find_run("old")
         assert (record.status, record.settings, record.n_verdicts) == ("running", {"seed": 1}, 1)
-        assert list(store.samples(record.id)) == [Sample("s", "o", ("c",))]
+        assert list(store.samples(record.id)) == [Sample("s", "o", ("c",), label=OLD_LABEL)]
         verdict = Verdict(
             "s", "j", "faithful", 0.25, explanation="why", usage=Usage(1, 2, 3, 4, 5), seconds=1.5
         )
         assert list(store.outcomes(record.id)) == [verdict]
+        if version < FIRST_WITH_LABELS:
+            with store.snapshot() as moment:
+                assert moment.cells(record.id, "j") == {Cell("verdict", "faithful", OLD_LABEL): 1}
         store.add_outcome(record.id, Failure("s", "k", "timeout", "slow"))
     versions = [number for (number,) in asked(place, "SELECT version FROM schema_version ORDER BY version")]
     assert versions == list(range(1, LATEST + 1))

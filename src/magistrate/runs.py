@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from magistrate.engines.prices import Price
     from magistrate.report import Report
-    from magistrate.store import RunRecord, Snapshot, Store
+    from magistrate.store import RunRecord, Store
 
 INDEX = "index"  # the setting that holds the index of the frame that was judged
 
@@ -110,8 +110,12 @@ def report_of(store: Store, run_id: str, flag: Collection[str] | None = None) ->
 
     With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
     """
+    from magistrate.counting import count, counted
+
+    if flag is None:
+        return counted(store, run_id).report
     with store.snapshot() as moment:
-        return _report(moment, store.seen(moment.record(run_id)), flag)
+        return count(moment, store.seen(moment.record(run_id)), flag).report
 
 
 def export_run(
@@ -137,9 +141,10 @@ def export_run(
         outcomes = moment.outcomes(run_id, judge=judge)
         if kind != "html":
             return export(samples, outcomes, target, replace=replace)
+        from magistrate.counting import count
         from magistrate.report.html import page
 
-        report = _report(moment, record, None)
+        report = count(moment, record).report
         if judge is not None:
             report = replace_fields(report, judges=tuple(j for j in report.judges if j.judge == judge))
         pieces = page(report, record, samples, outcomes, rows=rows, price=_price(record))
@@ -160,29 +165,3 @@ def _price(record: RunRecord) -> Price | None:
 
     told = record.settings.get(SPEC, {}).get("engines", {}).get(DEFAULT, {}).get("price")
     return price_of(record.model) if told is None else Price.parse(told)
-
-
-def _report(moment: Snapshot, record: RunRecord, flag: Collection[str] | None) -> Report:
-    from magistrate.judges.flagging import by_claims, check_flag, reflagged
-    from magistrate.report import RunFacts, summarize
-
-    samples = {sample.id: sample for sample in moment.samples(record.id)}
-    n_total = max(record.n_total or 0, len(samples))
-    facts = RunFacts(
-        id=record.id,
-        name=record.name or record.id,
-        dataset=record.dataset,
-        status=record.status,
-        n_total=n_total,
-        seconds=record.seconds,
-        reason=record.reason,
-    )
-    recipes = {judge: replace_fields(recipe, n=n_total) for judge, recipe in record.recipes.items()}
-    outcomes: Iterable[Outcome] = moment.outcomes(record.id)
-    if flag is not None:
-        check_flag(flag)
-        outcomes = [reflagged(outcome, flag) for outcome in outcomes]
-        for judge in {outcome.judge for outcome in outcomes if by_claims(outcome)} & recipes.keys():
-            told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
-            recipes[judge] = replace_fields(recipes[judge], judge=told)
-    return summarize(facts, samples, outcomes, recipes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -131,7 +131,7 @@ def reliability(found: Reliability, name: str) -> Chart:
     return Chart("Reliability", words, _drawn(draw, name), points)
 
 
-def scores_by_label(groups: Mapping[str, Sequence[float]], name: str) -> Chart:
+def scores_by_label(groups: Mapping[str, NDArray[np.float64]], name: str) -> Chart:
     """How often which score was given, for one group of samples or for two, by the names of the groups."""
     import numpy as np
     from matplotlib.ticker import MaxNLocator

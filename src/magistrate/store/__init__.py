@@ -12,8 +12,9 @@ from magistrate.store import locks
 from magistrate.store.connect import explained, open_engine, place_of
 from magistrate.store.datasets import DatasetShelf, DatasetVersion
 from magistrate.store.locks import RunLock
-from magistrate.store.reading import Reading, Snapshot
+from magistrate.store.reading import Reading
 from magistrate.store.records import FinishedStatus, RunRecord, Status
+from magistrate.store.snapshot import Snapshot
 from magistrate.store.writing import Writing
 
 __all__ = ["DatasetVersion", "FinishedStatus", "RunLock", "RunRecord", "Snapshot", "Status", "Store"]

@@ -1,17 +1,20 @@
 """The schema as numbered steps, only ever appended to: a released step is never edited.
 
 Version `k` of the schema is what the first `k` steps make. Their SQL is frozen text, in which a database's
-own words stand for `{key}` and `{id}`; `tables` follows the newest version.
+own words stand for `{key}`, `{id}` and `{bytes}`; `tables` follows the newest version. What SQL cannot say is
+a function, frozen as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, inspect, text
 
 from magistrate.errors import StoreError
 from magistrate.store import dialects
+from magistrate.store.labelling import name_labels
 from magistrate.version import __version__
 
 _VERSIONS = "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
@@ -120,7 +123,37 @@ _SURVIVAL = (
     "CREATE INDEX dataset_versions_digest ON dataset_versions (digest)",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _COUNTS, _SURVIVAL)
+# What a page reads: which cell of a confusion matrix an outcome is in, and figures counted before.
+_PAGES = (
+    "ALTER TABLE runs ADD COLUMN revision BIGINT NOT NULL DEFAULT 0",
+    "ALTER TABLE run_samples ADD COLUMN label TEXT",
+    "ALTER TABLE outcomes ADD COLUMN gold TEXT",
+    name_labels,
+    "DROP INDEX outcomes_counts",
+    "CREATE INDEX outcomes_cells ON outcomes (run_id, judge, kind, label, gold, position)",
+    "CREATE INDEX outcomes_scores ON outcomes (run_id, judge, gold, score, position)",
+    """CREATE TABLE figures (
+        run_id TEXT NOT NULL,
+        judge TEXT NOT NULL,
+        place BIGINT NOT NULL,
+        revision BIGINT NOT NULL,
+        made_by TEXT NOT NULL,
+        n_total BIGINT NOT NULL,
+        n_ok BIGINT NOT NULL,
+        n_failures BIGINT NOT NULL,
+        n_abstentions BIGINT NOT NULL,
+        metric TEXT,
+        value DOUBLE PRECISION,
+        low DOUBLE PRECISION,
+        high DOUBLE PRECISION,
+        body TEXT NOT NULL,
+        scores {bytes} NOT NULL,
+        PRIMARY KEY (run_id, judge),
+        FOREIGN KEY (run_id) REFERENCES runs (id) ON DELETE CASCADE
+    )""",
+)
+
+MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (_FIRST, _COUNTS, _SURVIVAL, _PAGES)
 LATEST = len(MIGRATIONS)
 
 _ELSEWHERE = {
@@ -159,7 +192,10 @@ def upgrade(connection: Connection, *, upto: int = LATEST) -> None:
         connection.exec_driver_sql(dialects.definition(connection, _VERSIONS))
     for number in range(done + 1, upto + 1):
         for statement in MIGRATIONS[number - 1]:
-            connection.exec_driver_sql(dialects.definition(connection, statement))
+            if callable(statement):
+                statement(connection)
+            else:
+                connection.exec_driver_sql(dialects.definition(connection, statement))
         connection.execute(
             text("INSERT INTO schema_version (version, applied_at) VALUES (:version, :applied_at)"),
             {"version": number, "applied_at": datetime.now(UTC).isoformat(timespec="seconds")},

@@ -11,11 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Select,
     bindparam,
-    case,
     delete,
     exists,
     func,
@@ -24,14 +22,12 @@ from sqlalchemy import (
     update,
 )
 
-from magistrate.display import shorten
-from magistrate.errors import InputError
-from magistrate.store.codec import sample_from, sample_key, steps_body
+from magistrate.store.codec import sample_from, sample_key
 from magistrate.store.dialects import insert_missing, stop_writers
 from magistrate.store.records import RunRecord
-from magistrate.store.rows import outcome_from, outcome_row, run_from
-from magistrate.store.tables import dataset_samples, outcomes, run_samples, run_tags, runs, samples, steps
-from magistrate.types import Outcome, Sample, Usage
+from magistrate.store.rows import run_from
+from magistrate.store.tables import dataset_samples, outcomes, run_samples, run_tags, runs, samples
+from magistrate.types import Sample
 
 ROWS_AT_ONCE = 500
 _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
@@ -39,6 +35,11 @@ _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
 _SIZE = func.coalesce(
     select(func.max(run_samples.c.position) + 1).where(run_samples.c.run_id == runs.c.id).scalar_subquery(), 0
 ).label("n_samples")
+POSITION = (
+    select(run_samples.c.position)
+    .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
+    .scalar_subquery()
+)
 _IN_A_DATASET = exists().where(dataset_samples.c.sample_key == samples.c.key)
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -128,18 +129,24 @@ def finish_run(
     changes: dict[str, Any] = {"status": status, "finished_at": finished_at, "reason": reason}
     if n_total is not None:
         changes["n_total"] = n_total
-    connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
+    change_run(connection, run_id, **changes)
 
 
 def expect(connection: Connection, run_id: str, n_total: int) -> None:
     """The run has so many samples to judge."""
-    connection.execute(update(runs).where(runs.c.id == run_id).values(n_total=n_total))
+    change_run(connection, run_id, n_total=n_total)
 
 
 def add_seconds(connection: Connection, run_id: str, seconds: float) -> None:
     """The run has been at work for so many more seconds."""
     longer = func.coalesce(runs.c.seconds, 0.0) + seconds
-    connection.execute(update(runs).where(runs.c.id == run_id).values(seconds=longer))
+    change_run(connection, run_id, seconds=longer)
+
+
+def change_run(connection: Connection, run_id: str, **changes: Any) -> None:
+    """The run is not what it was: figures counted before are of an earlier revision."""
+    changes["revision"] = runs.c.revision + 1
+    connection.execute(update(runs).where(runs.c.id == run_id).values(changes))
 
 
 def rename_run(connection: Connection, run_id: str, name: str | None) -> None:
@@ -174,20 +181,30 @@ def lock_run(connection: Connection, run_id: str) -> None:
 # --- samples ------------------------------------------------------------------------------------
 
 
-def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[str, str]]) -> None:
-    """More samples for a run, as ids with bodies, after those it has; an id it has is an integrity error."""
+def append_samples(connection: Connection, run_id: str, chunk: Sequence[tuple[str, str | None, str]]) -> None:
+    """More samples for a run, as ids, labels and bodies, after those it has.
+
+    An id that the run has is an integrity error.
+    """
     lock_run(connection, run_id)
     last = connection.scalar(select(func.max(run_samples.c.position)).where(run_samples.c.run_id == run_id))
     first = 0 if last is None else last + 1
-    keyed = [(sample_id, sample_key(body), body) for sample_id, body in chunk]
-    keep_samples(connection, {key: body for _, key, body in keyed})
+    keyed = [(sample_id, label, sample_key(body), body) for sample_id, label, body in chunk]
+    keep_samples(connection, {key: body for _, _, key, body in keyed})
     connection.execute(
         insert(run_samples),
         [
-            {"run_id": run_id, "position": position, "sample_id": sample_id, "sample_key": key}
-            for position, (sample_id, key, _) in enumerate(keyed, first)
+            {
+                "run_id": run_id,
+                "position": position,
+                "sample_id": sample_id,
+                "sample_key": key,
+                "label": label,
+            }
+            for position, (sample_id, label, key, _) in enumerate(keyed, first)
         ],
     )
+    change_run(connection, run_id)
 
 
 def keep_samples(connection: Connection, bodies: Mapping[str, str]) -> None:
@@ -197,7 +214,7 @@ def keep_samples(connection: Connection, bodies: Mapping[str, str]) -> None:
     connection.execute(insert_missing(connection, samples), rows)
 
 
-def replace_sample(connection: Connection, run_id: str, sample_id: str, body: str) -> bool:
+def replace_sample(connection: Connection, run_id: str, sample_id: str, label: str | None, body: str) -> bool:
     """The run's sample of this id has another content; False where the run has no such sample."""
     lock_run(connection, run_id)
     stop_writers(connection, samples)
@@ -207,7 +224,11 @@ def replace_sample(connection: Connection, run_id: str, sample_id: str, body: st
         return False
     key = sample_key(body)
     keep_samples(connection, {key: body})
-    connection.execute(update(run_samples).where(*mine).values(sample_key=key))
+    connection.execute(update(run_samples).where(*mine).values(sample_key=key, label=label))
+    same = (outcomes.c.run_id == run_id, outcomes.c.position == POSITION)
+    about = {"in_run": run_id, "of_sample": sample_id}
+    connection.execute(update(outcomes).where(*same).values(gold=label), about)
+    change_run(connection, run_id)
     used = exists().where(run_samples.c.sample_key == samples.c.key)
     connection.execute(delete(samples).where(samples.c.key == before, ~used, ~_IN_A_DATASET))
     return True
@@ -223,7 +244,7 @@ def samples_of(connection: Connection, run_id: str) -> Iterator[Sample]:
     """What did the run judge, in order?"""
     asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
     asked = asked.where(run_samples.c.run_id == run_id).order_by(run_samples.c.position)
-    for sample_id, body in _streamed(connection, asked):
+    for sample_id, body in streamed(connection, asked):
         yield sample_from(sample_id, body)
 
 
@@ -251,133 +272,7 @@ def sample_ids(connection: Connection, run_id: str, limit: int | None = None) ->
     return list(connection.scalars(asked.order_by(run_samples.c.position).limit(limit)))
 
 
-# --- outcomes -----------------------------------------------------------------------------------
-
-# Made once: building a statement costs more than running it.
-_POSITION = (
-    select(run_samples.c.position)
-    .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
-    .scalar_subquery()
-)
-_INSERT_OUTCOMES = insert(outcomes).values(run_id=bindparam("in_run"), position=_POSITION)
-_OUTCOME = (
-    select(outcomes.c.id)
-    .where(
-        outcomes.c.run_id == bindparam("in_run"),
-        outcomes.c.position == _POSITION,
-        outcomes.c.judge == bindparam("by_judge"),
-    )
-    .scalar_subquery()
-)
-# As `Usage` has them.
-_SPENT = (
-    outcomes.c.calls,
-    outcomes.c.prompt_tokens,
-    outcomes.c.cached_tokens,
-    outcomes.c.generated_tokens,
-    outcomes.c.forced_tokens,
-    outcomes.c.reused,
-)
-_INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
-
-
-def prepared(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as a row for `insert_outcomes`; `InputError` where a value of it cannot be stored."""
-    try:
-        body = steps_body(outcome.steps) if outcome.steps else None
-        return outcome_row(outcome) | {"of_sample": outcome.sample_id, "steps": body, "attempt": 1}
-    except InputError as error:
-        raise InputError(
-            f"the outcome of judge {outcome.judge!r} for sample {shorten(repr(outcome.sample_id))}: {error}"
-        ) from error
-
-
-def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """More outcomes; an integrity error where the run lacks a sample or has an outcome already."""
-    connection.execute(
-        _INSERT_OUTCOMES,
-        [{key: row[key] for key in row if key != "steps"} | {"in_run": run_id} for row in rows],
-    )
-    bodies = [
-        {
-            "in_run": run_id,
-            "of_sample": row["of_sample"],
-            "by_judge": row["judge"],
-            "body": row["steps"],
-        }
-        for row in rows
-        if row["steps"] is not None
-    ]
-    if bodies:
-        connection.execute(_INSERT_STEPS, bodies)
-
-
-def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Where a row's sample and judge have a failure, it goes; the row counts as one attempt more, and bears
-    what all of them have spent."""
-    for row in rows:
-        earlier = select(outcomes.c.id, outcomes.c.attempt, *_SPENT).join(run_samples)
-        earlier = earlier.with_for_update(of=outcomes)
-        earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
-        if found := connection.execute(earlier).one_or_none():
-            connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
-            row["attempt"] = found.attempt + 1
-            for column in _SPENT:
-                row[column.key] += getattr(found, column.key)
-
-
-def usage_of(connection: Connection, run_id: str) -> Usage:
-    """What have all outcomes of the run spent together?"""
-    sums = select(*(func.coalesce(func.sum(column), 0) for column in _SPENT))
-    return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
-
-
-def dearest_of(connection: Connection, run_id: str) -> Usage:
-    """What has the outcome spent that read and wrote the most tokens?"""
-    tokens = outcomes.c.prompt_tokens + outcomes.c.generated_tokens
-    asked = select(*_SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
-    row = connection.execute(asked).one_or_none()
-    return Usage() if row is None else Usage(*map(int, row))
-
-
-def has_outcome(connection: Connection, run_id: str, sample_id: str, judge: str) -> bool:
-    """Has this judge an outcome for this sample of the run?"""
-    asked = select(outcomes.c.id).join(run_samples).where(*_pair(run_id, sample_id, judge))
-    return connection.scalar(asked) is not None
-
-
-def _pair(run_id: str, sample_id: str, judge: str) -> tuple[ColumnElement[bool], ...]:
-    return (outcomes.c.run_id == run_id, run_samples.c.sample_id == sample_id, outcomes.c.judge == judge)
-
-
-def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
-    """Which samples have an outcome by which judges, with which failure if any, at which attempt?"""
-    failure = case((outcomes.c.kind == "failure", outcomes.c.code), else_=None)
-    asked = select(run_samples.c.sample_id, outcomes.c.judge, failure, outcomes.c.attempt)
-    asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.run_id == run_id)
-    return {
-        (sample_id, judge): (code, attempt)
-        for sample_id, judge, code, attempt in _streamed(connection, asked)
-    }
-
-
-def outcomes_of(
-    connection: Connection, run_id: str, *, judge: str | None, sample_id: str | None, with_steps: bool
-) -> Iterator[Outcome]:
-    """What came out of the run, in the order of its samples, then of the judges' names?"""
-    asked: Select[Any] = select(outcomes, run_samples.c.sample_id).join(run_samples)
-    if with_steps:
-        asked = asked.add_columns(steps.c.body.label("steps")).outerjoin(steps)
-    asked = asked.where(outcomes.c.run_id == run_id)
-    if judge is not None:
-        asked = asked.where(outcomes.c.judge == judge)
-    if sample_id is not None:
-        asked = asked.where(run_samples.c.sample_id == sample_id)
-    asked = asked.order_by(outcomes.c.position, outcomes.c.judge)
-    for row in _streamed(connection, asked):
-        yield outcome_from(row, row.steps if with_steps else None)
-
-
-def _streamed(connection: Connection, asked: Select[Any]) -> Iterator[Any]:
+def streamed(connection: Connection, asked: Select[Any]) -> Iterator[Any]:
+    """The rows of an answer, some at a time."""
     with connection.execute(asked.execution_options(yield_per=ROWS_AT_ONCE)) as rows:
         yield from rows

@@ -4,47 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
+import magistrate.store.outcome_queries as outcome_queries
 import magistrate.store.queries as queries
-from magistrate.errors import SpecError
-from magistrate.store.lookup import WORDS_COMPARED, near, record_of, require_run, resolve, shown
+from magistrate.store.lookup import record_of, require_run, resolve
 from magistrate.store.records import RunRecord
+from magistrate.store.snapshot import Snapshot
 from magistrate.store.transactions import Transactions
 from magistrate.types import Outcome, Sample, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A store as it is at one moment, whatever is written meanwhile; ends with the `with` that gave it."""
-
-    _connection: Connection
-
-    def record(self, run_id: str) -> RunRecord:
-        """The run of exactly this id; `SpecError` where there is none."""
-        require_run(self._connection, run_id)
-        return record_of(self._connection, run_id)
-
-    def samples(self, run_id: str) -> Iterator[Sample]:
-        """A run's samples in the order they were added."""
-        require_run(self._connection, run_id)
-        return queries.samples_of(self._connection, run_id)
-
-    def outcomes(
-        self,
-        run_id: str,
-        *,
-        judge: str | None = None,
-        sample_id: str | None = None,
-        with_steps: bool = False,
-    ) -> Iterator[Outcome]:
-        """A run's outcomes by sample, then by judge; without `with_steps` their `steps` are empty."""
-        require_run(self._connection, run_id)
-        return queries.outcomes_of(
-            self._connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
-        )
 
 
 class Reading(Transactions):
@@ -98,13 +65,8 @@ class Reading(Transactions):
 
     def sample(self, run_id: str, sample_id: str) -> Sample:
         """One sample of a run; `SpecError` lists near ids where it has none of this id."""
-        with self._reading() as connection:
-            require_run(connection, run_id)
-            found = queries.sample_of(connection, run_id, sample_id)
-            if found is None:
-                known = queries.sample_ids(connection, run_id, WORDS_COMPARED)
-                raise SpecError(f"run {run_id} has no sample {shown(sample_id)}; {near(sample_id, known)}")
-            return found
+        with self.snapshot() as moment:
+            return moment.sample(run_id, sample_id)
 
     def outcomes(
         self,
@@ -121,7 +83,7 @@ class Reading(Transactions):
         """
         self._check_run(run_id)
         return self._stream(
-            lambda connection: queries.outcomes_of(
+            lambda connection: outcome_queries.outcomes_of(
                 connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
             )
         )
@@ -137,12 +99,12 @@ class Reading(Transactions):
     def spent(self, run_id: str) -> Usage:
         """What all outcomes of a run have spent together."""
         with self._reading() as connection:
-            return queries.usage_of(connection, run_id)
+            return outcome_queries.usage_of(connection, run_id)
 
     def dearest(self, run_id: str) -> Usage:
         """What the outcome of a run has spent that took the most tokens."""
         with self._reading() as connection:
-            return queries.dearest_of(connection, run_id)
+            return outcome_queries.dearest_of(connection, run_id)
 
     def attempts(self, run_id: str) -> dict[tuple[str, str], int]:
         """How often each pair of sample id and judge was tried, where it was more than once."""
@@ -157,7 +119,7 @@ class Reading(Transactions):
     def _pairs(self, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
         with self._reading() as connection:
             require_run(connection, run_id)
-            return queries.pairs_of(connection, run_id)
+            return outcome_queries.pairs_of(connection, run_id)
 
     def _check_run(self, run_id: str) -> None:
         with self._reading() as connection:

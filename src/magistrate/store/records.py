@@ -23,7 +23,7 @@ class RunRecord:
     where nobody knows. `dataset_version` names the stored data set that was read, if one was. `n_total` is
     how many samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are
     the keys of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges
-    together.
+    together. `revision` goes up with everything that could change a figure of the run.
     """
 
     id: str
@@ -49,6 +49,7 @@ class RunRecord:
     n_verdicts: int
     n_failures: int
     n_abstentions: int
+    revision: int = 0
 
     @property
     def n_outcomes(self) -> int:

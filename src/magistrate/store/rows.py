@@ -112,6 +112,7 @@ def run_from(
         n_verdicts=count("verdict"),
         n_failures=count("failure"),
         n_abstentions=count("abstention"),
+        revision=row.revision,
     )
 
 

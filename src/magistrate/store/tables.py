@@ -19,6 +19,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -92,6 +93,7 @@ runs = Table(
     Column("reason", Words),
     Column("seconds", Double),
     Column("dataset_version", Words),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
     Index("runs_name", "name"),
     Index("runs_dataset", "dataset"),
     Index("runs_digest", "dataset_digest"),
@@ -125,11 +127,13 @@ run_samples = Table(
         ForeignKey("samples.key", deferrable=True, initially="DEFERRED"),
         nullable=False,
     ),
+    Column("label", Words),
     UniqueConstraint("run_id", "sample_id"),
     Index("run_samples_key", "sample_key"),
 )
 
 # Outcomes name their sample by its position: small keys, and the index reads them in dataset order.
+# `gold` is the sample's label, so that a cell of a confusion matrix is one stretch of an index.
 outcomes = Table(
     "outcomes",
     metadata,
@@ -151,11 +155,13 @@ outcomes = Table(
     Column("body", Text, nullable=False),
     Column("reused", BigInteger, nullable=False, server_default="0"),
     Column("attempt", BigInteger, nullable=False, server_default="1"),
+    Column("gold", Words),
     UniqueConstraint("run_id", "position", "judge"),
     ForeignKeyConstraint(
         ["run_id", "position"], ["run_samples.run_id", "run_samples.position"], ondelete="CASCADE"
     ),
-    Index("outcomes_counts", "run_id", "judge", "kind"),
+    Index("outcomes_cells", "run_id", "judge", "kind", "label", "gold", "position"),
+    Index("outcomes_scores", "run_id", "judge", "gold", "score", "position"),
 )
 
 # Apart from the outcomes, so that a report never reads past them.
@@ -164,6 +170,28 @@ steps = Table(
     metadata,
     Column("outcome_id", Number, ForeignKey("outcomes.id", ondelete="CASCADE"), primary_key=True),
     Column("body", Text, nullable=False),
+)
+
+# What was counted of a judge's outcomes in a run, as the run was at a revision; all of it can be counted
+# anew. `body` and `scores` come last, for lists do not read them.
+figures = Table(
+    "figures",
+    metadata,
+    Column("run_id", Words, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("judge", Words, primary_key=True),
+    Column("place", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("made_by", Words, nullable=False),
+    Column("n_total", BigInteger, nullable=False),
+    Column("n_ok", BigInteger, nullable=False),
+    Column("n_failures", BigInteger, nullable=False),
+    Column("n_abstentions", BigInteger, nullable=False),
+    Column("metric", Text),
+    Column("value", Double),
+    Column("low", Double),
+    Column("high", Double),
+    Column("body", Text, nullable=False),
+    Column("scores", LargeBinary, nullable=False),
 )
 
 # A data set is stored once, by the sha256 of what it holds, whatever names and versions it has.

@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 from sqlalchemy.exc import IntegrityError
 
+import magistrate.store.outcome_queries as outcome_queries
 import magistrate.store.queries as queries
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.codec import dumps, recipes_body, sample_body
 from magistrate.store.connect import explained
+from magistrate.store.figures import KeptFigures, keep_figures
 from magistrate.store.lookup import LAST, record_of, require_run, resolve, shown
 from magistrate.store.records import FinishedStatus, RunRecord
 from magistrate.store.transactions import Transactions
@@ -80,14 +82,15 @@ class Writing(Transactions):
         """
         added, remaining = 0, iter(samples)
         while chunk := [
-            (sample.id, _sample_body(sample)) for sample in islice(remaining, queries.ROWS_AT_ONCE)
+            (sample.id, sample.label, _sample_body(sample))
+            for sample in islice(remaining, queries.ROWS_AT_ONCE)
         ]:
             with explained(self.shown):
                 try:
                     with self._writer.begin():
                         queries.append_samples(self._writer, run_id, chunk)
                 except IntegrityError as error:
-                    raise self._why_no_samples(run_id, [sample_id for sample_id, _ in chunk]) from error
+                    raise self._why_no_samples(run_id, [sample_id for sample_id, _, _ in chunk]) from error
             added += len(chunk)
         return added
 
@@ -152,8 +155,13 @@ class Writing(Transactions):
         body = _sample_body(sample)
         with self._writing() as connection:
             require_run(connection, run_id)
-            if not queries.replace_sample(connection, run_id, sample.id, body):
+            if not queries.replace_sample(connection, run_id, sample.id, sample.label, body):
                 raise SpecError(f"run {run_id} has no sample {shown(sample.id)}; add it first")
+
+    def keep_figures(self, run_id: str, revision: int, kept: Sequence[KeptFigures]) -> bool:
+        """Keep what was counted of the run at a revision; False where it has changed since, or is gone."""
+        with self._writing() as connection:
+            return keep_figures(connection, run_id, revision, kept)
 
     # --- names, tags, the end -------------------------------------------------------------------
 
@@ -185,11 +193,11 @@ class Writing(Transactions):
     def _add_outcomes(self, run_id: str, chunk: Sequence[Outcome], replace_failure: bool = False) -> None:
         with explained(self.shown):
             try:
-                rows = [queries.prepared(outcome) for outcome in chunk]
+                rows = [outcome_queries.prepared(outcome) for outcome in chunk]
                 with self._writer.begin():
                     if replace_failure:
-                        queries.replace_failures(self._writer, run_id, rows)
-                    queries.insert_outcomes(self._writer, run_id, rows)
+                        outcome_queries.replace_failures(self._writer, run_id, rows)
+                    outcome_queries.insert_outcomes(self._writer, run_id, rows)
             except IntegrityError as error:
                 raise self._why_no_outcome(run_id, chunk) from error
 
@@ -215,7 +223,7 @@ class Writing(Transactions):
                     return SpecError(
                         f"run {run_id} has no sample {shown(sample_id)}; add samples before their outcomes"
                     )
-                if pair in taken or queries.has_outcome(self._writer, run_id, *pair):
+                if pair in taken or outcome_queries.has_outcome(self._writer, run_id, *pair):
                     return StoreError(
                         f"run {run_id} has an outcome of judge {outcome.judge!r} "
                         f"for sample {shown(sample_id)} already"

@@ -20,8 +20,8 @@ from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.figures import decimal
 from magistrate.report.html.listing import Listed, is_right, listed
 from magistrate.report.html.rows import row_of, said_of
-from magistrate.report.html.scores import Scores
 from magistrate.report.html.views import comparison, judge_view, matrix, run_facts
+from magistrate.report.scores import Scores
 from magistrate.report.values import Report
 from magistrate.store.records import RunRecord
 from magistrate.types import Outcome, Sample, Verdict
@@ -54,7 +54,7 @@ def page(
     scores = Scores(samples)
     listing = listed(samples, scores.noting(outcomes), rows)
     judges = [
-        judge_view(judge, number, scores.charts(judge, f"c{number}"), price)
+        judge_view(judge, number, scores.of(judge.judge).charts(judge, f"c{number}"), price)
         for number, judge in enumerate(report.judges, 1)
     ]
     yield from document(

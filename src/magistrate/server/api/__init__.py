@@ -1,0 +1,1 @@
+"""The JSON API: the values of the views, as they are."""

@@ -1,0 +1,1 @@
+"""Pages: each parses its address, asks a view and renders it."""

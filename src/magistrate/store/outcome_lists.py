@@ -1,0 +1,235 @@
+"""Lists of one judge's outcomes as pages show them, and what stands around one sample.
+
+Every question is one stretch of an index: a cell of the confusion matrix in the order of the samples, or
+verdicts in the order of their scores, after the last row that was shown (keyset paging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jiter
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+
+from magistrate.store.tables import outcomes, run_samples, runs, samples
+
+Direction = Literal["after", "before"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Outcomes that are alike: their kind, the label said and the one in truth, None where there is none."""
+
+    kind: str
+    label: str | None
+    gold: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Verdicts on samples of one true label, None for those without, whose score is in [`low`, `high`)."""
+
+    gold: str | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeLine:
+    """An outcome as a list shows it: `output` is the text on trial, `position` its sample's place."""
+
+    position: int
+    sample_id: str
+    kind: str
+    label: str | None
+    gold: str | None
+    score: float | None
+    probability: float | None
+    code: str | None
+    output: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What a judge said of the very same sample in another run."""
+
+    run_id: str
+    name: str | None
+    sample_id: str
+    model: str
+    judge: str
+    kind: str
+    label: str | None
+    score: float | None
+    probability: float | None
+    code: str | None
+
+
+_LINE = [
+    run_samples.c.sample_id if name == "sample_id" else outcomes.c[name]
+    for name in OutcomeLine.__dataclass_fields__
+    if name != "output"
+]
+
+
+def cells_of(connection: Connection, run_id: str, judge: str) -> dict[Cell, int]:
+    """How many outcomes of the judge are in which cell?"""
+    groups = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold)
+    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+    asked = select(*groups, func.count()).where(*mine).group_by(*groups)
+    return {Cell(kind, label, gold): number for kind, label, gold, number in connection.execute(asked)}
+
+
+def failure_codes(connection: Connection, run_id: str, judge: str, most: int) -> dict[tuple[str, str], int]:
+    """How many failures and abstentions have which code? By kind and code, the most frequent ones first."""
+    number = func.count()
+    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.kind != "verdict")
+    asked = select(outcomes.c.kind, outcomes.c.code, number).where(*mine)
+    asked = asked.group_by(outcomes.c.kind, outcomes.c.code).order_by(number.desc(), outcomes.c.code)
+    return {(kind, code): count for kind, code, count in connection.execute(asked.limit(most))}
+
+
+def lines_in_cells(
+    connection: Connection,
+    run_id: str,
+    judge: str,
+    cells: Iterable[Cell],
+    *,
+    code: str | None = None,
+    beyond: int | None = None,
+    direction: Direction = "after",
+    limit: int,
+) -> list[OutcomeLine]:
+    """Which outcomes of these cells come next after, or before, position `beyond`?
+
+    They come in the order of the samples.
+    """
+    back = direction == "before"
+    place = outcomes.c.position
+    found: list[int] = []
+    for cell in cells:
+        asked = select(place).where(
+            outcomes.c.run_id == run_id,
+            outcomes.c.judge == judge,
+            outcomes.c.kind == cell.kind,
+            _same(outcomes.c.label, cell.label),
+            _same(outcomes.c.gold, cell.gold),
+        )
+        if code is not None:
+            asked = asked.where(outcomes.c.code == code)
+        if beyond is not None:
+            asked = asked.where(place < beyond if back else place > beyond)
+        found += connection.scalars(asked.order_by(place.desc() if back else place.asc()).limit(limit))
+    return _lines(connection, run_id, judge, sorted(found, reverse=back)[:limit])
+
+
+def lines_by_score(
+    connection: Connection,
+    run_id: str,
+    judge: str,
+    ranges: Iterable[Scored],
+    *,
+    beyond: tuple[float, int] | None = None,
+    direction: Direction = "after",
+    limit: int,
+) -> list[OutcomeLine]:
+    """Which verdicts in these ranges come next after, or before, a score and position?
+
+    The highest score comes first, and of equal scores the lowest position.
+    """
+    back = direction == "before"
+    score, place = outcomes.c.score, outcomes.c.position
+    found: list[tuple[float, int]] = []
+    for each in ranges:
+        asked = select(score, place).where(
+            outcomes.c.run_id == run_id,
+            outcomes.c.judge == judge,
+            outcomes.c.kind == "verdict",
+            _same(outcomes.c.gold, each.gold),
+            score >= each.low,
+            score < each.high,
+        )
+        if beyond is not None:
+            edge, at = beyond
+            same = and_(score == edge, place < at if back else place > at)
+            # The plain bound is what an index can begin at; the rest sorts out equal scores.
+            asked = asked.where(score >= edge if back else score <= edge)
+            asked = asked.where(or_(score > edge if back else score < edge, same))
+        order = (score.asc(), place.desc()) if back else (score.desc(), place.asc())
+        found += [
+            (row.score, row.position) for row in connection.execute(asked.order_by(*order).limit(limit))
+        ]
+    found.sort(key=lambda pair: (-pair[0], pair[1]), reverse=back)
+    kept = sorted(found[:limit], key=lambda pair: (-pair[0], pair[1]))
+    lines = {line.position: line for line in _lines(connection, run_id, judge, [at for _, at in kept])}
+    return [lines[at] for _, at in kept]
+
+
+def _same(column: ColumnElement[Any], value: str | None) -> ColumnElement[bool]:
+    return column.is_(None) if value is None else column == value
+
+
+def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int]) -> list[OutcomeLine]:
+    asked = (
+        select(*_LINE, samples.c.body)
+        .select_from(outcomes)
+        .join(run_samples)
+        .join(samples, samples.c.key == run_samples.c.sample_key)
+        .where(outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.position.in_(places))
+        .order_by(outcomes.c.position)
+    )
+    return [
+        OutcomeLine(
+            **{column.key: getattr(row, column.key) for column in _LINE},
+            # Of a document that may be long, the one text that is shown; no tag of `codec` can be in it.
+            output=jiter.from_json(row.body.encode("ascii")).get("output"),
+        )
+        for row in connection.execute(asked)
+    ]
+
+
+# --- one sample ---------------------------------------------------------------------------------
+
+
+def position_of(connection: Connection, run_id: str, sample_id: str) -> int | None:
+    """Where in the run is the sample of this id? Counted from 0."""
+    mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+    return connection.scalar(select(run_samples.c.position).where(*mine))
+
+
+def beside(connection: Connection, run_id: str, position: int) -> tuple[str | None, str | None]:
+    """Which samples of the run stand just before and after this position?"""
+    place = run_samples.c.position
+    mine = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id).limit(1)
+    earlier = mine.where(place < position).order_by(place.desc())
+    later = mine.where(place > position).order_by(place.asc())
+    return connection.scalar(earlier), connection.scalar(later)
+
+
+def elsewhere(connection: Connection, run_id: str, sample_id: str, limit: int) -> list[Elsewhere]:
+    """What was said of the very same sample, whatever its id, in other runs? Newest run first."""
+    key = (
+        select(run_samples.c.sample_key)
+        .where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+        .scalar_subquery()
+    )
+    others = (
+        select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_id)
+        .add_columns(runs.c.number, runs.c.name, runs.c.model)
+        .join(runs, runs.c.id == run_samples.c.run_id)
+        .where(run_samples.c.sample_key == key, run_samples.c.run_id != run_id)
+        .order_by(runs.c.number.desc())
+        .limit(limit)
+        .subquery()
+    )
+    said = [outcomes.c[name] for name in Elsewhere.__dataclass_fields__ if name not in others.c]
+    about = [others.c[name] for name in Elsewhere.__dataclass_fields__ if name in others.c]
+    asked = (
+        select(*about, *said)
+        .join(outcomes, and_(outcomes.c.run_id == others.c.run_id, outcomes.c.position == others.c.position))
+        .order_by(others.c.number.desc(), outcomes.c.judge)
+        .limit(limit)
+    )
+    return [Elsewhere(**dict(row._mapping)) for row in connection.execute(asked)]

@@ -1,0 +1,140 @@
+"""The questions and changes that are about outcomes, one named function each, as in `queries`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select
+
+from magistrate.display import shorten
+from magistrate.errors import InputError
+from magistrate.store.codec import steps_body
+from magistrate.store.queries import POSITION, change_run, streamed
+from magistrate.store.rows import outcome_from, outcome_row
+from magistrate.store.tables import outcomes, run_samples, steps
+from magistrate.types import Outcome, Usage
+
+# Made once: building a statement costs more than running it.
+_GOLD = (
+    select(run_samples.c.label)
+    .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
+    .scalar_subquery()
+)
+_INSERT_OUTCOMES = insert(outcomes).values(run_id=bindparam("in_run"), position=POSITION, gold=_GOLD)
+_OUTCOME = (
+    select(outcomes.c.id)
+    .where(
+        outcomes.c.run_id == bindparam("in_run"),
+        outcomes.c.position == POSITION,
+        outcomes.c.judge == bindparam("by_judge"),
+    )
+    .scalar_subquery()
+)
+# As `Usage` has them.
+_SPENT = (
+    outcomes.c.calls,
+    outcomes.c.prompt_tokens,
+    outcomes.c.cached_tokens,
+    outcomes.c.generated_tokens,
+    outcomes.c.forced_tokens,
+    outcomes.c.reused,
+)
+_INSERT_STEPS = insert(steps).values(outcome_id=_OUTCOME)
+
+
+def prepared(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a row for `insert_outcomes`; `InputError` where a value of it cannot be stored."""
+    try:
+        body = steps_body(outcome.steps) if outcome.steps else None
+        return outcome_row(outcome) | {"of_sample": outcome.sample_id, "steps": body, "attempt": 1}
+    except InputError as error:
+        raise InputError(
+            f"the outcome of judge {outcome.judge!r} for sample {shorten(repr(outcome.sample_id))}: {error}"
+        ) from error
+
+
+def insert_outcomes(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """More outcomes; an integrity error where the run lacks a sample or has an outcome already."""
+    connection.execute(
+        _INSERT_OUTCOMES,
+        [{key: row[key] for key in row if key != "steps"} | {"in_run": run_id} for row in rows],
+    )
+    bodies = [
+        {
+            "in_run": run_id,
+            "of_sample": row["of_sample"],
+            "by_judge": row["judge"],
+            "body": row["steps"],
+        }
+        for row in rows
+        if row["steps"] is not None
+    ]
+    if bodies:
+        connection.execute(_INSERT_STEPS, bodies)
+    change_run(connection, run_id)
+
+
+def replace_failures(connection: Connection, run_id: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Where a row's sample and judge have a failure, it goes; the row counts as one attempt more, and bears
+    what all of them have spent."""
+    for row in rows:
+        earlier = select(outcomes.c.id, outcomes.c.attempt, *_SPENT).join(run_samples)
+        earlier = earlier.with_for_update(of=outcomes)
+        earlier = earlier.where(*_pair(run_id, row["of_sample"], row["judge"]), outcomes.c.kind == "failure")
+        if found := connection.execute(earlier).one_or_none():
+            connection.execute(delete(outcomes).where(outcomes.c.id == found.id))
+            row["attempt"] = found.attempt + 1
+            for column in _SPENT:
+                row[column.key] += getattr(found, column.key)
+
+
+def usage_of(connection: Connection, run_id: str) -> Usage:
+    """What have all outcomes of the run spent together?"""
+    sums = select(*(func.coalesce(func.sum(column), 0) for column in _SPENT))
+    return Usage(*map(int, connection.execute(sums.where(outcomes.c.run_id == run_id)).one()))
+
+
+def dearest_of(connection: Connection, run_id: str) -> Usage:
+    """What has the outcome spent that read and wrote the most tokens?"""
+    tokens = outcomes.c.prompt_tokens + outcomes.c.generated_tokens
+    asked = select(*_SPENT).where(outcomes.c.run_id == run_id).order_by(tokens.desc()).limit(1)
+    row = connection.execute(asked).one_or_none()
+    return Usage() if row is None else Usage(*map(int, row))
+
+
+def has_outcome(connection: Connection, run_id: str, sample_id: str, judge: str) -> bool:
+    """Has this judge an outcome for this sample of the run?"""
+    asked = select(outcomes.c.id).join(run_samples).where(*_pair(run_id, sample_id, judge))
+    return connection.scalar(asked) is not None
+
+
+def _pair(run_id: str, sample_id: str, judge: str) -> tuple[ColumnElement[bool], ...]:
+    return (outcomes.c.run_id == run_id, run_samples.c.sample_id == sample_id, outcomes.c.judge == judge)
+
+
+def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple[str | None, int]]:
+    """Which samples have an outcome by which judges, with which failure if any, at which attempt?"""
+    failure = case((outcomes.c.kind == "failure", outcomes.c.code), else_=None)
+    asked = select(run_samples.c.sample_id, outcomes.c.judge, failure, outcomes.c.attempt)
+    asked = asked.select_from(outcomes).join(run_samples).where(outcomes.c.run_id == run_id)
+    return {
+        (sample_id, judge): (code, attempt) for sample_id, judge, code, attempt in streamed(connection, asked)
+    }
+
+
+def outcomes_of(
+    connection: Connection, run_id: str, *, judge: str | None, sample_id: str | None, with_steps: bool
+) -> Iterator[Outcome]:
+    """What came out of the run, in the order of its samples, then of the judges' names?"""
+    asked: Select[Any] = select(outcomes, run_samples.c.sample_id).join(run_samples)
+    if with_steps:
+        asked = asked.add_columns(steps.c.body.label("steps")).outerjoin(steps)
+    asked = asked.where(outcomes.c.run_id == run_id)
+    if judge is not None:
+        asked = asked.where(outcomes.c.judge == judge)
+    if sample_id is not None:
+        asked = asked.where(run_samples.c.sample_id == sample_id)
+    asked = asked.order_by(outcomes.c.position, outcomes.c.judge)
+    for row in streamed(connection, asked):
+        yield outcome_from(row, row.steps if with_steps else None)
