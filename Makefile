@@ -17,6 +17,7 @@ all: lint test
 demo: .venv/.local  ## judge the built-in set by code and with the embedded model, and print the report
 	$(BIN)/magistrate models pull
 	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
+	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
 test: .venv/.dev .venv/.browser  ## run every test, on the embedded model too
 	$(BIN)/magistrate models pull

@@ -1,12 +1,13 @@
-"""What all tests share: the embedded model, loaded once, and Ctrl-C as a person at a terminal has it."""
+"""What tests share: the embedded model, a browser, pages to look at, and Ctrl-C as at a terminal."""
 
 from __future__ import annotations
 
 import io
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -17,6 +18,12 @@ from magistrate.engines import catalog
 from magistrate.engines.local.engine import LocalEngine
 from postgres import Server, a_server
 from terminal import Call, Done
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from browsing import Visit
+    from furnished import Furnished
 
 # How long an example takes says more of what else the machine does than of the code.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -87,3 +94,47 @@ def call(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         return Done(ended.value.code, printed.out, printed.err)
 
     return called
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser of one's own: while it is there, no event loop can be run in this thread."""
+    from browsing import a_browser
+
+    with a_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
+    """Open a page of a server; at the end no page has said anything or asked for anything elsewhere."""
+    from browsing import WIDE, Visit
+
+    visits: list[Visit] = []
+
+    def opened(site: str, path: str = "/", *, expected: Sequence[int] = (), **options: Any) -> Visit:
+        context = browser.new_context(**{"viewport": {"width": WIDE, "height": 900}, **options})
+        visits.append(Visit(context, site, path, expected))
+        return visits[-1]
+
+    yield opened
+    for each in visits:
+        each.page.context.close()
+    assert [strange for each in visits for strange in each.strange] == []
+
+
+@pytest.fixture(scope="session")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Furnished:
+    """One store with something of everything, to look at and not to change."""
+    from furnished import furnished
+
+    return furnished(tmp_path_factory.mktemp("house"))
+
+
+@pytest.fixture(scope="module")
+def site(house: Furnished) -> Iterator[str]:
+    """The address of the pages over it."""
+    from browsing import pages_of
+
+    with pages_of(house.place) as address:
+        yield address

@@ -2,100 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from magistrate.audit.hostile import ATTACKS
+from browsing import HOSTILE, PAYLOADS, Reader, contrast, luminance
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Turn, Verdict
 from reported import CLAIMS, CONTEXT, OUTPUT, outcomes_of, samples_of, stored
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-SWITCHES = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 PAINTED = """(name) => {
     const probe = document.querySelector("h1");
     return (probe.attributeStyleMap.set("color", `var(${name})`), getComputedStyle(probe).color);
 }"""
 SHOWN = "li.row:not([hidden])"
-# What a page would have to do to be seen doing it: a dialog, a request, an element, a line on the console.
-PAYLOADS = [
-    "<script>alert(1)</script>",
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "\"><img src=x onerror='alert(1)'>",
-    "' autofocus onfocus=alert(1) x='",
-    '" onmouseover="alert(1)" style="position:fixed;inset:0',
-    "<svg onload=alert(1)>",
-    "</style><script>alert(1)</script>",
-    "</title><script>alert(1)</script>",
-    "</textarea></details></li></ol><iframe src=javascript:alert(1)>",
-    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
-    "<a href=javascript:alert(1)>x</a>",
-    "<base href=https://evil.example/>",
-    '<meta http-equiv="refresh" content="0;url=https://evil.example/">',
-    "<link rel=stylesheet href=https://evil.example/x.css>",
-    "<form action=https://evil.example/><input name=x></form>",
-    "<object data=https://evil.example/></object>",
-    "<style>*{display:none}</style>",
-    "<!--",
-    "-->",
-    "<![CDATA[",
-    "&lt;script&gt;alert(1)&lt;/script&gt;",
-    "&#60;script&#62;alert(1)",
-    "{{ 7*7 }}{% raw %}",
-    "${7*7}`",
-    "javascript:alert(1)",
-    "\u202eevil\u2066\u2028\u2029\x00\x1b[2J\x07\x7f\ufeff",
-    "\x85\x9b31m",
-    "a" * 3000,
-    "مرحبا <b>بالعالم</b> 'שלום'",
-]
-HOSTILE = [*PAYLOADS, *(attack.text for attack in ATTACKS)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """The browser of this machine, or the one that playwright installed."""
-    program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=SWITCHES)
-        yield opened
-        opened.close()
-
-
-class Reader:
-    """A page that is read: everything that it asks for, says or shows unasked is kept."""
-
-    def __init__(self, context: BrowserContext, path: Path) -> None:
-        self.asked: list[str] = []
-        self.said: list[str] = []
-        self.page: Page = context.new_page()
-        self.page.on("request", self._request)
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
-        self.page.goto(path.as_uri())
-
-    def _request(self, request: Request) -> None:
-        self.asked.append(request.url)
-
-    def shot(self, name: str) -> None:
-        """Keep a picture where somebody asked for pictures."""
-        if folder := os.environ.get("MAGISTRATE_SCREENSHOTS"):
-            self.page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
-
 
 Open = Callable[..., Reader]
 
@@ -110,7 +32,7 @@ def read(browser: Browser) -> Iterator[Open]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         context.set_offline(True)
         contexts.append(context)
-        readers.append((Reader(context, path), path))
+        readers.append((Reader(context, path.as_uri()), path))
         return readers[-1][0]
 
     yield opened
@@ -274,18 +196,6 @@ def test_it_fits_and_can_be_read_in_light_and_dark(report: Path, read: Open, sch
     reader.shot(f"{scheme}-{width}")
 
 
-def luminance(colour: str) -> float:
-    """Relative luminance of `rgb(…)` (WCAG 2.2)."""
-    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def test_all_of_it_can_be_read_without_javascript(report: Path, read: Open) -> None:
     reader = read(report, java_script_enabled=False)
     page = reader.page
@@ -401,7 +311,7 @@ def test_a_script_that_got_in_would_not_run(report: Path, browser: Browser, tmp_
     broken = tmp_path / "broken.html"
     broken.write_text(text.replace("<main>", f"<main>{inside}", 1), encoding="utf-8")
     context = browser.new_context()
-    reader = Reader(context, broken)
+    reader = Reader(context, broken.as_uri())
     reader.page.wait_for_timeout(100)
     assert reader.page.title() == "Bridges"
     assert len([said for said in reader.said if "Content Security Policy" in said]) >= 2

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, t
 from sklearn import metrics as sk
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 import magistrate
 from magistrate import ScriptedEngine
@@ -100,6 +102,16 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, None, 0.04, 0.03]) == [pytest.approx(0.03), None, pytest.approx(0.06), 0.06]
     assert holm([None]) == [None]
     assert holm([]) == []
+
+
+def test_corrections_and_exact_tests_are_those_of_statsmodels() -> None:
+    source = np.random.default_rng(3)
+    for n in range(1, 40):
+        p_values = np.round(source.random(n) ** 3, 2).tolist()  # many are equal
+        assert holm(p_values) == multipletests(p_values, method="holm")[1].tolist()
+    for first, second in source.integers(0, 150, size=(200, 2)).tolist():
+        reference = mcnemar([[0, first], [second, 0]], exact=True).pvalue
+        assert exact_mcnemar(first, second) == min(1, reference)
 
 
 def test_the_smallest_difference_is_what_would_be_seen_four_times_in_five() -> None:

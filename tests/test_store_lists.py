@@ -97,6 +97,8 @@ def test_cells_count_every_outcome_once_and_are_gone_through_in_order(store: Sto
             f"s{i}" for i in range(len(outcomes)) if LABELS[i % 4] != "odd"
         ]
         assert all(line.output == f"output {line.position}" for line in lines)
+        everything = moment.in_cells(run, "j", None, limit=500)
+        assert [line.sample_id for line in everything] == [outcome.sample_id for outcome in outcomes]
         back = moment.in_cells(run, "j", chosen, beyond=lines[20].position, direction="before", limit=5)
         assert back == lines[15:20]
 
@@ -118,7 +120,9 @@ def test_scores_are_gone_through_from_the_highest_also_where_many_are_equal(stor
         ((score, at) for score, at in verdicts if LABELS[at % 4] in ("faithful", None) and score >= low),
         key=lambda pair: (-pair[0], pair[1]),
     )
-    ranges = [Scored("faithful", low, 2.0), Scored(None, low, 2.0)]
+    ranges = [
+        Scored(said, gold, low, 2.0) for said in ("faithful", "hallucinated") for gold in ("faithful", None)
+    ]
 
     def ask(moment: Snapshot, last: OutcomeLine | None) -> list[OutcomeLine]:
         beyond = None if last is None or last.score is None else (last.score, last.position)
@@ -127,6 +131,10 @@ def test_scores_are_gone_through_from_the_highest_also_where_many_are_equal(stor
     with store.snapshot() as moment:
         lines = walked(lambda last: ask(moment, last))
         assert [(line.score, line.position) for line in lines] == wanted
+        assert moment.count_scored(run, "j", ranges) == len(wanted)
+        assert moment.lines_at(run, "j", [line.position for line in lines[3:9]]) == sorted(
+            lines[3:9], key=lambda line: line.position
+        )
         middle = lines[10]
         assert middle.score is not None
         before = moment.by_score(

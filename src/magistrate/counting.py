@@ -12,7 +12,7 @@ from magistrate.report.scores import JudgeScores, Scores
 from magistrate.report.summary import summarize
 from magistrate.report.values import Report, RunFacts
 from magistrate.store import RunRecord, Snapshot, Store
-from magistrate.types import Outcome
+from magistrate.types import Outcome, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,21 @@ def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = No
 
     With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
     """
+    samples = {sample.id: sample for sample in moment.samples(record.id)}
+    return count_these(record, samples, moment.outcomes(record.id), flag)
+
+
+def count_these(
+    record: RunRecord,
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    flag: Collection[str] | None = None,
+) -> Counted:
+    """The same for whoever has read the run's samples, by id, and its outcomes."""
     from magistrate.judges.flagging import by_claims, check_flag, reflagged
 
-    samples = {sample.id: sample for sample in moment.samples(record.id)}
     facts = facts_of(record)
     recipes = {judge: replace(recipe, n=facts.n_total) for judge, recipe in record.recipes.items()}
-    outcomes: Iterable[Outcome] = moment.outcomes(record.id)
     if flag is not None:
         check_flag(flag)
         outcomes = [reflagged(outcome, flag) for outcome in outcomes]

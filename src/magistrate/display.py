@@ -6,10 +6,11 @@ would move a cursor or reorder what is read are replaced, one for one, so that o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import pairwise
 from math import isfinite
 from typing import Any, Protocol
 
@@ -29,7 +30,12 @@ _VISIBLE = (
     | dict.fromkeys((0x061C, 0x200E, 0x200F, 0x2028, 0x2029), 0xFFFD)
     | dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)  # text direction
 )
-_HALVES = dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)
+_SEEN = {
+    chr(code): shown if isinstance(shown, str) else chr(shown)
+    for code, shown in (_VISIBLE | dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)).items()
+}
+# Most texts hold few of these, and finding those is many times quicker than looking every character up.
+_UNSEEN = re.compile(f"[{''.join(map(re.escape, _SEEN))}]")
 
 
 class Marked(Protocol):
@@ -87,7 +93,7 @@ def seen(text: str) -> str:
     """`text` as a page can hold it: every control character visible and no half of a surrogate pair, one
     character for one.
     """
-    return plain(text).translate(_HALVES)
+    return _UNSEEN.sub(lambda found: _SEEN[found[0]], text)
 
 
 def safe(text: str) -> str:
@@ -222,11 +228,13 @@ class Heat:
             start, end = max(start, 0), min(end, len(text))
             if start < end:
                 painted[start:end] = [value] * (end - start)
+        edges = {min(max(at, 0), len(text)) for start, end, _ in self.pieces for at in (start, end)}
         found: list[tuple[int, int, float | None]] = []
-        at = 0
-        for shown, same in groupby(painted):
-            start, at = at, at + sum(1 for _ in same)
-            found.append((start, at, shown))
+        for start, end in pairwise(sorted({0, len(text), *edges})):
+            if found and found[-1][2] == painted[start]:
+                found[-1] = (found[-1][0], end, painted[start])
+            else:
+                found.append((start, end, painted[start]))
         return found
 
     def hottest(self, text: str, most: int) -> list[tuple[int, int, float]]:

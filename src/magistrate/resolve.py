@@ -19,6 +19,7 @@ from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
+from magistrate.judges.outside import OutsideError, check_amount, check_outside
 from magistrate.judges.spelling import default
 from magistrate.judges.spelling import settable as settable
 from magistrate.judges.spelling import spell as spell
@@ -43,7 +44,7 @@ def judge_entries() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(entry_points(group=JUDGES), key=lambda each: each.name)}
 
 
-def judge(spec: str | Judge, engines: Engines = NO_ENGINES) -> Judge:
+def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = False) -> Judge:
     """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
@@ -51,7 +52,8 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES) -> Judge:
     a judge lies in needs no name, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
     A judge with options is named as it was written, but for where its files and folders lie.
     `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
-    may name, beside the models of the catalogue.
+    may name, beside the models of the catalogue. Words from `outside` name installed judges and how they
+    are set, and nothing else that lies on this machine; they raise `OutsideError` where they try.
     Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
@@ -60,26 +62,32 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES) -> Judge:
         return spec
     name, colon, options = spec.partition(":")
     name, _, version = name.partition("@")
-    if name not in judge_entries() and (file := FILE.fullmatch(spec)):
-        name, colon, options = file.group("path", "colon", "options")
-        return _set(_from_file(name), name, spec, options if colon else None, engines)
-    found = _set(_installed(name), name, spec, options if colon else None, engines)
+    if name not in judge_entries():
+        if outside:
+            raise SpecError(unknown("judge", name, list(judge_entries())))
+        if file := FILE.fullmatch(spec):
+            name, colon, options = file.group("path", "colon", "options")
+            return _set(_from_file(name), name, spec, options if colon else None, engines, outside)
+    found = _set(_installed(name), name, spec, options if colon else None, engines, outside)
     if version and version != str(found.info.version):
         raise SpecError(f"{name!r} is version {found.info.version} here, not {version!r}")
     return found
 
 
-def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines) -> Judge:
+def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines, outside: bool) -> Judge:
     """What a name stands for, with options as they are written in `spec`."""
     if options is None:
-        return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines)
+        return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines, outside)
     bare = getattr(known, "FOLDER_OPTION", None)
     words = [_option(spec, word, bare) for word in split_options(options)]
     given = dict(words)
     if len(given) < len(words):
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
-    return _build(known, shown, {"name": f"{shown}:{_named(options, bare)}", **given}, engines)
+    if outside and "name" in given:
+        raise OutsideError("a judge keeps its name: 'name' is not set from outside")
+    named = options if outside else _named(options, bare)  # what would shorten a path looks for it
+    return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines, outside)
 
 
 def _named(options: str, bare: str | None) -> str:
@@ -299,7 +307,7 @@ def _option(spec: str, word: str, bare: str | None) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -> Judge:
+def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, outside: bool) -> Judge:
     """An instance of a class of judges, or a judge with some of its options changed."""
     fields = {field.name: field for field in settable(kind)} if dataclasses.is_dataclass(kind) else {}
     for option in options:
@@ -307,7 +315,8 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -
             raise SpecError(unknown("option", option, list(fields), of=f" of judge {name!r}"))
     hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
     values = {
-        option: _value(name, option, hints[option], given, engines) for option, given in options.items()
+        option: _value(name, option, hints[option], given, engines, outside)
+        for option, given in options.items()
     }
     if isinstance(folder := values.get(getattr(kind, "FOLDER_OPTION", "")), Path):
         values[kind.FOLDER_OPTION] = _folder(kind, name, folder)
@@ -323,25 +332,30 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines) -
     return built
 
 
-def _value(name: str, option: str, hint: Any, given: Any, engines: Engines) -> Any:
+def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outside: bool) -> Any:
     """An option's value of the type that its field has."""
     from pydantic import TypeAdapter, ValidationError
 
+    if outside and option != "name":
+        check_outside(name, option, hint)
     kinds = get_args(hint) or (hint,)
     if isinstance(given, str):
         given = unenclosed(given)
         if Judge in kinds:
-            return judge(given, engines)
+            return judge(given, engines, outside=outside)
         if Engine in kinds:
             return engines[given]() if given in engines else engine(given)
         if get_origin(hint) in (frozenset, tuple):
             given = given.split("+")
     try:
-        return TypeAdapter(hint).validate_python(given)
+        value = TypeAdapter(hint).validate_python(given)
     except ValidationError as error:
         raise SpecError(
             f"judge {name!r}, option {option!r}: {error.errors()[0]['msg']}; got {given!r}"
         ) from None
+    if outside:
+        check_amount(name, option, value)
+    return value
 
 
 # --- judges that lie in a folder ----------------------------------------------------------------

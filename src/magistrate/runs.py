@@ -147,7 +147,7 @@ def export_run(
         report = count(moment, record).report
         if judge is not None:
             report = replace_fields(report, judges=tuple(j for j in report.judges if j.judge == judge))
-        pieces = page(report, record, samples, outcomes, rows=rows, price=_price(record))
+        pieces = page(report, record, samples, outcomes, rows=rows, price=price_of_run(record))
 
         def write(raw: IO[bytes]) -> int:
             for piece in pieces:
@@ -157,7 +157,7 @@ def export_run(
         return write_whole(target, write)
 
 
-def _price(record: RunRecord) -> Price | None:
+def price_of_run(record: RunRecord) -> Price | None:
     """What the run's tokens cost: as it was told, or as is known of its model; None where nobody knows."""
     from magistrate.engines.prices import Price, price_of
     from magistrate.resuming import SPEC

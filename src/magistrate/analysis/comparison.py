@@ -46,7 +46,10 @@ MOST_WEIGHTS = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged."""
+    """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged.
+
+    Of outcomes nothing but labels, scores and codes is read.
+    """
 
     name: str
     run: str

@@ -10,6 +10,8 @@ READ = ("output", "context", "input", "messages", "expected", "alternatives")
 
 def unlike(first: Sample, second: Sample) -> str | None:
     """What differs between two samples of one id, in words; None where judges read the same."""
+    if first is second:
+        return None
     for name in READ:
         if getattr(first, name) != getattr(second, name):
             return f"another {name}"

@@ -110,5 +110,5 @@ def _remarks(comparison: Comparison, turned: Sequence[str]) -> Iterator[str]:
         yield (
             f"Nothing can be shown: of {comparison.n_contexts} contexts in {comparison.draws:,} draws no "
             f"bootstrap p value is below {p_of(least)}, which times {comparison.family} comparisons is not "
-            f"below {ALPHA:g}; name fewer with --metric, or judge more contexts."
+            f"below {ALPHA:g}; name fewer metrics beforehand, or judge more contexts."
         )

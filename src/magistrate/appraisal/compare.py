@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 from magistrate.analysis import comparison
+from magistrate.analysis.columns import one_judge
 from magistrate.analysis.compared import Comparison
 from magistrate.analysis.comparison import Side
-from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged, record_of
+from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged_at, record_of
 from magistrate.errors import SpecError
 from magistrate.runs import Run
 from magistrate.stats.paired import COMPARED
-from magistrate.store import RunRecord
+from magistrate.store import RunRecord, Snapshot, Store
+from magistrate.types import Sample
 
 
 def compare(
@@ -38,35 +41,57 @@ def sides_of(
     runs: Sequence[RunRef], judges: Sequence[str] = (), store: StorePlace | None = None
 ) -> list[Side]:
     """The judges that are meant, each with a name of its own; `SpecError` for fewer than two."""
-    sides = [side for run in runs for side in _judged(run, judges, len(runs) == 1, store)]
-    if len(sides) < 2:
-        had = f"{sides[0].judge} of {sides[0].name}" if sides else "none"
+    chosen = [each for run in runs for each in _chosen(run, judges, len(runs) == 1, store)]
+    _check([(record, judge) for _, record, judge in chosen])
+    contents: dict[str, Sample] = {}
+    read: list[Judged] = []
+    for place, those in groupby(chosen, key=lambda each: each[0]):
+        with Store.open(place) as opened, opened.snapshot() as moment:
+            read += judged_at(moment, [(record, judge) for _, record, judge in those], contents)
+    return _sides(read)
+
+
+def sides_at(moment: Snapshot, chosen: Sequence[tuple[RunRecord, str]]) -> list[Side]:
+    """The same for runs of one store at one moment and judges of theirs."""
+    _check(chosen)
+    return _sides(judged_at(moment, chosen))
+
+
+def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
+    """Raise `SpecError` unless these are two judges or more, and none of them twice."""
+    if len(chosen) < 2:
+        had = f"{chosen[0][1]} of {chosen[0][0].name or chosen[0][0].id}" if chosen else "none"
         raise SpecError(f"a comparison takes two judges or more, got only {had}; name another run or judge")
-    seen = Counter((side.record.id, side.judge) for side in sides)
-    if twice := [judge for (_, judge), count in seen.items() if count > 1]:
+    counts = Counter((record.id, judge) for record, judge in chosen)
+    if twice := [judge for (_, judge), count in counts.items() if count > 1]:
         raise SpecError(f"{twice[0]} is named twice; a judge and itself do not differ")
+
+
+def _sides(read: Sequence[Judged]) -> list[Side]:
     return [
         Side(name, side.record.id, side.judge, side.n_total, side.samples, side.outcomes)
-        for name, side in zip(_names(sides), sides, strict=True)
+        for name, side in zip(_names(read), read, strict=True)
     ]
 
 
-def _judged(run: RunRef, judges: Sequence[str], alone: bool, store: StorePlace | None) -> list[Judged]:
-    """The judges of one run that are meant."""
+def _chosen(
+    run: RunRef, judges: Sequence[str], alone: bool, store: StorePlace | None
+) -> list[tuple[StorePlace, RunRecord, str]]:
+    """The judges of one run that are meant, with where it is."""
     record, named, place = _parsed(run, store)
-    found = Run(record.id, place)
+    title = f"run {record.name or record.id}"
     if named is not None:
-        return [judged(found, named)]
+        return [(place, record, one_judge(record.judges, named, title))]
     if judges:
         wanted = [judge for judge in judges if judge in record.judges]
         if not wanted or (alone and len(wanted) < len(judges)):
             lost = next(judge for judge in judges if judge not in record.judges)
             known = ", ".join(record.judges) or "none"
-            raise SpecError(f"run {record.name or record.id} has no judge {lost!r}; it has: {known}")
-        return [judged(found, judge) for judge in wanted]
+            raise SpecError(f"{title} has no judge {lost!r}; it has: {known}")
+        return [(place, record, judge) for judge in wanted]
     if alone:
-        return [judged(found, judge) for judge in record.judges]
-    return [judged(found)]
+        return [(place, record, judge) for judge in record.judges]
+    return [(place, record, one_judge(record.judges, None, title))]
 
 
 def _parsed(run: RunRef, store: StorePlace | None) -> tuple[RunRecord, str | None, StorePlace]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from magistrate.analysis.columns import one_judge
 from magistrate.errors import SpecError
 from magistrate.home import default_store
 from magistrate.runs import Run
-from magistrate.store import RunRecord, Store
+from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.connect import exists
 from magistrate.types import Outcome, Sample
 
@@ -61,3 +61,21 @@ def judged(run: RunRef, judge: str | None = None, store: StorePlace | None = Non
         samples = {sample.id: sample for sample in moment.samples(record.id)}
         outcomes = {each.sample_id: each for each in moment.outcomes(record.id, judge=chosen)}
     return Judged(record, chosen, samples, outcomes)
+
+
+def judged_at(
+    moment: Snapshot, chosen: Iterable[tuple[RunRecord, str]], contents: dict[str, Sample] | None = None
+) -> list[Judged]:
+    """What several judges said, with labels, scores and codes only; a sample that runs share is read once.
+
+    `contents` are samples by key that were read before, and those read now.
+    """
+    contents = {} if contents is None else contents
+    samples: dict[str, dict[str, Sample]] = {}
+    found = []
+    for record, judge in chosen:
+        if record.id not in samples:
+            samples[record.id] = {each.id: each for each in moment.samples_with(record.id, contents)}
+        outcomes = {each.sample_id: each for each in moment.bare_outcomes(record.id, judge)}
+        found.append(Judged(record, judge, samples[record.id], outcomes))
+    return found

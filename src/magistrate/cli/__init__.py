@@ -24,6 +24,7 @@ COMMANDS = (
     "runs",
     "show",
     "export",
+    "serve",
     "agree",
     "compare",
     "power",

@@ -7,21 +7,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import click
 
 from magistrate.cli.options import json_option, print_json
 from magistrate.cli.tables import print_table
-
-EXTRAS = {
-    "local": ("openvino", "openvino-genai", "tokenizers", "gguf"),
-    "hub": ("huggingface-hub",),
-    "pandas": ("pandas",),
-    "parquet": ("pyarrow",),
-    "postgres": ("psycopg",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +41,7 @@ def command(quick: bool, as_json: bool) -> int:
 
 
 def _packages() -> Iterator[Finding]:
+    from magistrate.report.extras import extras
     from magistrate.version import __version__
 
     yield Finding("magistrate", "ok", __version__)
@@ -58,18 +50,12 @@ def _packages() -> Iterator[Finding]:
         "ok",
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}",
     )
-    for extra, packages in EXTRAS.items():
-        found, absent = [], []
-        for package in packages:
-            try:
-                found.append(f"{package} {version(package)}")
-            except PackageNotFoundError:
-                absent.append(package)
-        if absent:
-            hint = f"not installed: {', '.join(absent)}; pip install 'magistrate[{extra}]'"
-            yield Finding(f"extra {extra}", "missing" if extra == "local" else "note", hint)
+    for extra in extras():
+        if extra.absent:
+            hint = f"not installed: {', '.join(extra.absent)}; {extra.hint}"
+            yield Finding(f"extra {extra.name}", "missing" if extra.name == "local" else "note", hint)
         else:
-            yield Finding(f"extra {extra}", "ok", ", ".join(found))
+            yield Finding(f"extra {extra.name}", "ok", ", ".join(extra.found))
 
 
 def _places() -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import click
 from magistrate.cli.base_rate import base_rate_option, judges_assuming
 from magistrate.cli.options import (
     TextOrFile,
-    as_data,
     calibration_option,
     console,
     json_option,
@@ -72,6 +71,7 @@ def command(
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
     from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
+    from magistrate.report.data import outcome_data
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
     from magistrate.types import Failure
@@ -91,7 +91,7 @@ def command(
             judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked
         ]
     if as_json:
-        data = [as_data(each, steps=steps) for each in outcomes]
+        data = [outcome_data(each, steps=steps) for each in outcomes]
         print_json(data[0] if len(data) == 1 else data)
     else:
         for outcome in outcomes:

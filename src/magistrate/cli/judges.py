@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate.cli.judges_own import new, try_judge
-from magistrate.cli.judges_shown import facts, figures_of, grid, inputs_of, milliseconds, option_words, shown
+from magistrate.cli.judges_shown import figures_of, grid, shown
 from magistrate.cli.options import console, json_option, print_json
 from magistrate.cli.tables import is_pipe, print_table
 from magistrate.display import decimal
+from magistrate.report.judges import facts, inputs_of, listed, milliseconds, option_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,10 +72,10 @@ def _list(as_json: bool) -> None:
     from rich.text import Text
 
     from magistrate.engines.catalog import default
-    from magistrate.resolve import DEFAULT_JUDGE, judge_entries
+    from magistrate.resolve import DEFAULT_JUDGE, judge, judge_entries
 
     names = sorted(judge_entries(), key=lambda name: (name != DEFAULT_JUDGE, name))
-    described = [_listed(name) for name in names]
+    described = [listed(name, judge) for name in names]
     if as_json:
         print_json(described)
         return
@@ -87,16 +88,6 @@ def _list(as_json: bool) -> None:
     )
     if not is_pipe(terminal := console()):
         terminal.print(Text(READING.format(model=model), style="dim"))
-
-
-def _listed(name: str) -> dict[str, Any]:
-    """The facts of an installed judge; why there are none where its package is broken."""
-    from magistrate import resolve
-
-    try:
-        return {**facts(resolve.judge(name)), "name": name}
-    except Exception as error:  # a package of somebody else may raise anything
-        return {"name": name, "error": f"{type(error).__name__}: {error}"}
 
 
 def _row(each: Mapping[str, Any], model: str) -> list[str]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.judges_shown import asks_of, facts, grid, labels_of
-from magistrate.cli.options import as_data, console, json_option, model_options, print_json, tell_unasked
+from magistrate.cli.judges_shown import grid, labels_of
+from magistrate.cli.options import console, json_option, model_options, print_json, tell_unasked
+from magistrate.report.data import outcome_data
+from magistrate.report.judges import asks_of, facts
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -129,7 +131,7 @@ def try_judge(
     if as_json:
         asked = dataclasses.asdict(asks_of(judge))
         given = dataclasses.asdict(sample)
-        judged = as_data(outcome, steps=True)
+        judged = outcome_data(outcome, steps=True)
         print_json({"judge": facts(judge), "asks": asked, "sample": given, "outcome": judged})
     else:
         terminal = console()

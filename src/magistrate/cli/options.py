@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from math import isfinite
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
     from magistrate.judges.base import Judge
     from magistrate.store import Store
-    from magistrate.types import Outcome
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 ABOVE_0 = click.FloatRange(0, min_open=True)
@@ -192,26 +189,11 @@ def open_store(place: str | None) -> Store:
     return Store.open(chosen)
 
 
-def as_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
-    """An outcome as plain values, headed by its `kind`."""
-    data = {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
-    if not steps:
-        del data["steps"]
-    return data
-
-
 def print_json(value: Any) -> None:
     """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
-    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
+    from magistrate.report.data import json_values
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
-    return value if known else str(value)
+    click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
 
 
 def console(*, error: bool = False) -> Console:

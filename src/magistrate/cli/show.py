@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from magistrate.cli.options import (
-    as_data,
     console,
     gate_option,
     json_option,
@@ -57,6 +56,7 @@ def command(
     from magistrate.cli import DONE
     from magistrate.judges.flagging import reflagged
     from magistrate.report import outcome_panel
+    from magistrate.report.data import outcome_data
     from magistrate.report.junit import fresh
     from magistrate.runs import report_of
 
@@ -74,7 +74,7 @@ def command(
         stored = opened.outcomes(record.id, sample_id=sample, with_steps=steps)
         outcomes = [reflagged(each, flag) if flag else each for each in stored]
     if as_json:
-        judged = [as_data(each, steps=steps) for each in outcomes]
+        judged = [outcome_data(each, steps=steps) for each in outcomes]
         print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})
     else:
         outcome_panel(found, outcomes, console(), steps=steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +36,15 @@ def kept(judge: JudgeReport, place: int, scores: JudgeScores) -> KeptFigures:
         value=value,
         low=low,
         high=high,
-        body=_adapter().dump_json(judge, ensure_ascii=True).decode("ascii"),
+        # Not pydantic's own JSON, which has no word for half of a surrogate pair.
+        body=json.dumps(_adapter().dump_python(judge, mode="json")),
         scores=scores.to_bytes(),
     )
 
 
 def report_from(figures: KeptFigures) -> JudgeReport:
     """The report that was kept."""
-    report: JudgeReport = _adapter().validate_json(figures.body)
+    report: JudgeReport = _adapter().validate_python(json.loads(figures.body))
     return report
 
 

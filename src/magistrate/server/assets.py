@@ -28,7 +28,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Every asset by its name; the style sheet is that of reports, then every one of the pages, in one file."""
+    """Every asset by its name; the one style sheet is that of reports with those of the pages after it."""
     folder = files("magistrate.server").joinpath("static")
     found = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
     vendored = folder.joinpath("vendor")

@@ -29,15 +29,22 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     return HTMLResponse(filled.render(request=request, path=request.url.path, **values), status)
 
 
+def compile_all() -> None:
+    """Compile every template, which is done once and takes a while."""
+    made = _environment()
+    for name in PackageLoader("magistrate.server").list_templates():
+        made.get_template(name)
+
+
 def link(path: str, **query: Any) -> str:
     """An address within the page: `path` as it is, and what of `query` says something."""
     told = {name: value for name, value in query.items() if value not in (None, "", ())}
-    return f"{path}?{urlencode(told, doseq=True)}" if told else path
+    return f"{path}?{urlencode(told, doseq=True, errors='surrogatepass')}" if told else path
 
 
 def segment(text: str) -> str:
     """Outside text as one segment of a path."""
-    return quote(text, safe="")
+    return quote(text, safe="", errors="surrogatepass")
 
 
 @cache

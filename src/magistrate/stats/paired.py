@@ -26,18 +26,21 @@ def exact_mcnemar(only_first: int, only_second: int) -> float:
 
     It takes samples as independent. 1 where the judges are right and wrong together.
     """
-    from statsmodels.stats.contingency_tables import mcnemar
+    from scipy.stats import binom
 
-    return float(min(1.0, mcnemar([[0, only_first], [only_second, 0]], exact=True).pvalue))
+    return min(1.0, 2 * float(binom.cdf(min(only_first, only_second), only_first + only_second, 0.5)))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """The p values of one family, corrected for their number by Holm's (1979) method; None stays None."""
-    from statsmodels.stats.multitest import multipletests
-
-    known = [p for p in p_values if p is not None]
-    corrected = iter(multipletests(known, method="holm")[1].tolist() if known else [])
-    return [None if p is None else float(next(corrected)) for p in p_values]
+    # By hand: that of statsmodels collects garbage at every call, which takes longer than all the rest.
+    known = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
+    corrected: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, at) in enumerate(known):
+        highest = max(highest, p * (len(known) - rank))
+        corrected[at] = min(highest, 1.0)
+    return corrected
 
 
 def smallest_difference(error: float | None, n_groups: int, comparisons: int = 1) -> float | None:

@@ -37,7 +37,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 def loads(text: str) -> Any:
     """What `dumps` was given; `StoreError` where the text is damaged."""
     try:
-        return json.loads(text, object_hook=_untagged)
+        return _DECODER.decode(text)
     except ValueError as error:
         raise StoreError(f"a stored document is damaged ({error}); restore the store from a copy") from error
 
@@ -75,6 +75,9 @@ def _untagged(value: dict[str, Any]) -> Any:
         if "$map" in value:
             return dict(value["$map"])
     return value
+
+
+_DECODER = json.JSONDecoder(object_hook=_untagged)  # `json.loads` would make one a call
 
 
 # --- samples ------------------------------------------------------------------------------------

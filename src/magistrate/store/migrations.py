@@ -131,7 +131,7 @@ _PAGES = (
     name_labels,
     "DROP INDEX outcomes_counts",
     "CREATE INDEX outcomes_cells ON outcomes (run_id, judge, kind, label, gold, position)",
-    "CREATE INDEX outcomes_scores ON outcomes (run_id, judge, gold, score, position)",
+    "CREATE INDEX outcomes_scores ON outcomes (run_id, judge, label, gold, score, position)",
     """CREATE TABLE figures (
         run_id TEXT NOT NULL,
         judge TEXT NOT NULL,

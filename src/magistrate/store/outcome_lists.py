@@ -13,6 +13,7 @@ from typing import Any, Literal
 import jiter
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
+from magistrate.store.codec import loads
 from magistrate.store.tables import outcomes, run_samples, runs, samples
 
 Direction = Literal["after", "before"]
@@ -29,8 +30,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Verdicts on samples of one true label, None for those without, whose score is in [`low`, `high`)."""
+    """Verdicts that say `label` of samples whose true label is `gold`, None for those without, and whose
+    score is in [`low`, `high`).
+    """
 
+    label: str
     gold: str | None
     low: float
     high: float
@@ -95,28 +99,23 @@ def lines_in_cells(
     connection: Connection,
     run_id: str,
     judge: str,
-    cells: Iterable[Cell],
+    cells: Iterable[Cell] | None,
     *,
     code: str | None = None,
     beyond: int | None = None,
     direction: Direction = "after",
     limit: int,
 ) -> list[OutcomeLine]:
-    """Which outcomes of these cells come next after, or before, position `beyond`?
+    """Which outcomes of these cells, of all where none are named, come next after, or before, a position?
 
     They come in the order of the samples.
     """
     back = direction == "before"
     place = outcomes.c.position
+    mine = select(place).where(outcomes.c.run_id == run_id, outcomes.c.judge == judge)
     found: list[int] = []
-    for cell in cells:
-        asked = select(place).where(
-            outcomes.c.run_id == run_id,
-            outcomes.c.judge == judge,
-            outcomes.c.kind == cell.kind,
-            _same(outcomes.c.label, cell.label),
-            _same(outcomes.c.gold, cell.gold),
-        )
+    for conditions in [()] if cells is None else map(_inside, cells):
+        asked = mine.where(*conditions)
         if code is not None:
             asked = asked.where(outcomes.c.code == code)
         if beyond is not None:
@@ -146,10 +145,7 @@ def lines_by_score(
         asked = select(score, place).where(
             outcomes.c.run_id == run_id,
             outcomes.c.judge == judge,
-            outcomes.c.kind == "verdict",
-            _same(outcomes.c.gold, each.gold),
-            score >= each.low,
-            score < each.high,
+            *_within(each),
         )
         if beyond is not None:
             edge, at = beyond
@@ -165,6 +161,34 @@ def lines_by_score(
     kept = sorted(found[:limit], key=lambda pair: (-pair[0], pair[1]))
     lines = {line.position: line for line in _lines(connection, run_id, judge, [at for _, at in kept])}
     return [lines[at] for _, at in kept]
+
+
+def lines_at(connection: Connection, run_id: str, judge: str, places: Sequence[int]) -> list[OutcomeLine]:
+    """What are the judge's outcomes at these positions, in the order of the samples?"""
+    return _lines(connection, run_id, judge, places)
+
+
+def count_scored(connection: Connection, run_id: str, judge: str, ranges: Iterable[Scored]) -> int:
+    """How many verdicts are in these ranges?"""
+    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+    return sum(connection.scalar(select(func.count()).where(*mine, *_within(each))) or 0 for each in ranges)
+
+
+def count_coded(connection: Connection, run_id: str, judge: str, cells: Iterable[Cell], code: str) -> int:
+    """How many outcomes of these cells have this code?"""
+    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.code == code)
+    return sum(connection.scalar(select(func.count()).where(*mine, *_inside(cell))) or 0 for cell in cells)
+
+
+def _inside(cell: Cell) -> tuple[ColumnElement[bool], ...]:
+    same = (_same(outcomes.c.label, cell.label), _same(outcomes.c.gold, cell.gold))
+    return (outcomes.c.kind == cell.kind, *same)
+
+
+def _within(scored: Scored) -> tuple[ColumnElement[bool], ...]:
+    """Only a verdict has a label, so its kind, which the index of scores lacks, need not be asked for."""
+    same = (outcomes.c.label == scored.label, _same(outcomes.c.gold, scored.gold))
+    return (*same, outcomes.c.score >= scored.low, outcomes.c.score < scored.high)
 
 
 def _same(column: ColumnElement[Any], value: str | None) -> ColumnElement[bool]:
@@ -183,11 +207,27 @@ def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int
     return [
         OutcomeLine(
             **{column.key: getattr(row, column.key) for column in _LINE},
-            # Of a document that may be long, the one text that is shown; no tag of `codec` can be in it.
-            output=jiter.from_json(row.body.encode("ascii")).get("output"),
+            output=_output(row.body),
         )
         for row in connection.execute(asked)
     ]
+
+
+def outputs_of(connection: Connection, run_id: str, sample_ids: Iterable[str]) -> dict[str, str | None]:
+    """What are the texts on trial of these samples of the run, by id? Ids that it lacks are left out."""
+    asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
+    asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.sample_id.in_(list(sample_ids)))
+    return {sample_id: _output(body) for sample_id, body in connection.execute(asked)}
+
+
+def _output(body: str) -> str | None:
+    """Of a document that may be long, the one text that is shown; no tag of `codec` can be in it."""
+    try:
+        fields = jiter.from_json(body.encode("ascii"))
+    except ValueError:  # of halves of surrogate pairs, too, which only the slower reader takes
+        fields = loads(body)
+    found: str | None = fields.get("output")
+    return found
 
 
 # --- one sample ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from magistrate.store.codec import steps_body
 from magistrate.store.queries import POSITION, change_run, streamed
 from magistrate.store.rows import outcome_from, outcome_row
 from magistrate.store.tables import outcomes, run_samples, steps
-from magistrate.types import Outcome, Usage
+from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 
 # Made once: building a statement costs more than running it.
 _GOLD = (
@@ -138,3 +138,22 @@ def outcomes_of(
     asked = asked.order_by(outcomes.c.position, outcomes.c.judge)
     for row in streamed(connection, asked):
         yield outcome_from(row, row.steps if with_steps else None)
+
+
+def bare_outcomes_of(connection: Connection, run_id: str, judge: str) -> Iterator[Outcome]:
+    """What did the judge say of which sample, in the order of the samples?
+
+    Labels, scores and codes only: documents, which may be long, are not read.
+    """
+    columns = [outcomes.c[name] for name in ("kind", "label", "score", "probability", "code")]
+    asked = select(run_samples.c.sample_id, *columns).select_from(outcomes).join(run_samples)
+    asked = asked.where(outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+    for sample_id, kind, label, score, probability, code in streamed(
+        connection, asked.order_by(outcomes.c.position)
+    ):
+        if kind == "verdict":
+            yield Verdict(sample_id, judge, label, score, probability)
+        elif kind == "failure":
+            yield Failure(sample_id, judge, code, "")
+        else:
+            yield Abstention(sample_id, judge, code, "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -246,6 +247,23 @@ def samples_of(connection: Connection, run_id: str) -> Iterator[Sample]:
     asked = asked.where(run_samples.c.run_id == run_id).order_by(run_samples.c.position)
     for sample_id, body in streamed(connection, asked):
         yield sample_from(sample_id, body)
+
+
+def samples_with(connection: Connection, run_id: str, known: dict[str, Sample]) -> list[Sample]:
+    """What did the run judge, in order? Contents that are `known` by their keys are not read anew.
+
+    The others are among them afterwards.
+    """
+    asked = select(run_samples.c.sample_id, run_samples.c.sample_key).order_by(run_samples.c.position)
+    rows = connection.execute(asked.where(run_samples.c.run_id == run_id)).all()
+    missing = [key for key in dict.fromkeys(key for _, key in rows) if key not in known]
+    ids = {key: sample_id for sample_id, key in rows}
+    for first in range(0, len(missing), ROWS_AT_ONCE):
+        wanted = samples.c.key.in_(missing[first : first + ROWS_AT_ONCE])
+        for key, body in connection.execute(select(samples.c.key, samples.c.body).where(wanted)):
+            known[key] = sample_from(ids[key], body)
+    shared = ((sample_id, known[key]) for sample_id, key in rows)
+    return [each if each.id == sample_id else replace(each, id=sample_id) for sample_id, each in shared]
 
 
 def samples_after(connection: Connection, run_id: str, position: int) -> list[tuple[int, Sample]]:

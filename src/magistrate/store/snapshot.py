@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -40,6 +40,11 @@ class Snapshot:
         require_run(self._connection, run_id)
         return queries.samples_of(self._connection, run_id)
 
+    def samples_with(self, run_id: str, known: dict[str, Sample]) -> list[Sample]:
+        """The same, but contents that are `known` by their keys are not read anew; the others are added."""
+        require_run(self._connection, run_id)
+        return queries.samples_with(self._connection, run_id, known)
+
     def outcomes(
         self,
         run_id: str,
@@ -53,6 +58,11 @@ class Snapshot:
         return outcome_queries.outcomes_of(
             self._connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
         )
+
+    def bare_outcomes(self, run_id: str, judge: str) -> Iterator[Outcome]:
+        """A judge's outcomes by sample, with their labels, scores and codes and nothing else."""
+        require_run(self._connection, run_id)
+        return outcome_queries.bare_outcomes_of(self._connection, run_id, judge)
 
     def figures(self, run_id: str, made_by: str) -> tuple[int, list[KeptFigures]]:
         """What the code `made_by` counted of the run's judges, and at which revision; -1 where never."""
@@ -109,14 +119,17 @@ class Snapshot:
         self,
         run_id: str,
         judge: str,
-        cells: Iterable[Cell],
+        cells: Iterable[Cell] | None,
         *,
         code: str | None = None,
         beyond: int | None = None,
         direction: Direction = "after",
         limit: int,
     ) -> list[OutcomeLine]:
-        """Outcomes of these cells in the order of the samples, next `after` or `before` position `beyond`."""
+        """Outcomes of these cells, of all where that is None, in the order of the samples.
+
+        Those that come next `after` or `before` position `beyond`.
+        """
         return outcome_lists.lines_in_cells(
             self._connection,
             run_id,
@@ -143,6 +156,18 @@ class Snapshot:
             self._connection, run_id, judge, ranges, beyond=beyond, direction=direction, limit=limit
         )
 
+    def count_scored(self, run_id: str, judge: str, ranges: Iterable[Scored]) -> int:
+        """How many verdicts are in these ranges."""
+        return outcome_lists.count_scored(self._connection, run_id, judge, ranges)
+
+    def count_coded(self, run_id: str, judge: str, cells: Iterable[Cell], code: str) -> int:
+        """How many outcomes of these cells have this code."""
+        return outcome_lists.count_coded(self._connection, run_id, judge, cells, code)
+
+    def lines_at(self, run_id: str, judge: str, positions: Sequence[int]) -> list[OutcomeLine]:
+        """The judge's outcomes at these positions, in the order of the samples."""
+        return outcome_lists.lines_at(self._connection, run_id, judge, positions)
+
     def sample(self, run_id: str, sample_id: str) -> Sample:
         """One sample of a run; `SpecError` lists near ids where it has none of this id."""
         require_run(self._connection, run_id)
@@ -151,6 +176,10 @@ class Snapshot:
             known = queries.sample_ids(self._connection, run_id, WORDS_COMPARED)
             raise SpecError(f"run {run_id} has no sample {shown(sample_id)}; {near(sample_id, known)}")
         return found
+
+    def outputs(self, run_id: str, sample_ids: Iterable[str]) -> dict[str, str | None]:
+        """The texts on trial of these samples of the run by id; ids that it lacks are left out."""
+        return outcome_lists.outputs_of(self._connection, run_id, sample_ids)
 
     def position(self, run_id: str, sample_id: str) -> int | None:
         """Where in the run the sample of this id is, counted from 0; None where it is not."""

@@ -161,7 +161,7 @@ outcomes = Table(
         ["run_id", "position"], ["run_samples.run_id", "run_samples.position"], ondelete="CASCADE"
     ),
     Index("outcomes_cells", "run_id", "judge", "kind", "label", "gold", "position"),
-    Index("outcomes_scores", "run_id", "judge", "gold", "score", "position"),
+    Index("outcomes_scores", "run_id", "judge", "label", "gold", "score", "position"),
 )
 
 # Apart from the outcomes, so that a report never reads past them.

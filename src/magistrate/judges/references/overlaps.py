@@ -14,6 +14,7 @@ from magistrate.judges.references.matching import check_threshold, matched, refe
 from magistrate.signals.overlap import words
 from magistrate.types import Outcome, Sample
 
+LONGEST_RUN = 10  # words; chrF++ has 2
 Kind = Literal["rouge1", "rouge2", "rougeL"]
 
 
@@ -62,6 +63,8 @@ class Chrf:
         check_threshold(self.threshold)
         if self.beta < 0 or self.word_order < 0:
             raise SpecError("beta and word_order must not be negative")
+        if self.word_order > LONGEST_RUN:
+            raise SpecError(f"word_order is at most {LONGEST_RUN}: every run of words is kept in memory")
 
     @property
     def info(self) -> JudgeInfo:

@@ -25,8 +25,11 @@ class HeatMap:
     told: str
 
 
-def heat_map(sample: Sample, verdict: Verdict | None) -> HeatMap | None:
-    """The heat map among a verdict's details, None where there is none or nothing to lay it over."""
+def heat_map(sample: Sample, verdict: Verdict | None, longest: int = LONGEST) -> HeatMap | None:
+    """The heat map among a verdict's details, None where there is none or nothing to lay it over.
+
+    Of an output longer than `longest` only the beginning is painted.
+    """
     if verdict is None or not sample.output:
         return None
     try:
@@ -36,7 +39,7 @@ def heat_map(sample: Sample, verdict: Verdict | None) -> HeatMap | None:
     if heat is None:
         return None
     return HeatMap(
-        _painted(sample.output, heat),
+        _painted(sample.output, heat, longest),
         heat.name,
         f"{heat.low:g}",
         f"{heat.high:g} {heat.unit}",
@@ -44,17 +47,17 @@ def heat_map(sample: Sample, verdict: Verdict | None) -> HeatMap | None:
     )
 
 
-def _painted(text: str, heat: Heat) -> Markup:
-    parts: list[Markup] = []
-    shown = text[:LONGEST]
+def _painted(text: str, heat: Heat, longest: int) -> Markup:
+    parts: list[str] = []
+    shown = text[:longest]
+    unit = escape(seen(heat.unit))
     for start, end, value in heat.runs(shown):
         words = escape(seen(shown[start:end]))
         level = 0 if value is None else heat.level(value)
         if value is None or not level:
             parts.append(words)
             continue
-        title = f"{heat.figure(value)} {seen(heat.unit)}"
-        parts.append(Markup('<mark class="heat h{}" title="{}">{}</mark>').format(level, title, words))
-    if len(text) > LONGEST:
-        parts.append(gap(len(text) - LONGEST))
-    return Markup("").join(parts)
+        parts.append(f'<mark class="heat h{level}" title="{heat.figure(value)} {unit}">{words}</mark>')
+    if len(text) > longest:
+        parts.append(gap(len(text) - longest))
+    return Markup("".join(parts))

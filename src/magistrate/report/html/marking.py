@@ -9,9 +9,11 @@ from itertools import pairwise
 from markupsafe import Markup, escape
 
 from magistrate.display import seen
+from magistrate.report.html.blocks import blocks_of
 
 LONGEST = 20_000  # characters of a text that are shown whole
 AROUND = 600  # characters kept on both sides of a mark, in a text that is longer
+TITLES = 5  # marks that are named in words where more of them overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +38,48 @@ def marked(text: str, marks: Iterable[Mark], longest: int = LONGEST) -> Markup:
     begins, `data-begins` has its number. Of a text longer than `longest` only the beginning and what is
     near a mark is there, and each gap says how much is missing.
     """
-    inside = [_within(mark, len(text)) for mark in marks]
-    kept = [mark for mark in inside if mark.start < mark.end]
-    parts: list[Markup] = []
+    kept = _kept(text, marks)
+    parts: list[str] = []
     end = 0
-    for start, stop in _shown(text, kept, longest):
+    stretches = _shown(text, kept, longest)
+    for (start, stop), pieces in zip(stretches, _pieces(text, kept, stretches), strict=True):
         if start > end:
             parts.append(gap(start - end))
-        parts += _pieces(text, kept, start, stop)
+        parts += pieces
         end = stop
     if end < len(text):
         parts.append(gap(len(text) - end))
-    return Markup("").join(parts)
+    return Markup("".join(parts))
 
 
-def _within(mark: Mark, length: int) -> Mark:
-    return Mark(max(mark.start, 0), min(mark.end, length), mark.kind, mark.title, mark.claim)
+def blocked(text: str, marks: Iterable[Mark], *, side: str = "", chosen: int | None = None) -> Markup:
+    """The whole of `text`, marked as `marked` does, a long one in blocks that a browser lays out when seen.
+
+    With a `side`, every claim's quote begins at an element of the id `SIDE-NUMBER`. Parts of the claim
+    `chosen` also have the class `chosen`.
+    """
+    kept = _kept(text, marks)
+    blocks = blocks_of(text)
+    drawn = _pieces(text, kept, [(block.start, block.end) for block in blocks], side, chosen)
+    if len(blocks) == 1:
+        return Markup("".join(next(drawn)))
+    parts: list[str] = []
+    for block, pieces in zip(blocks, drawn, strict=True):
+        parts.append('<div class="block cut">' if block.cut else '<div class="block">')
+        parts += pieces
+        parts.append("</div>")
+    return Markup("".join(parts))
+
+
+def gap(n: int) -> Markup:
+    """What stands where so many characters are left out."""
+    return Markup('<span class="gap">… {} characters are left out here …</span>').format(f"{n:,}")
+
+
+def _kept(text: str, marks: Iterable[Mark]) -> list[Mark]:
+    """The marks that have a place in the text, cut at its ends."""
+    inside = [Mark(max(m.start, 0), min(m.end, len(text)), m.kind, m.title, m.claim) for m in marks]
+    return [mark for mark in inside if mark.start < mark.end]
 
 
 def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, int]]:
@@ -68,27 +96,50 @@ def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, in
     return joined
 
 
-def gap(n: int) -> Markup:
-    """What stands where so many characters are left out."""
-    return Markup('<span class="gap">… {} characters are left out here …</span>').format(f"{n:,}")
+def _pieces(
+    text: str,
+    marks: Sequence[Mark],
+    stretches: Sequence[tuple[int, int]],
+    side: str = "",
+    chosen: int | None = None,
+) -> Iterator[list[str]]:
+    """Each stretch as HTML, cut wherever a mark begins or ends."""
+    starts: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = {}
+    for number, mark in enumerate(marks):
+        starts.setdefault(mark.start, []).append(number)
+        ends.setdefault(mark.end, []).append(number)
+    places = sorted({*starts, *ends, *(at for stretch in stretches for at in stretch)})
+    over: set[int] = set()
+    walk = iter([*pairwise(places)])
+    for start, end in stretches:
+        found: list[str] = []
+        at = start
+        while at < end:
+            left, right = next(walk)
+            over -= set(ends.get(left, ()))
+            over |= set(starts.get(left, ()))
+            if left < start:  # between two stretches
+                continue
+            words = escape(seen(text[left:right]))
+            found.append(_mark(words, [marks[n] for n in sorted(over)], left, side, chosen))
+            at = right
+        yield found
 
 
-def _pieces(text: str, marks: Sequence[Mark], start: int, end: int) -> Iterator[Markup]:
-    """The stretch between two offsets, cut wherever a mark begins or ends."""
-    cuts = {start, end}
-    cuts |= {at for mark in marks for at in (mark.start, mark.end) if start < at < end}
-    places = sorted(cuts)
-    for left, right in pairwise(places):
-        words = escape(seen(text[left:right]))
-        over = [mark for mark in marks if mark.start <= left and right <= mark.end]
-        yield _mark(words, over, left) if over else words
-
-
-def _mark(words: Markup, over: Sequence[Mark], at: int) -> Markup:
-    kinds = " ".join(dict.fromkeys(mark.kind for mark in over))
+def _mark(words: Markup, over: Sequence[Mark], at: int, side: str, chosen: int | None) -> str:
+    """Words as they stand under these marks; the attributes of other people's words are escaped."""
+    if not over:
+        return words
+    kinds = dict.fromkeys(mark.kind for mark in over)
+    if chosen is not None and any(mark.claim == chosen for mark in over):
+        kinds["chosen"] = None
     claims = " ".join(str(mark.claim) for mark in over if mark.claim is not None)
-    begins = " ".join(str(mark.claim) for mark in over if mark.claim is not None and mark.start == at)
-    title = seen("; ".join(mark.title for mark in over)).replace("\n", " ")
-    numbers = Markup(' data-claims="{}"').format(claims) if claims else Markup("")
-    numbers += Markup(' data-begins="{}"').format(begins) if begins else Markup("")
-    return Markup('<mark class="{}" title="{}"{}>{}</mark>').format(kinds, title, numbers, words)
+    begins = [str(mark.claim) for mark in over if mark.claim is not None and mark.start == at]
+    titles = "; ".join(mark.title for mark in over[:TITLES])
+    titles += f"; and {len(over) - TITLES} more" if len(over) > TITLES else ""
+    numbers = f' data-claims="{claims}"' if claims else ""
+    numbers += f' data-begins="{" ".join(begins)}"' if begins else ""
+    anchors = "".join(f'<span id="{side}-{number}"></span>' for number in begins) if side else ""
+    title = escape(seen(titles).replace("\n", " "))
+    return f'{anchors}<mark class="{escape(" ".join(kinds))}" title="{title}"{numbers}>{words}</mark>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -72,7 +72,7 @@ class Row:
 def row_of(sample: Sample, outcome: Outcome) -> Row:
     """Everything about `outcome` but its engine calls."""
     verdict = outcome if isinstance(outcome, Verdict) else None
-    claims = verdict.claims if verdict else ()
+    numbered = [*enumerate(verdict.claims, 1)] if verdict else []
     right = is_right(sample, outcome)
     what = said_of(outcome)
     return Row(
@@ -83,15 +83,15 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
         gold=sample.label,
         right="" if right is None else "right" if right else "wrong",
         score=verdict.score if verdict else None,
-        facts=tuple(_facts(outcome)),
+        facts=tuple(facts_of(outcome)),
         excerpt=shorten((sample.output or "")[: 20 * EXCERPT], EXCERPT),
         said=what.words,
         said_title=what.title,
-        claims=tuple(_claim(number, claim, sample) for number, claim in enumerate(claims, 1)),
+        claims=tuple(claim_row(number, claim, sample) for number, claim in numbered),
         asked=tuple(_asked(sample)),
         heat=heat_map(sample, verdict),
-        output=Text("Output", _output(sample, claims)),
-        sources=tuple(_sources(sample, claims)),
+        output=Text("Output", _output(sample, numbered)),
+        sources=tuple(_sources(sample, numbered)),
         data=tuple(_data(sample, verdict)),
         has_gold_spans=bool(sample.spans),
     )
@@ -120,7 +120,8 @@ def said_of(outcome: Outcome) -> Said:
             return Said("abstained", outcome.reason, outcome.message, "Why it abstained")
 
 
-def _facts(outcome: Outcome) -> list[tuple[str, str]]:
+def facts_of(outcome: Outcome) -> list[tuple[str, str]]:
+    """Figures of an outcome by their names, in words."""
     facts = []
     if isinstance(outcome, Verdict):
         facts += [("score", f"{outcome.score:.3f}")]
@@ -134,30 +135,39 @@ def _facts(outcome: Outcome) -> list[tuple[str, str]]:
     return facts
 
 
-def _claim(number: int, claim: Claim, sample: Sample) -> ClaimRow:
+def claim_row(number: int, claim: Claim, sample: Sample) -> ClaimRow:
+    """The claim that is the `number`th of a verdict on `sample`."""
     return ClaimRow(
         number=number,
         kind=claim.kind,
         output=claim.output_text or (sample.output or "")[claim.output_quote.start : claim.output_quote.end],
         context=claim.context_text,
-        place=None if claim.context_index is None else _title(sample, claim.context_index).lower(),
+        place=None if claim.context_index is None else source_title(sample, claim.context_index).lower(),
         probability=None if claim.probability is None else decimal(claim.probability),
         reasoning=claim.reasoning,
     )
 
 
-def _output(sample: Sample, claims: tuple[Claim, ...]) -> Markup:
-    if sample.output is None:
-        return Markup('<span class="gap">not produced yet</span>')
+def output_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[Mark]:
+    """What claims, each with its number, and people mark in the output."""
     marks = [
-        Mark(c.output_quote.start, c.output_quote.end, c.kind, f"claim {n}: {c.kind}", n)
-        for n, c in enumerate(claims, 1)
+        Mark(c.output_quote.start, c.output_quote.end, c.kind, f"claim {n}: {c.kind}", n) for n, c in numbered
     ]
-    gold = [Mark(s.start, s.end, "gold", f"marked by people: {s.kind}") for s in sample.spans]
-    return marked(sample.output, [*marks, *gold])
+    return [*marks, *(Mark(s.start, s.end, "gold", f"marked by people: {s.kind}") for s in sample.spans)]
 
 
-def _title(sample: Sample, index: int) -> str:
+def source_marks(sample: Sample, numbered: Iterable[tuple[int, Claim]]) -> list[list[Mark]]:
+    """What claims, each with its number, mark in each of `Sample.sources`."""
+    marks: list[list[Mark]] = [[] for _ in sample.sources]
+    for n, claim in numbered:
+        quote, at = claim.context_quote, claim.context_index
+        if quote is not None and at is not None and 0 <= at < len(marks):
+            marks[at].append(Mark(quote.start, quote.end, claim.kind, f"claim {n}: {claim.kind}", n))
+    return marks
+
+
+def source_title(sample: Sample, index: int) -> str:
+    """What the text of this index in `Sample.sources` is called."""
     n = len(sample.context)
     if index >= n:
         turn = sample.messages[index - n].role if index - n < len(sample.messages) else "?"
@@ -165,15 +175,16 @@ def _title(sample: Sample, index: int) -> str:
     return "Context" if n == 1 else f"Context {index + 1}"
 
 
-def _sources(sample: Sample, claims: tuple[Claim, ...]) -> list[Text]:
+def _output(sample: Sample, numbered: Sequence[tuple[int, Claim]]) -> Markup:
+    if sample.output is None:
+        return Markup('<span class="gap">not produced yet</span>')
+    return marked(sample.output, output_marks(sample, numbered))
+
+
+def _sources(sample: Sample, numbered: Sequence[tuple[int, Claim]]) -> list[Text]:
     """All that the output may rely on, in the order of `Sample.sources`."""
-    marks: Mapping[int, list[Mark]] = {at: [] for at in range(len(sample.sources))}
-    for number, claim in enumerate(claims, 1):
-        quote = claim.context_quote
-        if quote is not None and claim.context_index is not None and claim.context_index in marks:
-            title = f"claim {number}: {claim.kind}"
-            marks[claim.context_index].append(Mark(quote.start, quote.end, claim.kind, title, number))
-    return [Text(_title(sample, at), marked(text, marks[at])) for at, text in enumerate(sample.sources)]
+    marks = source_marks(sample, numbered)
+    return [Text(source_title(sample, at), marked(text, marks[at])) for at, text in enumerate(sample.sources)]
 
 
 def _asked(sample: Sample) -> list[Text]:
@@ -183,10 +194,11 @@ def _asked(sample: Sample) -> list[Text]:
 
 def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
     named = (("Metadata", sample.metadata), ("Details", without_heat(verdict.details) if verdict else {}))
-    return [(title, _json(values)) for title, values in named if values]
+    return [(title, json_text(values)) for title, values in named if values]
 
 
-def _json(values: Mapping[str, object]) -> str:
+def json_text(values: Mapping[str, object], longest: int = LONGEST_DATA) -> str:
+    """Plain values as JSON for people, cut where it is longer."""
     text = json.dumps(dict(values), ensure_ascii=False, indent=2, default=str)
-    cut = len(text) - LONGEST_DATA
-    return text if cut <= 0 else f"{text[:LONGEST_DATA]}\n… {cut:,} characters are left out here …"
+    cut = len(text) - longest
+    return text if cut <= 0 else f"{text[:longest]}\n… {cut:,} characters are left out here …"

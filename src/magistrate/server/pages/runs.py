@@ -7,9 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from magistrate.errors import SpecError, StoreError
+from magistrate.server.refusals import refusing
 from magistrate.server.rendering import page, segment
 from magistrate.server.stores import AStore
 from magistrate.server.views.runs import runs_view
+from magistrate.store import Store
 from magistrate.store.run_lists import RunFilter
 
 router = APIRouter()
@@ -60,7 +63,9 @@ def runs(
 @router.post("/runs/{run_id}/rename")
 def rename(run_id: str, store: AStore, name: Annotated[str, Form(max_length=200)] = "") -> Response:
     """Give the run another name, or none."""
-    store.rename(run_id, name.strip() or None)
+    found = store.find_run(run_id)
+    with refusing(SpecError, 422):
+        store.rename(found.id, name.strip() or None)
     return RedirectResponse(f"/runs/{segment(run_id)}", 303)
 
 
@@ -85,6 +90,12 @@ def ask(request: Request, run_id: str, store: AStore) -> Response:
 @router.post("/runs/{run_id}/delete")
 def delete(run_id: str, store: AStore) -> Response:
     """Delete the run, unless a process is at it: it would go on and fail."""
-    with store.hold(store.find_run(run_id).id):
-        store.delete(run_id)
+    delete_run(store, run_id)
     return RedirectResponse("/", 303)
+
+
+def delete_run(store: Store, run_id: str) -> None:
+    """Delete the run; 409 while a process is at it."""
+    found = store.find_run(run_id)
+    with refusing(StoreError, 409), store.hold(found.id):
+        store.delete(found.id)

@@ -20,7 +20,21 @@
     addEventListener("pagehide", () => events.close());
   }
 
+  // What is being worked out: ask for it again after so many milliseconds, until it is there.
+  function again(region) {
+    setTimeout(async () => {
+      const current = document.getElementById(region.id);
+      if (!current || !current.dataset.again) return;
+      if (!document.hidden) {
+        const target = "#" + region.id;
+        await htmx.ajax("GET", current.dataset.from || location.href, { target, select: target, swap: "outerMorph" });
+      }
+      again(region);
+    }, Number(region.dataset.again));
+  }
+
   addEventListener("DOMContentLoaded", () => {
+    for (const region of document.querySelectorAll("[data-again]")) again(region);
     for (const region of document.querySelectorAll("[data-live]")) follow(region);
   });
 })();

@@ -20,7 +20,7 @@ class JudgeHead:
 
     `value` and the ends of its 95 % interval are in [0, 1], None where nothing was measured or counted yet.
     `coverage` is the share of the samples with a verdict. `counted` is False while the figures are of fewer
-    outcomes than there are, or of none. `trend` is of the same dataset, judge and metric and ends with this run.
+    outcomes than there are, or of none. `trend` is of the same dataset, judge and metric, this run the last.
     """
 
     judge: str
@@ -66,7 +66,11 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsView:
-    """A stretch of the list. `older` and `newer` are the numbers that the next ones lie beyond, None at an end."""
+    """A stretch of the list.
+
+    The next runs lie beyond the numbers `older` and `newer`, which are None at an end. `n` counts all that
+    are wanted; `choices` are values to filter by.
+    """
 
     rows: tuple[RunRow, ...]
     n: int

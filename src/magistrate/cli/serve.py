@@ -1,0 +1,150 @@
+"""`magistrate serve`: the page, and the same as a JSON API."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+EXAMPLE = "Example: magistrate serve --open; magistrate serve --store runs.db --host 0.0.0.0 --port 80"
+
+
+@click.command(epilog=EXAMPLE)
+@click.option(
+    "--store",
+    metavar="FILE|URL",
+    help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, "
+    "made where there is none).",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; 0.0.0.0 for all of this machine's addresses.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8421,
+    show_default=True,
+    help="Where to listen; 0 for any free port.",
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    help="What visitors have to show (default: $MAGISTRATE_TOKEN, which other users of this machine do not "
+    "see; else none on this machine alone, and one is made and printed for any other --host).",
+)
+@click.option(
+    "--open",
+    "opened",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Open a browser, at a run if one is named: an id, a name or last.",
+)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name that visitors use for this machine; repeatable.",
+)
+def command(
+    store: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    opened: str | None,
+    allowed_hosts: tuple[str, ...],
+) -> int:
+    """Show the store's runs on a web page, and answer programs at /api, until Ctrl-C.
+
+    The page's address is printed on a line of its own once it can be opened. Only this machine reaches it
+    unless --host says otherwise.
+    """
+    from magistrate.cli import DONE
+    from magistrate.server.app import create_app
+    from magistrate.server.binding import bind, url_of
+    from magistrate.server.serving import serve
+    from magistrate.server.settings import Settings
+
+    token, is_made = _token(token, host)
+    place = _store(store)
+    path = _path(place, opened) if opened else ""
+    settings = Settings(store=place, host=host, port=port, token=token, allowed_hosts=allowed_hosts)
+    listener = bind(settings)
+    url = url_of(listener)
+    settings = replace(settings, port=listener.getsockname()[1])
+    if is_made:
+        click.echo(f"token: {token}", err=True)
+
+    def started() -> None:
+        click.echo(url)
+        if opened is not None:
+            _open(f"{url}{path}")
+
+    with listener:
+        serve(create_app(settings), settings, listener, started=started, ending=_end_soon)
+    return DONE
+
+
+def _store(named: str | None) -> str:
+    """The place of a store that can be opened; the usual one is made where there is none yet."""
+    from magistrate.cli.options import open_store
+    from magistrate.home import default_store
+    from magistrate.store import Store
+    from magistrate.store.connect import place_of
+
+    place = str(default_store()) if named is None else named
+    place_of(place)
+    with Store.open(place) if named is None else open_store(place):
+        pass  # what is wrong with it is said now, and not to the first visitor
+    return place if "://" in place else str(Path(place).expanduser().absolute())
+
+
+def _path(place: str, run: str) -> str:
+    """Where the page of a run is, below the server's address."""
+    from magistrate.server.rendering import segment
+    from magistrate.store import Store
+
+    with Store.open(place) as store:
+        return f"runs/{segment(store.find_run(run).id)}"
+
+
+def _token(given: str | None, host: str) -> tuple[str | None, bool]:
+    """What visitors have to show, if anything, and whether it was made just now."""
+    from secrets import token_urlsafe
+
+    from magistrate.server.settings import TOKEN_VARIABLE, host_name, is_loopback
+
+    token = os.environ.get(TOKEN_VARIABLE) if given is None else given
+    if token is not None or is_loopback(host_name(host)):
+        return token, False
+    return token_urlsafe(32), True
+
+
+def _open(url: str) -> None:
+    """Open the page in a browser, without waiting for it."""
+    from threading import Thread
+    from webbrowser import open as browse
+
+    def opened() -> None:
+        if not browse(url):
+            click.echo("note: no browser was found; open the address above", err=True)
+
+    Thread(target=opened, daemon=True).start()
+
+
+def _end_soon() -> None:
+    """See to it that the program ends, also where a request's thread does not heed that its time is up."""
+    from threading import Timer
+
+    from magistrate.cli import DONE
+    from magistrate.server.serving import GRACE_SECONDS
+
+    last = Timer(GRACE_SECONDS + 1, os._exit, [DONE])
+    last.daemon = True
+    last.start()

@@ -1,0 +1,48 @@
+"""What words from outside may set of a judge: nothing that could name a file, a folder or a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from magistrate.errors import InputError
+from magistrate.judges.base import Judge
+
+HARMLESS = (bool, int, float, NoneType, Judge)
+TEXTS = ("flag", "kinds", "language", "negative", "pattern", "positive", "unit", "without")
+"""Options that are words or patterns and are never opened; those of other names may be files."""
+
+LARGEST = 10_000
+"""The largest whole number that may be set: some say how often a model is asked."""
+
+
+class OutsideError(InputError):
+    """Words from outside set what only people at this machine may set."""
+
+
+def check_outside(judge: str, option: str, hint: Any) -> None:
+    """Raise `OutsideError` for an option whose type lets it name what lies on this machine."""
+    for kind in _kinds(hint):
+        if kind not in HARMLESS and not (kind is str and option in TEXTS):
+            raise OutsideError(
+                f"option {option!r} of judge {judge!r} is not set from outside: it could name a file, a "
+                "folder or a model of this machine; it can be set on its command line and in run files"
+            )
+
+
+def check_amount(judge: str, option: str, value: Any) -> None:
+    """Raise `OutsideError` for a whole number that is too large."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise OutsideError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
+
+
+def _kinds(hint: Any) -> Iterator[Any]:
+    """The types that an option's values are made of; words of a closed list have none."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, tuple, frozenset):
+        for each in get_args(hint):
+            if each is not Ellipsis:
+                yield from _kinds(each)
+    elif origin is not Literal:
+        yield hint

@@ -1,0 +1,43 @@
+"""Which optional parts of the package are installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+EXTRAS = {
+    "local": ("openvino", "openvino-genai", "tokenizers", "gguf"),
+    "hub": ("huggingface-hub",),
+    "pandas": ("pandas",),
+    "parquet": ("pyarrow",),
+    "postgres": ("psycopg",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra of the package: which distributions of it are `found`, each with its version, and `absent`."""
+
+    name: str
+    found: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def hint(self) -> str:
+        """How to install it."""
+        return f"pip install 'magistrate[{self.name}]'"
+
+
+def extras() -> list[Extra]:
+    """Every extra with what is there of it."""
+    return [_looked_up(name, packages) for name, packages in EXTRAS.items()]
+
+
+def _looked_up(name: str, packages: tuple[str, ...]) -> Extra:
+    found, absent = [], []
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            absent.append(package)
+    return Extra(name, tuple(found), tuple(absent))

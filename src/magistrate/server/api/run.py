@@ -1,0 +1,46 @@
+"""A run, the figures of its judges and their outcomes as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from magistrate.server.api.telling import told
+from magistrate.server.memory import memory_of
+from magistrate.server.pages.run import AsAsked
+from magistrate.server.stores import AStore
+from magistrate.server.views.run import JudgeData, RunData, judge_data, outcome_list, run_data
+from magistrate.server.views.run_list import AT_ONCE, ListView
+
+router = APIRouter(tags=["runs"])
+
+MOST_AT_ONCE = 1_000
+
+
+@router.get("/runs/{run_id}", response_model=RunData)
+def run(request: Request, run_id: str, store: AStore) -> Response:
+    """A run with the figures of all its judges; without those that nobody has counted yet."""
+    return told(asdict(run_data(store, memory_of(request), request.app.state.counter, run_id)))
+
+
+@router.get("/runs/{run_id}/judges/{judge:path}/figures", response_model=JudgeData)
+def figures(request: Request, run_id: str, judge: str, store: AStore, asked: AsAsked) -> Response:
+    """One judge's figures, at a threshold, by other kinds of claims, or by a field of metadata."""
+    wanted = replace(asked, judge=judge, limit=1)
+    return told(asdict(judge_data(store, memory_of(request), request.app.state.counter, run_id, wanted)))
+
+
+@router.get("/runs/{run_id}/judges/{judge:path}/outcomes", response_model=ListView)
+def outcomes(
+    request: Request,
+    run_id: str,
+    judge: str,
+    store: AStore,
+    asked: AsAsked,
+    limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = AT_ONCE,
+) -> Response:
+    """A judge's outcomes that fit; `later` goes into `after` for the next ones."""
+    wanted = replace(asked, judge=judge, limit=limit)
+    return told(asdict(outcome_list(store, memory_of(request), request.app.state.counter, run_id, wanted)))

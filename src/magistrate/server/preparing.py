@@ -1,0 +1,28 @@
+"""What counting and drawing need, imported and drawn once before the first page asks for it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from threading import Lock
+
+_one_at_a_time = Lock()
+_is_done = False
+
+
+def prepare() -> None:
+    """Return when everything is there; whoever counts or draws in a thread calls this first.
+
+    Some libraries look at others that are loaded and fail where one is half imported by another thread.
+    """
+    global _is_done
+    if _is_done:
+        return
+    with _one_at_a_time:
+        import_module("statsmodels.stats.proportion")
+        import_module("sklearn.metrics")
+        from magistrate.report.charts import warm_up
+        from magistrate.stats.classification import classification
+
+        classification([True, False], [True, False], [1.0, 0.0], [0, 1])
+        warm_up()
+        _is_done = True

@@ -1,0 +1,110 @@
+"""What a server is started with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+
+from magistrate.errors import SpecError
+from magistrate.store.connect import place_of
+
+PORT = 8421
+TOKEN_VARIABLE = "MAGISTRATE_TOKEN"
+SHORTEST_TOKEN, LONGEST_TOKEN = 16, 512
+
+_TOKEN = re.compile(rf"[!-~]{{{SHORTEST_TOKEN},{LONGEST_TOKEN}}}")
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where a server listens, which store it shows and whom it lets in.
+
+    `store` is a path or a URL, which may hold a password; `shown_store` is for people and holds none. `host`
+    is an address or a name, `port` 0 stands for any free one. With a `token` every visitor has to show it,
+    without one anybody on this machine may look, so any other `host` needs one. `allowed_hosts` are further
+    names that visitors may use for this server. A request's body has at most `body_bytes`, which are there
+    within `body_seconds`; a visitor stays signed in for `session_seconds`. Raises `SpecError`.
+    """
+
+    store: str = field(repr=False)
+    host: str = "127.0.0.1"
+    port: int = PORT
+    token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    body_bytes: int = 2_000_000
+    body_seconds: float = 30.0
+    session_seconds: float = 12 * 3600.0
+
+    def __post_init__(self) -> None:
+        place_of(self.store)
+        if not 0 <= self.port < 1 << 16:
+            raise SpecError(f"a port is a number from 0 to 65535, got {self.port}")
+        object.__setattr__(self, "host", host_name(self.host))
+        object.__setattr__(self, "allowed_hosts", tuple(map(host_name, self.allowed_hosts)))
+        if self.token is not None:
+            check_token(self.token)
+        elif not is_loopback(self.host):
+            raise SpecError(f"a server on {self.host} is reached from other machines and needs a token")
+
+    @property
+    def shown_store(self) -> str:
+        """The store in words that hold no password."""
+        return place_of(self.store).shown
+
+
+def check_token(token: str) -> None:
+    """Raise `SpecError`, without its words, for a token that is empty, short or cannot be in a header."""
+    if not _TOKEN.fullmatch(token):
+        raise SpecError(
+            f"a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits and signs of ASCII, no blanks; "
+            f"the one given has {len(token)} characters; without --token and ${TOKEN_VARIABLE} one is made "
+            "where it is needed"
+        )
+
+
+def host_name(name: str) -> str:
+    """A host as it is compared: lower case, no brackets, no dot at the end; an address in its short form.
+
+    Raises `SpecError` for anything that is no name or address, such as a URL or a name with a port.
+
+    >>> host_name("[::1]"), host_name("Judge.example.")
+    ('::1', 'judge.example')
+    """
+    plain = name.strip().lower()
+    if plain.startswith("[") and plain.endswith("]"):
+        plain = plain[1:-1]
+    try:
+        return str(ip_address(plain))
+    except ValueError:
+        plain = plain.removesuffix(".")
+    if not _NAME.fullmatch(plain) or len(plain) > 253:
+        raise SpecError(f"a host is a name or an address without scheme or port, got {name[:100]!r}")
+    return plain
+
+
+def is_loopback(host: str) -> bool:
+    """Does only this machine reach what listens there? Of names, `localhost` alone is such.
+
+    >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "box")]
+    [True, True, True, False, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def is_address(host: str) -> bool:
+    """Is it an address rather than a name?"""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

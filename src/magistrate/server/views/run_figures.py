@@ -1,0 +1,197 @@
+"""A judge's figures on the page of its run, as judged and at any threshold.
+
+What depends on the outcomes alone is worked out once; a threshold then costs a search in sorted scores and
+the intervals. Nothing is binned: the counts are those of the scores themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING
+
+from magistrate.report.charts import Chart
+from magistrate.report.remarks import remarks
+from magistrate.report.scores import JudgeScores
+from magistrate.report.values import JudgeReport
+from magistrate.stats.classification import Classification, classification
+from magistrate.stats.thresholds import Aim, best_cut
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+MOST_DIGITS = 16  # that a float between 0 and 1 has
+BEST = Aim("maximize", "balanced_accuracy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtThreshold:
+    """A judge's labels and figures as they are at a threshold of its own scores.
+
+    `n_hallucinated` of `n` verdicts that say faithful or hallucinated say the one from there on. `report` has
+    them in its matrix, metrics, counts and remarks; its intervals take every sample for one of its own
+    context. Figures of scores, such as AUROC and calibration, are as judged.
+    """
+
+    threshold: float
+    n: int
+    n_hallucinated: int
+    report: JudgeReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A judge's report and all that its scores say.
+
+    `own` is a threshold that gives the very labels that the judge gave, and `own_between` the scores between
+    which all such thresholds lie; both are None where no threshold gives them. `best` is a threshold with the
+    highest balanced accuracy on this data, which is `best_value`; None where a class is missing. The scores
+    are sorted.
+    """
+
+    report: JudgeReport
+    scores: JudgeScores
+    charts: tuple[Chart, ...]
+    own: float | None
+    own_between: tuple[float, float] | None
+    best: float | None
+    best_value: float | None
+
+    @property
+    def n_scores(self) -> int:
+        """How many verdicts say faithful or hallucinated."""
+        return sum(group.size for group in _groups(self.scores))
+
+
+def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
+    """What a judge's report and scores give; `name` begins the ids in its charts."""
+    import numpy as np
+
+    found = Figures(
+        report=report,
+        scores=JudgeScores(*(np.sort(group) for group in _groups(scores))),
+        charts=scores.charts(report, name),
+        own=None,
+        own_between=None,
+        best=None,
+        best_value=None,
+    )
+    if (between := _own(found)) is not None:
+        found = replace(found, own=_threshold(*between, report.turned), own_between=between)
+    if report.result is None or len(scores.groups) < 2:
+        return found
+    best = _best(found)
+    result = at_threshold(found, best).report.result
+    value = None if result is None else result.metrics["balanced_accuracy"].value
+    return replace(found, best=best, best_value=value)
+
+
+def at_threshold(figures: Figures, threshold: float) -> AtThreshold:
+    """The figures at a threshold in [0, 1]; `auroc` and everything else about scores stays as it is."""
+    import numpy as np
+
+    report, scores = figures.report, figures.scores
+    called = [_called(group, threshold, report.turned) for group in _groups(scores)]
+    n, n_called = figures.n_scores, sum(called)
+    found = report.result
+    if found is not None:
+        tp, fp = called[:2]
+        fn, tn = scores.hallucinated.size - tp, scores.faithful.size - fp
+        cells = np.array([tp, fn, fp, tn])
+        truth = np.repeat(np.array([True, True, False, False]), cells)
+        said = np.repeat(np.array([True, False, True, False]), cells)
+        moved = classification(truth, said)
+        found = Classification(moved.confusion, {**moved.metrics, "auroc": found.metrics["auroc"]})
+    others = {label: n for label, n in report.verdicts.items() if label not in (HALLUCINATED, FAITHFUL)}
+    labels = {HALLUCINATED: n_called, FAITHFUL: n - n_called}
+    verdicts = {label: count for label, count in {**labels, **others}.items() if count}
+    shown = replace(report, result=found, verdicts=verdicts)
+    return AtThreshold(
+        threshold=threshold, n=n, n_hallucinated=n_called, report=replace(shown, remarks=remarks(shown))
+    )
+
+
+def _groups(scores: JudgeScores) -> tuple[Floats, Floats, Floats]:
+    return scores.hallucinated, scores.faithful, scores.unlabelled
+
+
+def _called(ordered: Floats, threshold: float, turned: bool) -> int:
+    """How many of some sorted scores say hallucinated."""
+    import numpy as np
+
+    if turned:
+        return int(np.searchsorted(ordered, threshold, side="right"))
+    return int(ordered.size - np.searchsorted(ordered, threshold, side="left"))
+
+
+# --- thresholds ------------------------------------------------------------------------------------
+
+
+def _own(figures: Figures) -> tuple[float, float] | None:
+    """Between which scores every threshold gives the judge's labels.
+
+    Told by how many of each truth are called hallucinated, which no other labels share but by chance.
+    """
+    report = figures.report
+    hits, alarms = 0, 0
+    if report.result is not None:
+        c = report.result.confusion
+        hits, alarms = c.true_positive, c.false_positive
+    rest = report.verdicts.get(HALLUCINATED, 0) - hits - alarms
+    low, high = -inf, inf
+    for group, n in zip(_groups(figures.scores), (hits, alarms, rest), strict=True):
+        below, above = _gap(group, n, report.turned)
+        low, high = max(low, below), min(high, above)
+    beyond = high <= 0 if report.turned else low >= 1  # it would have to be below 0, or above 1
+    if not figures.n_scores or low >= high or beyond:
+        return None
+    return max(low, 0.0), min(high, 1.0)
+
+
+def _gap(ordered: Floats, n: int, turned: bool) -> tuple[float, float]:
+    """The two neighbouring scores between which a threshold calls `n` of them hallucinated."""
+    at = n if turned else ordered.size - n
+    if not 0 <= at <= ordered.size:
+        return inf, -inf
+    low = float(ordered[at - 1]) if at else -inf
+    high = float(ordered[at]) if at < ordered.size else inf
+    return low, high
+
+
+def _best(figures: Figures) -> float:
+    """A round threshold with the highest balanced accuracy."""
+    import numpy as np
+
+    turned = figures.report.turned
+    truth, measured = figures.scores.measured(turned)
+    n = int((measured >= best_cut(measured, truth, BEST)).sum())
+    own = np.sort(np.concatenate([figures.scores.hallucinated, figures.scores.faithful]))
+    low, high = _gap(own, n, turned)
+    return _threshold(max(low, 0.0), min(high, 1.0), turned)
+
+
+def _threshold(low: float, high: float, turned: bool) -> float:
+    """A round threshold between two scores, of which the one at the end is hallucinated too."""
+    end = low if turned else high
+    found = roundest(low, high, end)
+    return end if found is None else found
+
+
+def roundest(low: float, high: float, end: float) -> float | None:
+    """The number between `low` and `high`, both in [0, 1], that takes the fewest digits; .5 if it can be.
+
+    The one of both that is `end` counts as between them. None where there is none.
+
+    >>> roundest(0.431, 0.52, 0.52), roundest(0.4312, 0.4387, 0.4387), roundest(0.499, 0.5, 0.5)
+    (0.5, 0.435, 0.5)
+    """
+    for digits in range(MOST_DIGITS + 1):
+        for number in (0.5, (low + high) / 2, end):
+            found = number if number == 0.5 else round(number, digits)
+            if low < found < high or found == end:
+                return found
+    return None

@@ -1,0 +1,340 @@
+"""A judge's outcomes as the page of a run lists them: which are wanted, in which order, and what is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite, nextafter
+from typing import Any, Literal, Protocol
+
+from magistrate.counting import counted_before
+from magistrate.display import shorten
+from magistrate.store import Snapshot
+from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
+from magistrate.types import FAITHFUL, HALLUCINATED
+
+AT_ONCE = 30
+EXCERPT = 200
+KNOWN = (HALLUCINATED, FAITHFUL)
+FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
+"""Words that stand in an address where no label can."""
+KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
+
+Order = Literal["sample", "score"]
+Right = Literal["right", "wrong"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFilter:
+    """Which outcomes are wanted, those that meet every condition given, and in which order.
+
+    `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of the
+    judge's own scores, decides what verdicts that say faithful or hallucinated say; None leaves their labels.
+    `flag` are kinds of claims by which a rubric's verdicts are decided anew.
+    """
+
+    said: str | None = None
+    truth: str | None = None
+    right: Right | None = None
+    code: str | None = None
+    order: Order = "sample"
+    threshold: float | None = None
+    flag: tuple[str, ...] = ()
+
+    @property
+    def query(self) -> dict[str, Any]:
+        """What of it says something, as it stands in the query of an address."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        told["order"] = None if self.order == "sample" else self.order
+        told["threshold"] = None if self.threshold is None else repr(self.threshold)
+        return {name: value for name, value in told.items() if value not in (None, ())}
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it leaves anything out."""
+        return (self.said, self.truth, self.right, self.code) != (None, None, None, None)
+
+    def but(self, **changes: Any) -> ListFilter:
+        """The same with other conditions."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListLine:
+    """An outcome in the list; `said` is the label that it has by the filter's threshold and flags.
+
+    `right` is None where the label or the truth is neither faithful nor hallucinated.
+    """
+
+    position: int
+    sample_id: str
+    kind: str
+    said: str | None
+    code: str | None
+    gold: str | None
+    right: bool | None
+    score: float | None
+    probability: float | None
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListView:
+    """A stretch of the list: `n` of the judge's `n_all` outcomes fit the filter.
+
+    `earlier` and `later` are cursors of the stretches before and after it, None at an end. With `by_score`
+    the highest score comes first, and outcomes without one, `n_unscored` of those that fit, are left out.
+    """
+
+    lines: tuple[ListLine, ...]
+    n: int
+    n_all: int
+    n_unscored: int
+    by_score: bool
+    earlier: str | None
+    later: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The part of a cell whose scores are in [`low`, `high`), and what it says."""
+
+    cell: Cell
+    said: str | None
+    low: float = -inf
+    high: float = inf
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of its cell."""
+        return not (isfinite(self.low) or isfinite(self.high))
+
+    @property
+    def scored(self) -> Scored:
+        """The same for verdicts, as a store is asked for it."""
+        assert self.cell.label is not None, "a verdict has a label"
+        return Scored(self.cell.label, self.cell.gold, self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a stretch ends: the position of an outcome, and its score where that orders the list."""
+
+    position: int
+    score: float | None = None
+
+    @classmethod
+    def parse(cls, text: str, by_score: bool) -> Cursor | None:
+        """What `str` wrote; None for anything else, and for a cursor of the other order."""
+        score, comma, position = text.rpartition(",")
+        if not (position.isascii() and position.isdigit()) or len(position) > 15 or bool(comma) != by_score:
+            return None
+        try:
+            return cls(int(position), float(score) if comma else None)
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return str(self.position) if self.score is None else f"{self.score!r},{self.position}"
+
+
+class Place(Protocol):
+    """What a list is read from: how it is ordered, stretches of it, and how much of it there is."""
+
+    @property
+    def by_score(self) -> bool:
+        """Whether scores order it, the highest first."""
+        ...
+
+    def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
+        """The next outcomes `after` or `before` a cursor, in the order of the list."""
+        ...
+
+    def count(self) -> tuple[int, int]:
+        """How many outcomes fit, and how many of them have no score."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The list as the store has it: stretches of its indexes; `cells` count all that the judge has."""
+
+    moment: Snapshot
+    run_id: str
+    judge: str
+    wanted: ListFilter
+    cells: Mapping[Cell, int]
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def by_score(self) -> bool:
+        """Whether scores order it, as somebody wished or as there is no other way."""
+        return self.wanted.order == "score" or not all(each.whole for each in self.stretches)
+
+    def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
+        """The next outcomes `after` or `before` a cursor, in the order of the list."""
+        asked = self.moment, self.run_id, self.judge
+        if self.by_score:
+            return _scored(*asked, self.stretches, beyond, direction, limit)
+        chosen = [each.cell for each in self.stretches]
+        return self.moment.in_cells(
+            self.run_id,
+            self.judge,
+            None if len(chosen) == len(self.cells) else chosen,
+            code=self.wanted.code,
+            beyond=None if beyond is None else beyond.position,
+            direction=direction,
+            limit=limit,
+        )
+
+    def count(self) -> tuple[int, int]:
+        """How many outcomes fit, and how many of them have no score."""
+        if self.wanted.code is not None:
+            chosen = [each.cell for each in self.stretches]
+            n = self.moment.count_coded(self.run_id, self.judge, chosen, self.wanted.code)
+            return n, n
+        whole = [each.cell for each in self.stretches if each.whole]
+        parts = [each.scored for each in self.stretches if not each.whole]
+        n = sum(self.cells[cell] for cell in whole)
+        unscored = sum(self.cells[cell] for cell in whole if cell.kind != "verdict")
+        return n + self.moment.count_scored(self.run_id, self.judge, parts), unscored
+
+
+def _scored(
+    moment: Snapshot,
+    run_id: str,
+    judge: str,
+    found: Iterable[Stretch],
+    beyond: Cursor | None,
+    direction: Direction,
+    limit: int,
+) -> list[OutcomeLine]:
+    edge = None if beyond is None or beyond.score is None else (beyond.score, beyond.position)
+    ranges = [each.scored for each in found if each.cell.kind == "verdict"]
+    return moment.by_score(run_id, judge, ranges, beyond=edge, direction=direction, limit=limit)
+
+
+def stored_list(
+    moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, cells: Mapping[Cell, int], turned: bool
+) -> Stored:
+    """The list of a judge's outcomes, of which `cells` says how many there are; `turned` as in its report."""
+    found = tuple(each for cell in cells for each in _stretches(cell, wanted, turned))
+    return Stored(moment, run_id, judge, wanted, cells, found)
+
+
+def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
+    """What of a cell fits: nothing, a part or all of it."""
+    parts = [Stretch(cell, cell.label)]
+    if wanted.threshold is not None and cell.label in KNOWN:
+        edge = nextafter(wanted.threshold, inf) if turned else wanted.threshold
+        low, high = KNOWN if turned else KNOWN[::-1]
+        parts = [Stretch(cell, low, -inf, edge), Stretch(cell, high, edge, inf)]
+    kept = [each for each in parts if fits(wanted, cell.kind, each.said, cell.gold)]
+    return [Stretch(cell, cell.label)] if len(kept) > 1 else kept
+
+
+def said_at(threshold: float, score: float, turned: bool) -> str:
+    """What a score says at a threshold: hallucinated from it on, or up to it where scores are `turned`."""
+    return HALLUCINATED if (score <= threshold if turned else score >= threshold) else FAITHFUL
+
+
+def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> bool:
+    """Whether an outcome is wanted; codes are not looked at, but that a verdict has none."""
+    if wanted.code is not None and kind == "verdict":
+        return False
+    if wanted.said is not None:
+        if wanted.said in KINDS:
+            if kind != KINDS[wanted.said]:
+                return False
+        elif said != wanted.said:
+            return False
+    if wanted.truth is not None and gold != (None if wanted.truth == UNLABELLED else wanted.truth):
+        return False
+    right = is_right(said, gold)
+    return wanted.right is None or (right is not None and right == (wanted.right == "right"))
+
+
+def is_right(said: str | None, gold: str | None) -> bool | None:
+    """Whether a label is the true one; None where one of them is neither faithful nor hallucinated."""
+    return said == gold if said in KNOWN and gold in KNOWN else None
+
+
+# --- views ----------------------------------------------------------------------------------------
+
+
+def list_view(
+    place: Place,
+    wanted: ListFilter,
+    n_all: int,
+    turned: bool,
+    *,
+    after: str | None = None,
+    before: str | None = None,
+    limit: int = AT_ONCE,
+) -> ListView:
+    """At most `limit` of the judge's `n_all` outcomes: the next `after` one cursor or `before` another."""
+    by_score = place.by_score
+    cursor = Cursor.parse(before or after or "", by_score)
+    direction: Direction = "before" if before and cursor else "after"
+    lines = place.lines(cursor, direction, limit + 1)
+    further = len(lines) > limit
+    lines = lines[-limit:] if direction == "before" else lines[:limit]
+    began = cursor is None
+    earlier, later = (further, True) if direction == "before" else (not began, further)
+    n, unscored = place.count()
+    return ListView(
+        lines=tuple(_line(each, wanted, turned) for each in lines),
+        n=n,
+        n_all=n_all,
+        n_unscored=unscored if by_score else 0,
+        by_score=by_score,
+        earlier=_cursor(lines[0], by_score) if lines and earlier else None,
+        later=_cursor(lines[-1], by_score) if lines and later else None,
+    )
+
+
+def neighbours(
+    moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, position: int
+) -> tuple[str | None, str | None]:
+    """The ids of the samples before and after the one at a position, in the list that this filter makes.
+
+    Flags are left aside: the verdicts are as they were judged. Both are None where the list has an order in
+    which the sample has no place.
+    """
+    turned = False
+    if wanted.threshold is not None:
+        known = counted_before(moment, moment.record(run_id))
+        turned = known is not None and any(
+            each.judge == judge and each.turned for each in known.report.judges
+        )
+    place = stored_list(moment, run_id, judge, wanted, moment.cells(run_id, judge), turned)
+    cursor = Cursor(position)
+    if place.by_score:
+        found = moment.lines_at(run_id, judge, [position])
+        if not found or found[0].score is None:
+            return None, None
+        cursor = Cursor(position, found[0].score)
+    before, after = place.lines(cursor, "before", 1), place.lines(cursor, "after", 1)
+    return (before[0].sample_id if before else None), (after[0].sample_id if after else None)
+
+
+def _cursor(line: OutcomeLine, by_score: bool) -> str:
+    return str(Cursor(line.position, line.score if by_score else None))
+
+
+def _line(line: OutcomeLine, wanted: ListFilter, turned: bool) -> ListLine:
+    said = line.label
+    if wanted.threshold is not None and said in KNOWN and line.score is not None:
+        said = said_at(wanted.threshold, line.score, turned)
+    return ListLine(
+        position=line.position,
+        sample_id=line.sample_id,
+        kind=line.kind,
+        said=said,
+        code=line.code,
+        gold=line.gold,
+        right=is_right(said, line.gold),
+        score=line.score,
+        probability=line.probability,
+        excerpt=shorten((line.output or "")[: 20 * EXCERPT], EXCERPT),
+    )
