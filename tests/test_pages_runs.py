@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Visit, pages_of
-from furnished import LONG, N, NIGHTS, Furnished, run_of
+from furnished import LONG, NIGHTS, Furnished, N, run_of
 from magistrate.store import Store
 from reported import outcomes_of, samples_of
 

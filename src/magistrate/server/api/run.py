@@ -9,14 +9,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from magistrate.server.api.telling import told
 from magistrate.server.memory import memory_of
-from magistrate.server.pages.run import AsAsked
+from magistrate.server.run_query import FiguresQuery, OutcomesQuery, asked_of
 from magistrate.server.stores import AStore
 from magistrate.server.views.run import JudgeData, RunData, judge_data, outcome_list, run_data
-from magistrate.server.views.run_list import AT_ONCE, ListView
+from magistrate.server.views.run_list import ListView
 
 router = APIRouter(tags=["runs"])
-
-MOST_AT_ONCE = 1_000
 
 
 @router.get("/runs/{run_id}", response_model=RunData)
@@ -26,9 +24,11 @@ def run(request: Request, run_id: str, store: AStore) -> Response:
 
 
 @router.get("/runs/{run_id}/judges/{judge:path}/figures", response_model=JudgeData)
-def figures(request: Request, run_id: str, judge: str, store: AStore, asked: AsAsked) -> Response:
+def figures(
+    request: Request, run_id: str, judge: str, store: AStore, query: Annotated[FiguresQuery, Query()]
+) -> Response:
     """One judge's figures, at a threshold, by other kinds of claims, or by a field of metadata."""
-    wanted = replace(asked, judge=judge, limit=1)
+    wanted = replace(asked_of(request, query, judge), limit=1)
     return told(asdict(judge_data(store, memory_of(request), request.app.state.counter, run_id, wanted)))
 
 
@@ -38,9 +38,8 @@ def outcomes(
     run_id: str,
     judge: str,
     store: AStore,
-    asked: AsAsked,
-    limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = AT_ONCE,
+    query: Annotated[OutcomesQuery, Query()],
 ) -> Response:
     """A judge's outcomes that fit; `later` goes into `after` for the next ones."""
-    wanted = replace(asked, judge=judge, limit=limit)
+    wanted = asked_of(request, query, judge)
     return told(asdict(outcome_list(store, memory_of(request), request.app.state.counter, run_id, wanted)))

@@ -3,73 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BeforeValidator, Field
 
 from magistrate.report.charts import POINTS, SIZE
 from magistrate.server.addresses import query_of, run_address, sample_address
 from magistrate.server.memory import memory_of
 from magistrate.server.rendering import page
+from magistrate.server.run_query import page_asked
 from magistrate.server.stores import AStore
 from magistrate.server.views.run import run_view
 from magistrate.server.views.run_detail import Asked
-from magistrate.server.views.run_list import KINDS, ListFilter, Order, Right
-from magistrate.types import ClaimKind
+from magistrate.server.views.run_list import KINDS
 
 router = APIRouter()
 
 BOX = f"0 0 {SIZE[0] * POINTS:g} {SIZE[1] * POINTS:g}"
-TEXTS = ("said", "truth", "code")
-
-
-def _or_none(value: Any) -> Any:
-    """A form sends a field that nobody filled in as an empty text."""
-    return None if value == "" else value
-
-
-Text = Annotated[str | None, Query(max_length=10_000)]
-Cursor = Annotated[str | None, Query(max_length=60)]
-Threshold = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(_or_none), Query()]
-Flags = Annotated[list[ClaimKind], Query(max_length=3)]
-
-
-def asked_of(
-    request: Request,
-    threshold: Threshold = None,
-    said: Text = None,
-    truth: Text = None,
-    right: Annotated[Right | None, BeforeValidator(_or_none)] = None,
-    code: Text = None,
-    order: Annotated[Order, Query()] = "sample",
-    flag: Flags = [],  # noqa: B006 - FastAPI copies it
-    by: Annotated[str | None, Query(max_length=200)] = None,
-    after: Cursor = None,
-    before: Cursor = None,
-) -> Asked:
-    """What the address says is wanted of a judge; an empty word says nothing."""
-    query = query_of(request)  # as it was sent, halves of surrogate pairs too
-    texts = {name: query.get(name, [""])[-1] or None for name in TEXTS}
-    return Asked(
-        wanted=ListFilter(
-            **texts, right=right, order=order, threshold=threshold, flag=tuple(sorted(set(flag)))
-        ),
-        by=by or None,
-        after=after or None,
-        before=before or None,
-    )
-
-
-AsAsked = Annotated[Asked, Depends(asked_of)]
 
 
 @router.get("/runs/{run_id}")
-def run(request: Request, run_id: str, store: AStore, asked: AsAsked) -> Response:
+def run(request: Request, run_id: str, store: AStore) -> Response:
     """A run, one of its judges in detail, and a stretch of its outcomes."""
-    asked = replace(asked, judge=query_of(request).get("judge", [""])[-1] or None)
+    asked = page_asked(request)
     view = run_view(store, memory_of(request), request.app.state.counter, run_id, asked)
     return page(
         request,
