@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from xml.etree import ElementTree
 
 import numpy as np
@@ -51,6 +52,28 @@ def test_a_picture_has_no_style_no_colour_of_its_own_and_no_address() -> None:
 
 def test_the_same_numbers_draw_the_same_bytes() -> None:
     assert all_of_them() == all_of_them()
+
+
+def test_pictures_that_are_drawn_at_once_do_not_mix() -> None:
+    alone = all_of_them()
+    with ThreadPoolExecutor(8) as threads:
+        assert all(found == alone for found in threads.map(lambda _: all_of_them(), range(16)))
+
+
+def test_an_area_says_where_a_point_of_the_curve_is() -> None:
+    truth, scores = drawn(50)
+    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9), "a")
+    (path,) = re.findall(r'<path d="([^"]*)"[^>]*class="stroke-accent"', chart.svg)
+    found = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)]
+    false_rate, true_rate, _ = roc_curve(truth, scores)
+    expected = [chart.area.at(x, y) for x, y in zip(false_rate, true_rate, strict=True)]
+    assert np.array(found) == pytest.approx(np.array(expected), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7, 101, 4_001, 987_654])
+def test_every_bar_is_below_the_top_of_its_axis(n: int) -> None:
+    chart = charts.scores_by_label({"verdicts": np.full(n, 0.5)}, "x")
+    assert n <= chart.area.last[1] <= max(5, 2.6 * n)
 
 
 def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:

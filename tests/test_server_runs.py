@@ -174,6 +174,8 @@ def test_what_is_not_there_is_a_page_for_people_and_data_for_programs(client: Te
 def test_hostile_names_are_text(store: Store, client: TestClient) -> None:
     name = "</a><script>alert(1)</script>\x1b[31m\u202e"
     judged(store, name, dataset="\"'><img src=x onerror=alert(1)>", model="{{ 7*7 }}", tags=["<i>"])
+    judged(store, "half \ud800", dataset="\ud83d", tags=["\udfff"])
+    assert client.get("/api/runs").json()["rows"][0]["name"] == "half \ud800"
     page = client.get("/").text
     assert "<script>alert" not in page and "<img" not in page and "<i>" not in page
     assert "\x1b" not in page and "{{ 7*7 }}" in page

@@ -216,6 +216,16 @@ def test_figures_are_counted_once_and_anew_when_the_run_has_changed(store: Store
     assert third.report.judges[0].n_ok == first.report.judges[0].n_ok + 1
 
 
+def test_figures_of_a_judge_of_any_name_are_kept(store: Store) -> None:
+    run = start(store, [Sample("a", "b", ("c",), label="faithful")], recipes={})
+    store.add_outcome(run, Verdict("a", "half \ud800\x00\\", "faithful", 0.25, 0.25))
+    store.finish_run(run, "done")
+    first = counted(store, run)
+    assert counted(store, run).report == first.report
+    with store.snapshot() as moment:
+        assert [each.judge for each in moment.figures(run, MADE_BY)[1]] == ["half \ud800\x00\\"]
+
+
 def test_figures_of_an_earlier_revision_are_not_kept(store: Store) -> None:
     run, _ = filled(store, 8)
     store.finish_run(run, "done")
@@ -264,6 +274,10 @@ def test_the_pulse_beats_with_everything_that_happens_to_a_run(store: Store) -> 
     seen.append(pulse())
     store.add_outcome(run, Failure("s1", "k", "timeout", "slow"))
     seen.append(pulse())
+    store.finish_run(run, "done")
+    seen.append(pulse())
+    counted(store, run)
+    seen.append(pulse())
     store.delete(run)
     seen.append(pulse())
-    assert len(set(seen)) == 5
+    assert len(set(seen)) == 7

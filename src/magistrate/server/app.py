@@ -57,8 +57,8 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.counter.start()
         warm()
+        app.state.counter.start()
         yield
         app.state.judging.close()
         app.state.counter.stop()

@@ -88,8 +88,8 @@ class Counter:
                     kept, _ = moment.figures(run_id, MADE_BY)
         except SpecError:
             return  # it is gone
-        except MagistrateError as error:
-            _log.warning("counter.refused", run=run_id, reason=str(error))
+        except Exception as error:  # one run must not end the counting of all others
+            _log.warning("counter.refused", run=run_id, reason=f"{type(error).__name__}: {error}")
             self._refused.add(run_id)
             return
         if kept < found.revision and found.report.run.status != "running":

@@ -1,22 +1,21 @@
-"""What the first visitor would have to wait for, done while the server starts."""
+"""What the first visitor would have to wait for, done before the server answers.
+
+Not meanwhile: libraries that two threads import at once are sometimes seen half imported.
+"""
 
 from __future__ import annotations
 
-from threading import Thread
+from functools import cache
 
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 
 
+@cache
 def warm() -> None:
-    """Begin to import what pages use and do not name when they are imported themselves; returns at once.
+    """Count and draw a small run, as the first page would, so that all they need is imported; once a process.
 
     What draws and counts takes seconds to import, the judges' modules one.
     """
-    Thread(target=_use, name="magistrate-warming", daemon=True).start()
-
-
-def _use() -> None:
-    """Count and draw a small run, as the first page would."""
     import magistrate.resuming  # noqa: F401
     from magistrate.report.scores import Scores
     from magistrate.report.summary import summarize

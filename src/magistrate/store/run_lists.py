@@ -169,15 +169,16 @@ def uncounted_runs(connection: Connection, made_by: str, limit: int) -> list[str
     return list(connection.scalars(asked.order_by(runs.c.number.desc()).limit(limit)))
 
 
-def pulse(connection: Connection, run_id: str | None) -> tuple[int, int, int, int]:
-    """What differs whenever a run, or any run where none is named, begins, goes on, ends or goes."""
+def pulse(connection: Connection, run_id: str | None) -> tuple[int, ...]:
+    """What differs whenever a run, or any run where none is named, begins, goes on, ends, is counted or goes."""
     unfinished = case((runs.c.status == "running", 1), else_=0)
     counts = (func.max(runs.c.number), func.sum(runs.c.revision), func.sum(unfinished))
     asked = select(func.count(), *(func.coalesce(each, 0) for each in counts)).select_from(runs)
+    counted = select(func.count(), func.coalesce(func.sum(figures.c.revision), 0)).select_from(figures)
     if run_id is not None:
         asked = asked.where(runs.c.id == run_id)
-    n, newest, revision, running = connection.execute(asked).one()
-    return n, newest, int(revision), int(running)
+        counted = counted.where(figures.c.run_id == run_id)
+    return tuple(int(each) for query in (asked, counted) for each in connection.execute(query).one())
 
 
 def progress_of(connection: Connection, run_id: str) -> dict[str, int]:

@@ -97,8 +97,8 @@ class Snapshot:
         """What headed the newest `most` runs, oldest first, by dataset and judge."""
         return run_lists.trends(self._connection, datasets, most)
 
-    def pulse(self, run_id: str | None = None) -> tuple[int, int, int, int]:
-        """What differs whenever this run, or any run, begins, goes on, ends or goes."""
+    def pulse(self, run_id: str | None = None) -> tuple[int, ...]:
+        """What differs whenever this run, or any run, begins, goes on, ends, is counted or goes."""
         return run_lists.pulse(self._connection, run_id)
 
     def uncounted(self, made_by: str, limit: int) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
+from magistrate.server.api.telling import told
 from magistrate.server.pages.runs import Number, delete_run, filter_of
 from magistrate.server.stores import AStore
 from magistrate.server.views.runs import AT_ONCE, MOST_AT_ONCE, RunsView, runs_view
@@ -14,16 +16,16 @@ from magistrate.store.run_lists import RunFilter
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/runs")
+@router.get("/runs", response_model=RunsView)
 def runs(
     store: AStore,
     wanted: Annotated[RunFilter, Depends(filter_of)],
     before: Number = None,
     after: Number = None,
     limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE)] = AT_ONCE,
-) -> RunsView:
+) -> Response:
     """Runs, newest first; `older` goes into `before` for the next ones."""
-    return runs_view(store, wanted, before=before, after=after, limit=limit)
+    return told(asdict(runs_view(store, wanted, before=before, after=after, limit=limit)))
 
 
 @router.delete("/runs/{run_id}", status_code=204)

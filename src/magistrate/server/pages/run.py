@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from magistrate.report.charts import POINTS, SIZE
@@ -23,10 +23,13 @@ router = APIRouter()
 BOX = f"0 0 {SIZE[0] * POINTS:g} {SIZE[1] * POINTS:g}"
 
 
+AsAsked = Annotated[Asked, Depends(page_asked)]
+"""What the query of a page says is wanted of a judge and of its list."""
+
+
 @router.get("/runs/{run_id}")
-def run(request: Request, run_id: str, store: AStore) -> Response:
+def run(request: Request, run_id: str, store: AStore, asked: AsAsked) -> Response:
     """A run, one of its judges in detail, and a stretch of its outcomes."""
-    asked = page_asked(request)
     view = run_view(store, memory_of(request), request.app.state.counter, run_id, asked)
     return page(
         request,
