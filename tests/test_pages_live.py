@@ -81,9 +81,10 @@ def test_a_run_whose_process_was_killed_is_said_to_be(place: Path, served_apart:
     with paced(place, N) as run:
         run.judge(5)
         page = visit(served_apart).page
+        page.evaluate(MARK)
         expect(page.locator("#list .progress")).to_contain_text(f"5 of {N} outcomes")
-    page.reload()
     expect(page.locator("#list .status")).to_have_text("killed")
+    assert is_the_same(page)
     page.locator("#list h2 a").click()
     expect(page.locator("#run")).to_contain_text("magistrate resume")
 

@@ -1,4 +1,4 @@
-"""How every page looks: narrow and wide, light and dark, by keys alone, and to a program that checks access."""
+"""How every page looks: narrow and wide, light and dark, by keys alone, and to a checker of access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COVERED = """() => {
         const box = each.getClientRects()[0];
         if (!box || !box.width || !box.height) continue;
         const over = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
-        const own = over && (each.contains(over) || over.contains(each) || over.closest("label")?.contains(each));
+        const own = over && (each.contains(over) || (over.closest("label") || over).contains(each));
         if (!own) found.push(`${each.outerHTML.slice(0, 200)} under ${over?.outerHTML.slice(0, 200)}`);
     }
     scrollTo(0, 0);

@@ -251,7 +251,7 @@ def test_runs_without_truth_outcomes_or_an_end_say_so(site: str, house: Furnishe
     looked = visit(site, f"/runs/{house.unlabelled}")
     expect(looked.page.locator("#judge")).to_contain_text("not labelled")
     looked.go(f"/runs/{house.failed}")
-    expect(looked.page.locator("#run")).to_contain_text("This run is failed")
+    expect(looked.page.locator("#run")).to_contain_text("This run has failed")
     expect(looked.page.locator("#run")).to_contain_text("the model is gone")
     looked.go(f"/runs/{house.empty}")
     expect(looked.page.locator("h1")).to_have_text(LONG)

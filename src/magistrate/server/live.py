@@ -14,10 +14,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.server.stores import Stores, stores_of
+from magistrate.store.run_lists import RunFilter
 
 router = APIRouter()
 
 SECONDS = 1.0  # between two looks at the store
+LOOKED_AT = 20
+UNDER_WAY = RunFilter(status="running")
 
 
 @router.get("/live/runs", response_class=EventSourceResponse)
@@ -47,5 +50,9 @@ async def _changes(request: Request, run_id: str | None) -> AsyncIterator[Server
 
 
 def _pulse(stores: Stores, run_id: str | None) -> tuple[int, ...]:
-    with stores.one() as store, store.snapshot() as moment:
-        return moment.pulse(run_id)
+    """The store's own, and which runs under way have a process: nothing is written where one is killed."""
+    with stores.one() as store:
+        with store.snapshot() as moment:
+            found = moment.pulse(run_id)
+            going = [run_id] if run_id else [each.id for each in moment.runs(UNDER_WAY, limit=LOOKED_AT)]
+        return (*found, *(int(store.held(each)) for each in going))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import quote, urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, PrefixLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from magistrate.display import decimal, seen
 from magistrate.report.facts import NAMES
@@ -20,6 +21,7 @@ from magistrate.report.html.views import matrix
 from magistrate.server.assets import address
 from magistrate.version import __version__
 
+_HALVES = re.compile("[\ud800-\udfff]")
 LABELS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows
 
 
@@ -72,13 +74,22 @@ def _environment() -> Environment:
         "metric_name": metric_name,
         "version": __version__,
     }
-    made.filters |= {"ago": ago, "drawn": Markup, "moment": moment, "number": number, "segment": segment}
+    made.filters |= {"ago": ago, "drawn": Markup, "moment": moment, "number": number}
+    made.filters |= {"segment": segment, "sent": sent}
     return made
 
 
 def _visible(value: Any) -> Any:
     """What every expression of a template goes through before it is escaped."""
     return seen(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def sent(text: str) -> Markup:
+    """A form's value, which comes back as it is, also what people cannot see of it.
+
+    Only halves of surrogate pairs do not: no page can hold them.
+    """
+    return Markup(escape(_HALVES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
 
 
 def look(label: str | None) -> str:

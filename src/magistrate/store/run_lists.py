@@ -170,7 +170,7 @@ def uncounted_runs(connection: Connection, made_by: str, limit: int) -> list[str
 
 
 def pulse(connection: Connection, run_id: str | None) -> tuple[int, ...]:
-    """What differs whenever a run, or any run where none is named, begins, goes on, ends, is counted or goes."""
+    """What differs whenever a run, or any run if none is named, begins, goes on, ends, is counted or goes."""
     unfinished = case((runs.c.status == "running", 1), else_=0)
     counts = (func.max(runs.c.number), func.sum(runs.c.revision), func.sum(unfinished))
     asked = select(func.count(), *(func.coalesce(each, 0) for each in counts)).select_from(runs)

@@ -165,7 +165,11 @@ def _counted(moment: Snapshot, memory: Memory, counter: Counter, record: RunReco
         found = counted_before(moment, record)
         if found is not None and found.revision == record.revision:
             return found
-        return count(moment, record) if record.n_outcomes <= MOST_AT_ONCE else None
+        if record.n_outcomes > MOST_AT_ONCE:
+            return None
+        if record.status != "running":
+            counter.ask(record.id)  # it keeps what it counts, for lists of runs too
+        return count(moment, record)
 
     found = memory.known(("counted", record.id, record.revision), now)
     if found is None:
