@@ -144,6 +144,12 @@ def fits(page: Page) -> bool:
     return bool(wide <= room)
 
 
+def is_whole(page: Page) -> bool:
+    """Whether nothing in it is cut off at the edge, which is left to letters that cannot be broken."""
+    wide, room = page.evaluate("(({ scrollWidth, clientWidth }) => [scrollWidth, clientWidth])(main)")
+    return bool(wide <= room)
+
+
 def settled(page: Page) -> Page:
     """The page once nothing of it is being worked out any more."""
     expect(page.locator("[data-again]")).to_have_count(0)

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from browsing import NARROW, WIDE, Visit, contrast, fits, luminance, settled
+from browsing import NARROW, WIDE, Visit, contrast, fits, is_whole, luminance, settled
 from furnished import Furnished
 
 Look = Callable[..., Visit]
@@ -25,7 +25,7 @@ COVERED = """() => {
         const own = over && (each.contains(over) || (over.closest("label") || over).contains(each));
         if (!own) found.push(`${each.outerHTML.slice(0, 200)} under ${over?.outerHTML.slice(0, 200)}`);
     }
-    scrollTo(0, 0);
+    document.querySelectorAll("*").forEach((each) => { each.scrollLeft = each.scrollTop = 0; });
     return found;
 }"""
 # What can be reached by Tab, in the order in which it stands in the page.
@@ -35,11 +35,13 @@ REACHABLE = """() => {
         (each) => !each.disabled && each.checkVisibility({ visibilityProperty: true }));
     return window.reachable.length;
 }"""
-# Which of them has the focus, -1 for none, and whether that is seen.
+# Which of them has the focus, -1 for none, and whether that is seen: its outline, and itself.
 FOCUSED = """() => {
-    const at = document.activeElement, look = getComputedStyle(at);
-    const seen = look.outlineStyle !== "none" && parseFloat(look.outlineWidth) >= 2;
-    return [window.reachable.indexOf(at), seen, at.outerHTML.slice(0, 200)];
+    const at = document.activeElement, look = getComputedStyle(at), box = at.getClientRects()[0];
+    const outlined = look.outlineStyle !== "none" && parseFloat(look.outlineWidth) >= 2;
+    const over = document.elementFromPoint(box.x + box.width / 2, box.y + Math.min(box.height / 2, 20));
+    const free = over && (at.contains(over) || (over.closest("label") || over).contains(at));
+    return [window.reachable.indexOf(at), outlined && free, at.outerHTML.slice(0, 200)];
 }"""
 
 
@@ -62,7 +64,7 @@ def test_every_page_fits_and_nothing_is_covered(
     wrong: dict[str, object] = {}
     for name, path in paths.items():
         page = settled(looked.go(path))
-        if not fits(page):
+        if not (fits(page) and is_whole(page)):
             wrong[name] = "sticks out of the window"
         elif covered := page.evaluate(COVERED):
             wrong[name] = covered
@@ -115,15 +117,17 @@ def test_tab_comes_to_everything_in_its_order_and_is_seen(
 ) -> None:
     page = settled(visit(site, paths[name]).page)
     n = page.evaluate(REACHABLE)
-    found, unseen = list[int](), list[str]()
-    for _ in range(n):
-        page.keyboard.press("Tab")
-        at, seen, words = page.evaluate(FOCUSED)
-        found.append(at)
-        if not seen:
-            unseen.append(words)
-    assert unseen == []
-    assert found == list(range(n)), "nothing is left out, comes twice or out of its order"
+    orders = {"Tab": list(range(n)), "Shift+Tab": list(range(n - 2, -1, -1))}
+    for key, order in orders.items():
+        found, unseen = list[int](), list[str]()
+        for _ in order:
+            page.keyboard.press(key)
+            at, seen, words = page.evaluate(FOCUSED)
+            found.append(at)
+            if not seen:
+                unseen.append(words)
+        assert unseen == [], key
+        assert found == order, "nothing is left out, comes twice or out of its order"
 
 
 def test_the_first_key_leads_past_the_navigation(site: str, visit: Look) -> None:

@@ -193,35 +193,50 @@ def test_the_list_is_chosen_ordered_and_gone_through(site: str, house: Furnished
     expect(page.locator("h1")).to_have_text("bridge-021")
 
 
-def test_figures_follow_the_threshold_as_it_is_dragged(site: str, house: Furnished, visit: Look) -> None:
-    looked = visit(site, f"/runs/{house.bridges}?judge=second")
-    page = looked.page
-    page.locator("#slide").focus()
-    for key, at in (("PageUp", None), ("End", 1.0), ("Home", 0.0)):
+CELLS = (("true", "positive"), ("false", "negative"), ("false", "positive"), ("true", "negative"))
+
+
+def check_threshold(page: Page, figures: str, threshold: float) -> None:
+    """The page shows what the API tells of this threshold, and its slider has the focus still."""
+    told = httpx.get(figures, params={"threshold": threshold}).json()
+    expect(page).to_have_url(re.compile(f"threshold={threshold:g}(&|$)"))
+    expect(page.locator("#exact")).to_have_value(f"{threshold:g}")
+    expect(page.locator("#threshold-told")).to_contain_text(
+        f"{told['threshold']['n_now']} of {told['threshold']['n']} verdicts say hallucinated"
+    )
+    expect(page.locator("#judge .headline")).to_contain_text(f"At {threshold:g}:")
+    confusion = told["report"]["result"]["confusion"]
+    cells = [str(confusion[f"{right}_{sign}"]) for right, sign in CELLS]
+    expect(page.locator("#judge table.matrix").first.locator("td b")).to_have_text(cells)
+    expect(page.locator("#slide")).to_be_focused()
+
+
+def test_figures_follow_the_threshold_as_it_moves(site: str, house: Furnished, visit: Look) -> None:
+    page = visit(site, f"/runs/{house.bridges}?judge=second").page
+    figures = f"{site}/api/runs/{house.bridges}/judges/second/figures"
+    slide = page.locator("#slide")
+    slide.focus()
+    for key, threshold in (("End", 1), ("Home", 0)):
         page.keyboard.press(key)
-        if at is not None:
-            expect(page.locator("#exact")).to_have_value(f"{at:g}")
+        check_threshold(page, figures, threshold)
     for threshold in (0.25, 0.6, 0.93):
-        page.locator("#slide").fill(str(threshold))
-        expect(page).to_have_url(re.compile(f"threshold={threshold}"))
-        told = httpx.get(
-            f"{site}/api/runs/{house.bridges}/judges/second/figures", params={"threshold": threshold}
-        ).json()
-        expect(page.locator("#threshold-told")).to_contain_text(
-            f"{told['threshold']['n_now']} of {told['threshold']['n']} verdicts say hallucinated"
-        )
-        expect(page.locator("#judge .headline")).to_contain_text(f"At {threshold}:")
-        confusion = told["report"]["result"]["confusion"]
-        cells = [confusion[f"{right}_{sign}"] for right, sign in CELLS]
-        shown = page.locator("#judge table.matrix").first.locator("td b")
-        expect(shown).to_have_text([str(cell) for cell in cells])
-        assert page.locator("#slide").evaluate("each => each === document.activeElement"), "it is kept"
+        slide.fill(str(threshold))
+        check_threshold(page, figures, threshold)
+    box = slide.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.93, middle)
+    page.mouse.down()
+    for share in (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.35):
+        page.mouse.move(box["x"] + box["width"] * share, middle, steps=4)
+    dragged = float(slide.input_value())
+    check_threshold(page, figures, dragged)
+    page.mouse.up()
+    assert 0.3 < dragged < 0.4
+    check_threshold(page, figures, dragged)
     page.locator("#threshold-told").get_by_role("link", name="As judged").click()
     expect(page.locator("#threshold-told")).to_contain_text("as judged")
     assert page.url.count("threshold=") == 0
-
-
-CELLS = (("true", "positive"), ("false", "negative"), ("false", "positive"), ("true", "negative"))
 
 
 def test_a_run_is_sliced_by_a_field_of_its_metadata(site: str, house: Furnished, visit: Look) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fastapi import Request, Response
@@ -41,10 +41,15 @@ def status_of(error: Exception) -> int:
 def _told(error: Exception) -> str:
     if isinstance(error, RequestValidationError):
         found = error.errors()
-        return "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in found[:5])
+        return "; ".join(f"{_place(each['loc'])}: {each['msg']}" for each in found[:5])
     if isinstance(error, HTTPException):
         return NOWHERE if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
     return str(error) if isinstance(error, MagistrateError) else "the server failed; its log says how"
+
+
+def _place(where: Sequence[str | int]) -> str:
+    """What of a request was wrong."""
+    return ".".join(map(str, where[1:])) or f"the {where[0]}"
 
 
 @contextmanager

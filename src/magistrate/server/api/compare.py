@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from magistrate.analysis.compared import Comparison
 from magistrate.display import seen
 from magistrate.server.answers import Answer, Pending, Refused, answers_of
+from magistrate.server.api.telling import Refusal, refusals
 from magistrate.server.pages.compare import AnAsked, Asked, answer
 from magistrate.server.stores import Stores, stores_of
 from magistrate.server.views.choosing import Wanted, wanted
@@ -38,8 +39,8 @@ class Working(BaseModel):
     response_model=CompareView,
     responses={
         202: {"model": Working, "description": "Not worked out yet; Retry-After says when to ask again"},
-        404: {"description": "There is no such run or judge"},
-        503: {"description": "Too much is being worked out"},
+        **refusals(404, 422),
+        503: {"model": Refusal, "description": "Too much is being worked out, or the store cannot be read"},
     },
 )
 async def compare(

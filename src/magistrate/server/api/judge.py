@@ -14,7 +14,7 @@ from magistrate.errors import EngineGone, MagistrateError, MissingExtra, ModelEr
 from magistrate.limits import DEADLINE
 from magistrate.report.data import outcome_data
 from magistrate.resolve import DEFAULT_JUDGE
-from magistrate.server.api.telling import told
+from magistrate.server.api.telling import Refusal, told
 from magistrate.server.asking import LONGEST_DEADLINE, LONGEST_WORDS, question
 from magistrate.server.judging import BusyError, Judgement, Judging
 from magistrate.types import Abstention, Failure, Outcome, Step, Verdict
@@ -51,12 +51,6 @@ class ToJudge(BaseModel, extra="forbid"):
     deadline: float = Field(DEADLINE, gt=0, le=LONGEST_DEADLINE, allow_inf_nan=False)
 
 
-class Refusal(BaseModel):
-    """Why nothing was judged."""
-
-    detail: str
-
-
 def _answer(kind: type) -> Any:
     """What an outcome looks like as data."""
     hints = get_type_hints(kind)
@@ -68,6 +62,7 @@ def _answer(kind: type) -> Any:
 
 ANSWER: Any = Union[_answer(Verdict), _answer(Failure), _answer(Abstention)]  # noqa: UP007 - made here
 REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body is no text in UTF-8"},
     404: {"model": Refusal, "description": "Nobody knows the judge or the model"},
     422: {"model": Refusal, "description": "This cannot be judged, or may not be asked from outside"},
     429: {"model": Refusal, "description": "Too much is being judged; Retry-After says when to come again"},

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from fastapi import APIRouter, Response
 
-from magistrate.server.api.telling import told
+from magistrate.server.api.telling import refusals, told
 from magistrate.server.views.judges import JudgeLine, JudgesView, JudgeView, judge_view, judges_view
 from magistrate.server.views.models import ModelsView, models_view
 
@@ -19,7 +19,7 @@ def judges() -> Response:
     return told(asdict(judges_view()))
 
 
-@router.get("/judges/{name}", response_model=JudgeView | JudgeLine)
+@router.get("/judges/{name}", response_model=JudgeView | JudgeLine, responses=refusals(404, 422))
 def judge(name: str) -> Response:
     """One judge with everything that is known of it; only its line where it cannot be loaded."""
     return told(asdict(judge_view(name)))

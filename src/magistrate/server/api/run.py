@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from magistrate.server.api.telling import told
+from magistrate.server.api.telling import refusals, told
 from magistrate.server.memory import memory_of
 from magistrate.server.run_query import FiguresQuery, OutcomesQuery, asked_of
 from magistrate.server.stores import AStore
@@ -16,14 +16,16 @@ from magistrate.server.views.run_list import ListView
 
 router = APIRouter(tags=["runs"])
 
+REFUSALS = refusals(404, 422, 503)
 
-@router.get("/runs/{run_id}", response_model=RunData)
+
+@router.get("/runs/{run_id}", response_model=RunData, responses=REFUSALS)
 def run(request: Request, run_id: str, store: AStore) -> Response:
     """A run with the figures of all its judges; without those that nobody has counted yet."""
     return told(asdict(run_data(store, memory_of(request), request.app.state.counter, run_id)))
 
 
-@router.get("/runs/{run_id}/judges/{judge:path}/figures", response_model=JudgeData)
+@router.get("/runs/{run_id}/judges/{judge:path}/figures", response_model=JudgeData, responses=REFUSALS)
 def figures(
     request: Request, run_id: str, judge: str, store: AStore, query: Annotated[FiguresQuery, Query()]
 ) -> Response:
@@ -32,7 +34,7 @@ def figures(
     return told(asdict(judge_data(store, memory_of(request), request.app.state.counter, run_id, wanted)))
 
 
-@router.get("/runs/{run_id}/judges/{judge:path}/outcomes", response_model=ListView)
+@router.get("/runs/{run_id}/judges/{judge:path}/outcomes", response_model=ListView, responses=REFUSALS)
 def outcomes(
     request: Request,
     run_id: str,

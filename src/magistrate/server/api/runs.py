@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 
-from magistrate.server.api.telling import told
+from magistrate.server.api.telling import refusals, told
 from magistrate.server.pages.runs import Number, delete_run, filter_of
 from magistrate.server.stores import AStore
 from magistrate.server.views.runs import AT_ONCE, MOST_AT_ONCE, RunsView, runs_view
@@ -16,7 +16,7 @@ from magistrate.store.run_lists import RunFilter
 router = APIRouter(tags=["runs"])
 
 
-@router.get("/runs", response_model=RunsView)
+@router.get("/runs", response_model=RunsView, responses=refusals(422, 503))
 def runs(
     store: AStore,
     wanted: Annotated[RunFilter, Depends(filter_of)],
@@ -28,7 +28,7 @@ def runs(
     return told(asdict(runs_view(store, wanted, before=before, after=after, limit=limit)))
 
 
-@router.delete("/runs/{run_id}", status_code=204)
+@router.delete("/runs/{run_id}", status_code=204, responses=refusals(404, 409, 422, 503))
 def delete(run_id: str, store: AStore) -> Response:
     """Delete a run with its outcomes; 409 while a process is at it."""
     delete_run(store, run_id)

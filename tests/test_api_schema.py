@@ -1,0 +1,141 @@
+"""Every operation of the API does what its own OpenAPI document says, whatever is asked of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from browsing import pages_of
+from furnished import Furnished, furnished
+
+ASKED, MISTAKEN = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 60
+OPERATIONS = [
+    ("get", "/api/runs"),
+    ("get", "/api/runs/{run_id}"),
+    ("get", "/api/runs/{run_id}/judges/{judge}/figures"),
+    ("get", "/api/runs/{run_id}/judges/{judge}/outcomes"),
+    ("get", "/api/runs/{run_id}/sample"),
+    ("get", "/api/runs/{run_id}/samples/{sample_id}"),
+    ("get", "/api/compare"),
+    ("get", "/api/judges"),
+    ("get", "/api/judges/{name}"),
+    ("get", "/api/models"),
+    ("post", "/api/judge"),
+    ("delete", "/api/runs/{run_id}"),
+]
+ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
+    ("get", "/api/runs/{run_id}"),
+    ("delete", "/api/runs/{run_id}"),
+    ("get", "/api/judges"),
+    ("get", "/api/judges/{name}"),
+    ("get", "/api/models"),
+]
+LIGHT = ["novelty", "exact", "rouge", "bleu", "contains"]  # they ask no model
+
+
+FEW = {"at": ["", "1.2"], "wait": [0, 20], "pair": [0, 1], "start": [0], "metric": ["accuracy", "f1"]}
+ODD = ["nothing", "..", "%2e", "a/b", "\u00fc", "\u202e", "x" * 300, " ", "last"]
+
+
+@dataclass(frozen=True)
+class Api:
+    """A server, what it says of itself, and the same with the names of what is there."""
+
+    site: str
+    told: dict[str, Any]
+    hinted: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """The API over a store of this module's own, for runs of it are deleted."""
+    house = furnished(tmp_path_factory.mktemp("api"))
+    with pages_of(house.place) as site:
+        told = httpx.get(f"{site}/api/openapi.json").json()
+        shape = told["components"]["schemas"]["ToJudge"]
+        shape["required"] = ["judge"]  # the default one may ask a model
+        shape["properties"]["judge"]["maxLength"] = 20
+        yield Api(site, told, hinted(told, house))
+
+
+def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
+    """A document that asks for what is there, now and then; what answers must be stays as it is."""
+    document = copy.deepcopy(told)
+    runs = [house.bridges, house.again, house.unlabelled, house.failed, house.empty]
+    known = {
+        "run_id": runs,
+        "judge": ["rubric", "second"],
+        "sample_id": ["bridge-002", "bridge-007", "bridge-008"],
+        "id": ["bridge-002", "bridge-039"],
+        "name": [*LIGHT, "faithfulness"],
+        "by": ["built of", "n"],
+        "said": ["hallucinated", "-failed"],
+        "truth": ["faithful", "-"],
+    }
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for parameter in operation.get("parameters", ()):
+                name = parameter["name"]
+                if (method, name) == ("delete", "run_id"):
+                    parameter["schema"] = {"enum": [house.empty, house.failed, *ODD]}
+                elif name in known:
+                    parameter["schema"] = {"enum": [*known[name], *ODD[: len(known[name])]]}
+                elif name == "run":
+                    sides = {"enum": [f"{run}:rubric" for run in runs[:2]] + runs[:2]}
+                    parameter["schema"] = {"type": "array", "items": sides, "minItems": 1, "maxItems": 3}
+                elif path == "/api/compare" and name in FEW:
+                    several = parameter["schema"].get("type") == "array"
+                    few = {"enum": FEW[name]}
+                    parameter["schema"] = {"type": "array", "items": few, "maxItems": 2} if several else few
+    shape = document["components"]["schemas"]["ToJudge"]["properties"]
+    shape["judge"] = {"enum": [*LIGHT, "novelty:base_rate=0.2", "nothing"]}
+    shape["model"] = {"type": "null"}
+    shape["output"] = {"enum": ["It closes at six.", "Six.", ""]}
+    return document
+
+
+def test_no_operation_is_left_out(api: Api) -> None:
+    told = {(method, path) for path, each in api.told["paths"].items() for method in each}
+    assert told == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_an_operation_answers_as_it_says(api: Api, method: str, path: str) -> None:
+    found = set[int]()
+    ways = [(api.told, ASKED), (api.told, MISTAKEN), (api.hinted, ASKED)]
+    if (method, path) in ALL_RIGHT:
+        del ways[1]
+    for document, mode in ways:
+        operation = schemathesis.openapi.from_dict(document)[path][method]
+
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def asked(case: schemathesis.Case) -> None:
+            answer = case.call(base_url=api.site, timeout=60)
+            found.add(answer.status_code)
+            case.validate_response(answer, checks=CHECKS)
+
+        asked()
+    assert found & {200, 204}, f"nothing that was asked is there: {found}"
