@@ -152,7 +152,7 @@ def is_whole(page: Page) -> bool:
 
 def settled(page: Page) -> Page:
     """The page once nothing of it is being worked out any more."""
-    expect(page.locator("[data-again]")).to_have_count(0)
+    expect(page.locator("[data-again], [data-follow]")).to_have_count(0, timeout=30_000)
     return page
 
 
