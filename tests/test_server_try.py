@@ -289,7 +289,7 @@ def test_no_text_becomes_part_of_the_page(client: TestClient, text: str) -> None
 
 def test_the_newest_are_kept_for_an_hour() -> None:
     clock = Clock()
-    tries = Tries(Judging(), clock=clock)
+    tries = Tries(Judging(waiting=MOST + 3), clock=clock)
     asked = question(output=OUTPUT, context=CONTEXT, judge="novelty")
     made = [tries.begin(Form(output=OUTPUT), asked) for _ in range(MOST + 3)]
     for each in made:
