@@ -512,7 +512,7 @@ def test_an_interrupted_examination_answers_what_it_has() -> None:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     engine = ScriptedEngine(easily_led, name="script")
-    monkeypatch.setattr(resolve, "engine", lambda *args, **options: engine)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
     return engine
 
 

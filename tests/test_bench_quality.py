@@ -295,7 +295,8 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Folders `without-FAMILY` of a judge named `trained`, each of which learnt from another family."""
     known = dict(resolve.judge_entries())
     known["trained"] = EntryPoint("trained", f"{__name__}:Trained", resolve.JUDGES)
-    monkeypatch.setattr(resolve, "judge_entries", lambda: known)
+    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+        monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
     for family, learnt in (("summedits", "begin:dev"), ("begin", "summedits:dev")):
         folder = tmp_path / "folders" / f"without-{family}"
         folder.mkdir(parents=True)
@@ -469,7 +470,8 @@ def test_a_judge_that_does_not_load_is_told_of_and_not_left_out_in_silence(
 ) -> None:
     known = dict(resolve.judge_entries())
     known["broken"] = EntryPoint("broken", "no.such.module:Judge", resolve.JUDGES)
-    monkeypatch.setattr(resolve, "judge_entries", lambda: known)
+    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+        monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
     told: list[str] = []
     assert "faithfulness" in faithfulness_judges(told.append)
     (line,) = told

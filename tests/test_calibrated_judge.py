@@ -65,7 +65,7 @@ def file(tmp_path: Path) -> Path:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """The model of every command."""
     made = engine()
-    monkeypatch.setattr(resolve, "engine", lambda *_, **__: made)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: made)
     return made
 
 
@@ -220,7 +220,7 @@ def test_a_calibration_of_no_judge_that_is_asked_is_refused(
 def test_another_model_ends_the_command_before_there_is_a_run(
     call: Call, monkeypatch: pytest.MonkeyPatch, file: Path, home: Path
 ) -> None:
-    monkeypatch.setattr(resolve, "engine", lambda *_, **__: engine("other"))
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine("other"))
     done = call("run", written(), "--calibration", file, "--judge", "faithfulness")
     assert done.code == 2 and "calibrate or train it with this model" in done.err
     assert not (home / "magistrate.db").exists()

@@ -40,7 +40,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
     def answering(answers: list[Any]) -> ScriptedEngine:
         engine = ScriptedEngine(answers)
-        monkeypatch.setattr(resolve, "engine", lambda *_, **__: engine)
+        monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
         return engine
 
     return answering

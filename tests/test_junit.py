@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magistrate import ScriptedEngine, resolve
+from magistrate import ScriptedEngine
 from magistrate.errors import EngineError, EngineGone
 from magistrate.report import RunFacts, summarize
 from magistrate.report.gates import GateResult
@@ -107,7 +107,7 @@ def rows(home: Path) -> str:
 
 def engine_of(monkeypatch: pytest.MonkeyPatch, script: Any, **options: Any) -> None:
     engine = ScriptedEngine(script, name="script", **options)
-    monkeypatch.setattr(resolve, "engine", lambda *args, **named: engine)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
 
 
 def test_the_document_is_written_whether_gates_pass_or_not(

@@ -18,6 +18,7 @@ from magistrate import resolve
 from magistrate.appraisal.probing import train_probe
 from magistrate.engines.base import Capability, Captured
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
+from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, DatasetError, InputError, OverLength, SpecError
 from magistrate.judges.gain import prompts
 from magistrate.judging import judge_sample
@@ -296,12 +297,12 @@ def on_scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command's model is the scripted one."""
     asked: list[bool] = []
 
-    def engine(model: object = None, *, hidden_states: bool = False, **options: object) -> ScriptedEngine:
-        asked.append(hidden_states)
-        assert hidden_states
+    def opened(model: str, settings: EngineSettings) -> ScriptedEngine:
+        asked.append(settings.hidden_states)
+        assert settings.hidden_states
         return states_engine()
 
-    monkeypatch.setattr(resolve, "engine", engine)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", opened)
 
 
 @pytest.mark.usefixtures("on_scripted")

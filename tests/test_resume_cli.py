@@ -16,7 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import magistrate
-from magistrate import ScriptedEngine, resolve
+from magistrate import ScriptedEngine
 from magistrate.errors import EngineError, StoreError
 from magistrate.store import Store
 from magistrate.types import Prompt
@@ -34,7 +34,7 @@ def by_word(prompt: Prompt) -> Any:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """The model of every command."""
     scripted = ScriptedEngine(by_word)
-    monkeypatch.setattr(resolve, "engine", lambda *_, **__: scripted)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: scripted)
     return scripted
 
 
@@ -94,7 +94,7 @@ def cut_short(call: Call) -> str:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     scripted = ScriptedEngine(by_word, delay=0.05)
-    monkeypatch.setattr(resolve, "engine", lambda *_, **__: scripted)
+    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: scripted)
     return scripted
 
 

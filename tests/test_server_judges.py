@@ -42,7 +42,8 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     known = dict(resolve.judge_entries())
     known |= {name: EntryPoint(name, value, resolve.JUDGES) for name, value in broken.items()}
-    monkeypatch.setattr(resolve, "judge_entries", lambda: known)
+    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+        monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
 
 
 def words(page: str) -> str:

@@ -14,6 +14,7 @@
     └── EngineError            the engine failed                             (retry may help)
         ├── EngineGone         the engine cannot answer any more            (exit 3)
         ├── EngineBusy         too much was asked at once
+        ├── EngineRefused      the server will not answer this request
         ├── EngineTimeout      the answer took longer than was allowed
         ├── InvalidOutput      the model's text did not pass validation
         └── CapabilityError    the engine cannot do what was asked
@@ -86,7 +87,17 @@ class EngineGone(EngineError):
 
 
 class EngineBusy(EngineError):
-    """Too much was asked at once; later there will be room."""
+    """Too much was asked at once; later there will be room, after `retry_after` seconds if that was said."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineRefused(EngineError):
+    """The server will not answer this request: a filter, or something that it does not accept."""
+
+    retryable = False
 
 
 class EngineTimeout(EngineError):

@@ -35,6 +35,7 @@ async def aevaluate(
     *,
     task: Task | None = None,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     mapping: Mapping[str, str] | None = None,
@@ -56,9 +57,10 @@ async def aevaluate(
 
     `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
     of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
-    outputs are made first, as when an application is tested. `model` is a catalogue name, a path or an
-    engine, and is not asked where all judges decide by code; `mapping`, `view`, `limit`, `sample`, `balance`
-    and `seed` say what is read and how, as in `load`; `store` where the run is kept: a path or a URL.
+    outputs are made first, as when an application is tested. `model` is a catalogue name, a path,
+    words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or an engine, and is not
+    asked where all judges decide by code; `mapping`, `view`, `limit`, `sample`, `balance` and `seed` say what
+    is read and how, as in `load`; `store` where the run is kept: a path or a URL.
     `limits` say how much is under way at once and how much is spent in all; `price`, dollars a million tokens
     as `IN/OUT`, what that costs. Calls that were made before, by any run, are answered from the cache where
     the engine promises the same answer twice; `cache=False` asks anew. Every outcome is committed as it
@@ -70,6 +72,7 @@ async def aevaluate(
         dataset,
         judges,
         model=model,
+        base_url=base_url,
         device=device,
         threads=threads,
         task=task,

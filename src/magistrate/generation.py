@@ -8,6 +8,7 @@ from typing import Any
 from magistrate import background, resolve
 from magistrate.constraints import constraint
 from magistrate.engines.base import Engine, Sampling
+from magistrate.engines.settings import EngineSettings
 from magistrate.types import Prompt
 
 
@@ -16,6 +17,7 @@ async def agenerate(
     type: Any = None,
     *,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     max_tokens: int = 512,
@@ -26,13 +28,15 @@ async def agenerate(
 
     `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
     expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text. `model` is
-    a catalogue name, a path or an engine; temperature 0 is greedy, else `seed` fixes the draw. The
-    answer always parses; raises `ConstraintError` where a type has no bound. `generate` is the same
-    without `await`, also inside a running event loop.
+    a catalogue name, a path, words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or
+    an engine; temperature 0 is greedy, else `seed` fixes the draw. The answer always parses; raises
+    `ConstraintError` where a type has no bound, and `InvalidOutput` where a server that knows no constraints
+    wrote nothing that fits. `generate` is the same without `await`, also inside a running event loop.
     """
     asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt
     shape = None if type is None else constraint(type)
-    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    engine = await background.in_thread(resolve.engine, model, settings)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     return (await engine.generate(asked, shape, sampling=sampling)).value
 

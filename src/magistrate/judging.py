@@ -9,6 +9,7 @@ from typing import Any
 from magistrate import background, resolve
 from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
+from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError
 from magistrate.judges.base import Judge
 from magistrate.limits import DEADLINE, Limits
@@ -25,6 +26,7 @@ async def ajudge(
     messages: Sequence[Mapping[str, Any]] = (),
     judge: str | Judge = resolve.DEFAULT_JUDGE,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     deadline: float = DEADLINE,
@@ -34,16 +36,23 @@ async def ajudge(
 
     With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
     without `output` it is the assistant's last message. `expected` is for judges with a reference. The answer
-    is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object, `model` a catalogue name,
-    a path or an engine; `deadline` is in seconds. For a judge of kind `code`, which asks none, no engine is
-    loaded, whatever `model` says.
+    is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object; `model` a catalogue name,
+    a path, a model of another kind of engine such as `openai:gpt-4o-mini` (`base_url` says where its server
+    listens), or an engine; `deadline` is in seconds. For a judge of kind `code`, which asks none, no engine
+    is loaded, whatever `model` says.
     `magistrate.judge` is the same without `await`, also inside a running event loop.
     """
     sample = sample_of(
         output=output, context=context, input=input, expected=expected, messages=messages, id=id
     )
     return await ajudge_sample(
-        sample, judge=judge, model=model, device=device, threads=threads, deadline=deadline
+        sample,
+        judge=judge,
+        model=model,
+        base_url=base_url,
+        device=device,
+        threads=threads,
+        deadline=deadline,
     )
 
 
@@ -55,6 +64,7 @@ async def ajudge_sample(
     *,
     judge: str | Judge = resolve.DEFAULT_JUDGE,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     deadline: float = DEADLINE,
@@ -62,7 +72,8 @@ async def ajudge_sample(
     """Judge one sample; the options are those of `ajudge`."""
     asked = resolve.judge(judge)
     resolve.warn_unasked([asked], model)
-    engine = await background.in_thread(resolve.engine_for, [asked], model, device=device, threads=threads)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    engine = await background.in_thread(resolve.engine_for, [asked], model, settings)
     check_stream([asked], engine.info)
     return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)
 

@@ -58,6 +58,7 @@ def described(
     judges: str | Judge | Sequence[str | Judge],
     *,
     model: str | Path | Engine | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     task: Task | None,
@@ -78,7 +79,7 @@ def described(
     model = None if resolve.asks_none(asked) else model
     engine = None if model is None or isinstance(model, str | Path) else model
     named: dict[str, Any] = {"model": None if engine is not None or model is None else str(model)}
-    named |= {"device": device, "threads": threads, "price": price}
+    named |= {"base_url": base_url, "device": device, "threads": threads, "price": price}
     there = isinstance(dataset, str | Path)
     spec = spec_from(
         {
@@ -160,7 +161,7 @@ def trial_of(
         engine: Engine = NONE
     else:
         states = resolve.read_states(judges)
-        engine = given.model or engine_of(spec.engine, hidden_states=states)
+        engine = given.model or engine_of(spec.engine, hidden_states=states, concurrency=limits.concurrency)
     paid = FREE if engine is NONE else price_for(engine, price or spec.engine.price)
     trial = Trial(
         judges=judges,

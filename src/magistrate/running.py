@@ -24,6 +24,7 @@ from magistrate.engines.wrappers import Recorded
 from magistrate.errors import (
     EngineBusy,
     EngineGone,
+    EngineRefused,
     EngineTimeout,
     InvalidOutput,
     MissingExtra,
@@ -46,9 +47,10 @@ GRACE = 5.0  # seconds that work gets to end after it was told to
 CODES: Mapping[type[Exception], FailureCode] = {
     InvalidOutput: "invalid_output",
     EngineBusy: "rate_limited",
+    EngineRefused: "refused",
     EngineTimeout: "timeout",
 }
-ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout"})
+ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
 # After these nothing else can succeed, so the stream ends instead of failing sample after sample.
 FATAL = (EngineGone, ModelError, MissingExtra, StoreError)
 
@@ -91,8 +93,7 @@ async def judge_one(
     except Overdue as error:
         outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
     except Exception as error:
-        code: FailureCode = CODES.get(type(error), "engine_error")
-        outcome = Failure(sample.id, name, code, f"{type(error).__name__}: {error}")
+        outcome = Failure(sample.id, name, code_of(error), f"{type(error).__name__}: {error}")
     return replace(
         outcome,
         sample_id=sample.id,
@@ -101,6 +102,11 @@ async def judge_one(
         usage=recorded.usage,
         seconds=clock() - start,
     )
+
+
+def code_of(error: Exception) -> FailureCode:
+    """What kind of failure an error makes."""
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
 async def _contained(work: Awaitable[Answer]) -> Answer:

@@ -22,6 +22,7 @@ from magistrate.datasets.selection import Selection
 from magistrate.documents import Document, Key, read_document
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
+from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.limits import CONCURRENCY, DEADLINE, GIVE_UP_AFTER, Limits
@@ -92,7 +93,14 @@ class DataPart(_Part):
 class EnginePart(_Part):
     """A model, and where it runs."""
 
-    model: str | None = Field(default=None, description="Catalogue name, GGUF file or OpenVINO folder.")
+    model: str | None = Field(
+        default=None,
+        description="Catalogue name, GGUF file or OpenVINO folder, or another kind of engine and its model, "
+        "such as openai:gpt-4o-mini.",
+    )
+    base_url: str | None = Field(
+        default=None, description="Where its server listens, such as http://127.0.0.1:8080/v1."
+    )
     device: str | None = Field(default=None, description="OpenVINO device, such as CPU.")
     threads: int | None = Field(default=None, ge=1, description="Cores to use.")
     price: str | None = Field(default=None, description="Dollars a million tokens, IN/OUT or IN/OUT/CACHED.")
@@ -212,9 +220,17 @@ def judge_of(spec: RunSpec, words: str) -> Judge:
     return resolve.judge(words, {name: partial(engine_of, part) for name, part in others.items()})
 
 
-def engine_of(part: EnginePart, *, hidden_states: bool = False) -> Engine:
-    """The engine that a part describes; with `hidden_states` one that shows them."""
-    return resolve.engine(part.model, device=part.device, threads=part.threads, hidden_states=hidden_states)
+def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int = CONCURRENCY) -> Engine:
+    """The engine that a part describes, of `concurrency` calls at once; with `hidden_states` one that shows
+    them."""
+    settings = EngineSettings(
+        base_url=part.base_url,
+        device=part.device,
+        threads=part.threads,
+        hidden_states=hidden_states,
+        concurrency=concurrency,
+    )
+    return resolve.engine(part.model, settings)
 
 
 def schema() -> dict[str, Any]:

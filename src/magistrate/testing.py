@@ -102,6 +102,7 @@ def assert_faithful(
     messages: Sequence[Mapping[str, Any]] = (),
     judge: str | Judge | None = None,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     deadline: float = DEADLINE,
@@ -115,10 +116,12 @@ def assert_faithful(
     """
     __tracebackhide__ = True
     from magistrate import resolve
+    from magistrate.engines.settings import EngineSettings
 
     asked = resolve.judge(resolve.DEFAULT_JUDGE if judge is None else judge)
     _check(asked, on_failure)
-    judging = Judging(asked, resolve.engine_for([asked], model, device=device, threads=threads), deadline)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    judging = Judging(asked, resolve.engine_for([asked], model, settings), deadline)
     return judging.assert_faithful(output, context, input=input, messages=messages, on_failure=on_failure)
 
 

@@ -16,7 +16,14 @@ ASSISTANTS = ("assistant", "ai", "model", "bot")  # how files call the one whose
 
 ClaimKind = Literal["contradiction", "unsupported", "agreement"]
 FailureCode = Literal[
-    "invalid_output", "rate_limited", "timeout", "engine_error", "budget", "cancelled", "task_error"
+    "invalid_output",
+    "rate_limited",
+    "timeout",
+    "refused",
+    "engine_error",
+    "budget",
+    "cancelled",
+    "task_error",
 ]
 AbstentionReason = Literal["over_length", "no_context", "no_output", "missing_input", "uncertain"]
 

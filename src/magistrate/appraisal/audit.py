@@ -18,6 +18,7 @@ from magistrate.audit.plan import CHECKS, Plan, plan
 from magistrate.datasets import Dataset
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import Cached
+from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
@@ -162,6 +163,7 @@ async def aaudit_judge(
     checks: Sequence[str] = (),
     attacks: int = N_ATTACKS,
     model: str | Path | Engine | None = None,
+    base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
     limit: int | None = None,
@@ -177,7 +179,10 @@ async def aaudit_judge(
     `evaluate`. `audit_judge` is the same without `await`.
     """
     asked = resolve.judge(judge)
-    engine = await background.in_thread(resolve.engine, model, device=device, threads=threads)
+    settings = EngineSettings(
+        base_url=base_url, device=device, threads=threads, concurrency=limits.concurrency
+    )
+    engine = await background.in_thread(resolve.engine, model, settings)
     found = samples_of(dataset, limit=limit, sample=sample, seed=seed)
     examination = Examination(
         asked, engine, found, checks=checks, attacks=attacks, seed=seed, limits=limits, watcher=watcher

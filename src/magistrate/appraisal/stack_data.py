@@ -56,6 +56,7 @@ class Asking:
     seed: int = 0
     mapping: Mapping[str, str] | None = None
     model: str | Path | Engine | None = None
+    base_url: str | None = None
     device: str | None = None
     threads: int | None = None
     store: StorePlace | None = None
@@ -146,6 +147,7 @@ def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, s
         source,
         asked,
         model=how.model,
+        base_url=how.base_url,
         device=how.device,
         threads=how.threads,
         store=how.store,

@@ -65,6 +65,7 @@ def command(
     concurrency: int,
     deadline: float,
     model: str | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     store: str | None,
@@ -77,6 +78,7 @@ def command(
     """
     from magistrate import resolve
     from magistrate.appraisal.audit import Examination, samples_of
+    from magistrate.engines.settings import EngineSettings
     from magistrate.limits import Limits
     from magistrate.report.progress import ProgressBar
 
@@ -84,9 +86,10 @@ def command(
     asked = resolve.judge(judge)
     selection = {"limit": limit, "sample": sample, "balance": balance, "seed": seed, "view": view}
     dataset = samples_of(data, place=store, map=dict(mapping), **selection)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, concurrency=concurrency)
     examination = Examination(
         asked,
-        resolve.engine_for([asked], model, device=device, threads=threads),
+        resolve.engine_for([asked], model, settings),
         dataset,
         checks=checks,
         attacks=attacks,

@@ -61,6 +61,7 @@ def command(
     temperature: float,
     seed: int,
     model: str | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     as_json: bool,
@@ -69,6 +70,7 @@ def command(
     from magistrate import background, resolve
     from magistrate.constraints import check
     from magistrate.engines.base import Sampling
+    from magistrate.engines.settings import EngineSettings
     from magistrate.types import Prompt
 
     constraint = _constraint(schema, depth, regex, choices)
@@ -76,7 +78,7 @@ def command(
         constraint = _over(constraint, texts)
     if constraint is not None and not unconstrained:
         constraint.require_bounds()
-    engine = resolve.engine(model, device=device, threads=threads)
+    engine = resolve.engine(model, EngineSettings(base_url=base_url, device=device, threads=threads))
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
     masked = None if unconstrained else constraint
     generation = background.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))

@@ -64,6 +64,7 @@ def command(
     deadline: float,
     steps: bool,
     model: str | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     as_json: bool,
@@ -71,6 +72,7 @@ def command(
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
     from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
+    from magistrate.engines.settings import EngineSettings
     from magistrate.report.data import outcome_data
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
@@ -85,7 +87,9 @@ def command(
     )
     asked = resolve.judges(judges_assuming(resolve.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
-    engine = resolve.engine_for(asked, model, device=device, threads=threads)
+    engine = resolve.engine_for(
+        asked, model, EngineSettings(base_url=base_url, device=device, threads=threads)
+    )
     with waiting(engine, console(error=True)):
         outcomes = [
             judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked

@@ -105,6 +105,7 @@ def try_judge(
     name: str,
     source: str,
     model: str | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     as_json: bool,
@@ -117,6 +118,7 @@ def try_judge(
     from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.datasets import load
+    from magistrate.engines.settings import EngineSettings
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
     from magistrate.types import Failure
@@ -125,7 +127,9 @@ def try_judge(
     tell_unasked([judge], context)
     dataset = load(source, need_output=False)
     sample = _first(dataset)
-    engine = resolve.engine_for([judge], model, device=device, threads=threads)
+    engine = resolve.engine_for(
+        [judge], model, EngineSettings(base_url=base_url, device=device, threads=threads)
+    )
     with waiting(engine, console(error=True)):
         outcome = judging.judge_sample(sample, judge=judge, model=engine)
     if as_json:

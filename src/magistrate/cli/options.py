@@ -56,14 +56,19 @@ class Assignment(click.ParamType[tuple[str, str]]):
 
 
 def model_options(function: Decorated) -> Decorated:
-    """`--model`, `--device`, `--threads`."""
+    """`--model`, `--base-url`, `--device`, `--threads`."""
     for option in (
         click.option("--threads", type=click.IntRange(1), help="Cores to use (default: all it may run on)."),
-        click.option("--device", help="OpenVINO device (default: $MAGISTRATE_DEVICE or CPU)."),
+        click.option(
+            "--device", help="Where a model runs, such as CPU (default: $MAGISTRATE_DEVICE or CPU)."
+        ),
+        click.option(
+            "--base-url", metavar="URL", help="Where the server of openai:MODEL or its like listens."
+        ),
         click.option(
             "--model",
-            help="Catalogue name, GGUF file or OpenVINO folder, for judges that ask one (default: the small "
-            "built-in one).",
+            help="Who is asked: a catalogue name, GGUF file or OpenVINO folder, or openai:MODEL, "
+            "anthropic:MODEL, transformers:FOLDER (default: the small built-in one).",
         ),
     ):
         function = option(function)
@@ -77,11 +82,12 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     """
     from magistrate.engines.catalog import check_named
     from magistrate.report.plain import plain
-    from magistrate.resolve import asks_none
+    from magistrate.resolve import asks_none, engine_kind
 
-    given = [f"--{name}" for name in ("model", "device", "threads") if context.params.get(name) is not None]
+    options = ("model", "base_url", "device", "threads")
+    given = [f"--{name.replace('_', '-')}" for name in options if context.params.get(name) is not None]
     if given and asks_none(judges):
-        if context.params["model"] is not None:
+        if context.params["model"] is not None and engine_kind(context.params["model"]) is None:
             check_named(context.params["model"])
         names = ", ".join(judge.info.name for judge in judges)
         told = f"{names}: decided by code, no model is asked; not used: {', '.join(given)}"

@@ -61,6 +61,7 @@ def command(
     folds: int,
     seed: int,
     model: str | None,
+    base_url: str | None,
     device: str | None,
     threads: int | None,
     as_json: bool,
@@ -71,6 +72,7 @@ def command(
     States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
     """
     from magistrate.appraisal.probing import train_probe
+    from magistrate.engines.settings import EngineSettings
     from magistrate.report.probe import render_probe
     from magistrate.report.progress import waiting
     from magistrate.resolve import engine as engine_of
@@ -80,7 +82,8 @@ def command(
 
     if target is not None:
         check_free(target, FILE, "probe", replace=force)
-    engine = engine_of(model, device=device, threads=threads, hidden_states=True)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, hidden_states=True)
+    engine = engine_of(model, settings)
     with waiting(engine, console(error=True)):
         found, left_out = train_probe(
             data,

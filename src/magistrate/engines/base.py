@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from magistrate.errors import CapabilityError, SpecError
+from magistrate.errors import CapabilityError, InvalidOutput, SpecError
 from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What an engine is and can do. `fingerprint` is a sha256 that pins weights and arithmetic;
-    `context_window` is in tokens."""
+    `context_window` is in tokens. `ways` says in words how it does what can be done in several ways, such as
+    `constraints` by `masks` or by `json_schema`, and what is not known of it."""
 
     name: str
     model: str
     fingerprint: str
     context_window: int
     can: frozenset[Capability]
+    ways: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +137,21 @@ class TraceStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a model wrote that could not be used, and why."""
+
+    text: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """Text that a model wrote. `value` is the parsed object under a constraint, else the text.
 
     `finish` is `stop` when the text is complete and `length` when the budget ended it, which cannot
-    happen under a constraint: there `steered` says that the end was steered to fit the budget.
+    happen under a constraint: there `steered` says that the end was steered to fit the budget. `thinking` is
+    what a reasoning model wrote before it, `attempts` what was asked anew, and `notes` say what else a reader
+    of the text must know. `usage` counts the attempts too.
     """
 
     text: str
@@ -149,6 +161,25 @@ class Generation:
     tokens: tuple[int, ...] = ()
     usage: Usage = Usage()
     trace: tuple[TraceStep, ...] = ()
+    thinking: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class UnusableAnswer(InvalidOutput):
+    """What a model wrote could not be used, also when it was asked anew.
+
+    `text` is what it wrote last, `attempts` what it wrote before, `thinking` what stood before the last text,
+    and `usage` what all of it spent.
+    """
+
+    def __init__(
+        self, message: str, text: str, attempts: Sequence[Attempt], thinking: str, usage: Usage
+    ) -> None:
+        super().__init__(message, text)
+        self.attempts = tuple(attempts)
+        self.thinking = thinking
+        self.usage = usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +188,8 @@ class Choice:
 
     `probabilities` sum to 1 over the labels, in the order offered; None with method `label_only`.
     `mass` in [0, 1] is what they had together before renormalizing. `best` is the likeliest label.
+    `bound` in [0, 1] is how far a probability may be from the exact one at most, 0 with method `exact` and
+    None where that is not known, as it is not for `sampled`.
     """
 
     best: str
@@ -165,6 +198,9 @@ class Choice:
     method: ChoiceMethod
     usage: Usage = Usage()
     captured: Captured | None = None
+    bound: float | None = None
+    thinking: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +214,7 @@ class Likelihood:
     offsets: tuple[tuple[int, int], ...]
     usage: Usage = field(default=Usage())
     captured: Captured | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def total(self) -> float:

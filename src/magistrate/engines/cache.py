@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.engines.base import (
     GREEDY,
+    Attempt,
     Capability,
     Capture,
     Choice,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 
-FORMAT = 1  # of keys and values; another number is another key
+FORMAT = 2  # of keys and values; another number is another key
 NEEDS: frozenset[Capability] = frozenset({"repeatable"})
 REUSED = Usage(reused=1)
 SAMPLING = tuple(field.name for field in fields(Sampling))
@@ -209,7 +210,15 @@ def _generation_body(answer: Generation) -> Any:
     if answer.trace:
         return None
     tokens = [int(token) for token in answer.tokens]
-    return {"text": answer.text, "finish": answer.finish, "steered": bool(answer.steered), "tokens": tokens}
+    return {
+        "text": answer.text,
+        "finish": answer.finish,
+        "steered": bool(answer.steered),
+        "tokens": tokens,
+        "thinking": answer.thinking,
+        "attempts": [[each.text, each.problem] for each in answer.attempts],
+        "notes": list(answer.notes),
+    }
 
 
 def _generation(body: Any, constraint: Constraint | None) -> Generation:
@@ -217,7 +226,17 @@ def _generation(body: Any, constraint: Constraint | None) -> Generation:
     if not isinstance(text, str) or finish not in ("stop", "length"):
         raise ValueError("no generation")
     value = text if constraint is None else constraint.parse(text)
-    return Generation(text, value, finish, bool(body["steered"]), tuple(body["tokens"]), REUSED)
+    return Generation(
+        text,
+        value,
+        finish,
+        bool(body["steered"]),
+        tuple(body["tokens"]),
+        REUSED,
+        thinking=str(body["thinking"]),
+        attempts=tuple(Attempt(str(text), str(problem)) for text, problem in body["attempts"]),
+        notes=_notes(body),
+    )
 
 
 def _choice_body(answer: Choice) -> Any:
@@ -226,7 +245,15 @@ def _choice_body(answer: Choice) -> Any:
     given = answer.probabilities
     shares = None if given is None else [[label, float(share)] for label, share in given.items()]
     mass = None if answer.mass is None else float(answer.mass)
-    return {"best": answer.best, "shares": shares, "mass": mass, "method": answer.method}
+    return {
+        "best": answer.best,
+        "shares": shares,
+        "mass": mass,
+        "method": answer.method,
+        "bound": None if answer.bound is None else float(answer.bound),
+        "thinking": answer.thinking,
+        "notes": list(answer.notes),
+    }
 
 
 def _choice(body: Any, options: Sequence[Option]) -> Choice:
@@ -237,7 +264,17 @@ def _choice(body: Any, options: Sequence[Option]) -> Choice:
     shares = None if given is None else {str(label): float(share) for label, share in given}
     if shares is not None and not shares.keys() <= set(labels):
         raise ValueError("probabilities of other labels")
-    return Choice(best, shares, None if mass is None else float(mass), method, REUSED)
+    bound = None if body["bound"] is None else float(body["bound"])
+    return Choice(
+        best,
+        shares,
+        None if mass is None else float(mass),
+        method,
+        REUSED,
+        bound=bound,
+        thinking=str(body["thinking"]),
+        notes=_notes(body),
+    )
 
 
 def _likelihood_body(answer: Likelihood) -> Any:
@@ -249,6 +286,7 @@ def _likelihood_body(answer: Likelihood) -> Any:
         "tokens": [int(token) for token in answer.tokens],
         "logprobs": np.asarray(answer.logprobs, np.float64).tolist(),
         "offsets": [[int(start), int(end)] for start, end in answer.offsets],
+        "notes": list(answer.notes),
     }
 
 
@@ -259,7 +297,11 @@ def _likelihood(body: Any, text: str) -> Likelihood:
     logprobs = np.array(body["logprobs"], np.float64)
     if logprobs.shape != (len(tokens),):
         raise ValueError("a log-probability for every token is needed")
-    return Likelihood(text, tokens, logprobs, offsets, REUSED)
+    return Likelihood(text, tokens, logprobs, offsets, REUSED, notes=_notes(body))
+
+
+def _notes(body: Any) -> tuple[str, ...]:
+    return tuple(str(note) for note in body["notes"])
 
 
 def _wish(capture: Capture | None) -> dict[str, Capture]:

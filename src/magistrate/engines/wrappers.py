@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from magistrate.engines.base import (
     GREEDY,
+    Attempt,
     Capture,
     Choice,
     Engine,
@@ -17,6 +18,7 @@ from magistrate.engines.base import (
     Likelihood,
     Option,
     Sampling,
+    UnusableAnswer,
 )
 from magistrate.errors import InvalidOutput
 from magistrate.types import Prompt, Step, Usage
@@ -70,6 +72,7 @@ class Recorded:
                 "finish": answer.finish,
                 "steered": answer.steered,
                 "constraint": None if constraint is None else constraint.digest,
+                **_noted(answer),
             }
             return {**facts, "trace": [asdict(step) for step in answer.trace]} if answer.trace else facts
 
@@ -89,6 +92,8 @@ class Recorded:
                 "probabilities": shares,
                 "mass": answer.mass,
                 "method": answer.method,
+                **({} if answer.bound is None else {"bound": answer.bound}),
+                **_noted(answer),
             }
 
         return await self._record(
@@ -101,7 +106,11 @@ class Recorded:
             "likelihood",
             prompt,
             self._engine.likelihood(prompt, text, **_wish(capture)),
-            lambda answer: {"text": text, "logprobs": [float(each) for each in answer.logprobs]},
+            lambda answer: {
+                "text": text,
+                "logprobs": [float(each) for each in answer.logprobs],
+                **_noted(answer),
+            },
         )
 
     async def _record(
@@ -117,12 +126,33 @@ class Recorded:
             answer = await call
         except BaseException as error:
             what = {"error": f"{type(error).__name__}: {error}"}
+            spent = Usage(calls=1)
             if isinstance(error, InvalidOutput):
                 what["text"] = error.text
-            self.steps.append(Step(verb, shown, what, Usage(calls=1), self._clock() - start))
+            if isinstance(error, UnusableAnswer):
+                spent = error.usage
+                self._tell_before(verb, shown, error.attempts, error.thinking)
+            self.steps.append(Step(verb, shown, what, spent, self._clock() - start))
             raise
+        if isinstance(answer, Generation):
+            self._tell_before(verb, shown, answer.attempts, answer.thinking)
+        elif isinstance(answer, Choice):
+            self._tell_before(verb, shown, (), answer.thinking)
         self.steps.append(Step(verb, shown, kept(answer), answer.usage, self._clock() - start))
         return answer
+
+    def _tell_before(
+        self,
+        verb: Literal["generate", "choose", "likelihood"],
+        shown: tuple[tuple[str, str], ...],
+        attempts: Sequence[Attempt],
+        thinking: str,
+    ) -> None:
+        """Steps of what a call came by on its way; what they spent is counted with its answer."""
+        for each in attempts:
+            self.steps.append(Step(verb, shown, {"text": each.text, "error": each.problem}, Usage(), 0.0))
+        if thinking:
+            self.steps.append(Step(verb, shown, {"thinking": thinking}, Usage(), 0.0))
 
 
 def in_role(engine: Engine, other: Engine | None) -> Engine:
@@ -130,6 +160,10 @@ def in_role(engine: Engine, other: Engine | None) -> Engine:
     if other is None:
         return engine
     return engine.beside(other) if isinstance(engine, Recorded) else other
+
+
+def _noted(answer: Answer) -> dict[str, Any]:
+    return {"notes": list(answer.notes)} if answer.notes else {}
 
 
 def _wish(capture: Capture | None) -> dict[str, Capture]:

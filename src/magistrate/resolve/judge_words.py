@@ -1,4 +1,4 @@
-"""Names become objects here and nowhere else: judges and engines from the words of a command or a file."""
+"""Judges from the words of a command or a file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import difflib
 import os
 import re
-import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from magistrate.engines.base import Engine
-from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.outside import OutsideError, check_amount, check_outside
@@ -24,6 +21,7 @@ from magistrate.judges.spelling import default
 from magistrate.judges.spelling import settable as settable
 from magistrate.judges.spelling import spell as spell
 from magistrate.judges.spelling import spelled as spelled
+from magistrate.resolve.engine_words import engine
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
 DEFAULT_JUDGE = "auto"
@@ -34,8 +32,6 @@ ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
 
 Engines = Mapping[str, Callable[[], Engine]]
 NO_ENGINES: Engines = MappingProxyType({})
-
-_loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
 
 @cache
@@ -225,69 +221,6 @@ def calibrated(
 def _enclosed(value: str) -> str:
     """An option's value, in parentheses where it could be taken for several options."""
     return f"({value})" if set(value) & set(",:=") else value
-
-
-def engine(
-    model: str | Path | Engine | None = None,
-    *,
-    device: str | None = None,
-    threads: int | None = None,
-    hidden_states: bool = False,
-) -> Engine:
-    """The embedded engine on a catalogue name, GGUF file or OpenVINO folder; an engine is passed through.
-
-    One engine a model is kept for the process, so that weights are loaded once; one that shows its
-    `hidden_states` is another.
-    """
-    if model is not None and not isinstance(model, str | Path):
-        return model
-    if threads is not None and threads < 1:
-        raise SpecError(f"threads must be at least 1, got {threads}")
-    from magistrate.engines.catalog import default
-
-    with _loading:
-        return _local(str(model) if model is not None else default().name, device, threads, hidden_states)
-
-
-def engine_for(
-    judges: Sequence[Judge],
-    model: str | Path | Engine | None = None,
-    *,
-    device: str | None = None,
-    threads: int | None = None,
-) -> Engine:
-    """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
-
-    For judges of code nothing is looked for, loaded or even imported, whatever model is named.
-    """
-    if asks_none(judges):
-        return NONE
-    return engine(model, device=device, threads=threads, hidden_states=read_states(judges))
-
-
-def warn_unasked(judges: Sequence[Judge], model: object) -> None:
-    """Warn where a model was named, and all judges decide by code without it."""
-    if model not in (None, NONE) and asks_none(judges):
-        names = ", ".join(judge.info.name for judge in judges)
-        told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
-        warnings.warn(f"{told}, such as judge='faithfulness'", UserWarning, stacklevel=2)
-
-
-def read_states(judges: Sequence[Judge]) -> bool:
-    """Whether one of the judges needs an engine that shows its hidden states."""
-    return any("hidden_states" in judge.info.needs for judge in judges)
-
-
-def asks_none(judges: Sequence[Judge]) -> bool:
-    """Whether no engine is needed, because all judges decide by code."""
-    return bool(judges) and not any(judge.info.asks for judge in judges)
-
-
-@cache
-def _local(model: str, device: str | None, threads: int | None, hidden_states: bool) -> Engine:
-    from magistrate.engines.local.engine import LocalEngine
-
-    return LocalEngine(model, device=device, threads=threads, hidden_states=hidden_states)
 
 
 def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:

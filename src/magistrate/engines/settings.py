@@ -1,0 +1,43 @@
+"""What an engine is made with, whoever makes it: a server's address, a device, time and room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from magistrate.errors import SpecError
+from magistrate.limits import CONCURRENCY
+
+OPTIONS = {"base_url": "--base-url", "device": "--device", "threads": "--threads"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What was said of an engine beside its name; None where nothing was.
+
+    `base_url` is where a server listens, such as `http://127.0.0.1:8080/v1`; `device` and `threads` are for
+    models in this process; `hidden_states` asks for an engine that shows them. A call may take `timeout`
+    seconds, and at most `concurrency` are under way at once; engines do not differ by that. Raises
+    `SpecError` for what cannot be.
+    """
+
+    base_url: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    hidden_states: bool = False
+    timeout: float | None = None
+    concurrency: int = field(default=CONCURRENCY, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise SpecError(f"threads must be at least 1, got {self.threads}")
+        if self.timeout is not None and not self.timeout > 0:
+            raise SpecError(f"timeout must be more than 0 seconds, got {self.timeout}")
+        if self.concurrency < 1:
+            raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
+
+    def refuse(self, who: str, *names: str) -> None:
+        """Raise `SpecError` where one of these was said: nothing that was asked for is dropped."""
+        for each in fields(self):
+            if each.name in names and getattr(self, each.name) != each.default:
+                told = OPTIONS.get(each.name, each.name)
+                raise SpecError(f"{who} has no use for {told}; leave it out")

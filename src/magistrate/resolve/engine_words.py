@@ -1,0 +1,113 @@
+"""Engines from the words of a command or a file."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge
+
+ENGINES = "magistrate.engines"  # the entry-point group through which packages add kinds of engines
+UNSAID = EngineSettings()
+
+_loading = threading.Lock()  # a cache alone would let two threads load the same weights
+
+
+@cache
+def engine_entries() -> Mapping[str, EntryPoint]:
+    """Every kind of engine that is installed beside the embedded one, by the word before a model."""
+    return {entry.name: entry for entry in sorted(entry_points(group=ENGINES), key=lambda each: each.name)}
+
+
+def engine_kind(model: object) -> tuple[str, str] | None:
+    """The kind of engine and the model that `openai:gpt-4o-mini` and its like name; None for other models.
+
+    >>> engine_kind("openai:gpt-4o-mini"), engine_kind("smollm2-135m")
+    (('openai', 'gpt-4o-mini'), None)
+    """
+    kind, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
+    return (kind, name) if colon and kind in engine_entries() else None
+
+
+def engine(
+    model: str | Path | Engine | None = None,
+    settings: EngineSettings = UNSAID,
+) -> Engine:
+    """The engine of a model; an engine is passed through.
+
+    `KIND:MODEL` is a model of an installed kind of engine, such as `openai:gpt-4o-mini`, or `transformers:`
+    and a folder. Anything else is for the embedded engine: a catalogue name, a GGUF file or an OpenVINO
+    folder. Each engine is made once a process, so that weights are loaded and servers are probed once.
+    Raises `SpecError` for settings that it has no use for.
+    """
+    if model is not None and not isinstance(model, str | Path):
+        return model
+    if model is None:
+        from magistrate.engines.catalog import default
+
+        model = default().name
+    with _loading:
+        found = _opened(str(model), settings)
+    if (bound := getattr(found, "bound", None)) is not None:
+        bound(settings.concurrency)
+    return found
+
+
+def engine_for(
+    judges: Sequence[Judge],
+    model: str | Path | Engine | None = None,
+    settings: EngineSettings = UNSAID,
+) -> Engine:
+    """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
+
+    For judges of code nothing is looked for, loaded or even imported, whatever model is named.
+    """
+    if asks_none(judges):
+        return NONE
+    return engine(model, replace(settings, hidden_states=read_states(judges)))
+
+
+def warn_unasked(judges: Sequence[Judge], model: object) -> None:
+    """Warn where a model was named, and all judges decide by code without it."""
+    if model not in (None, NONE) and asks_none(judges):
+        names = ", ".join(judge.info.name for judge in judges)
+        told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
+        warnings.warn(f"{told}, such as judge='faithfulness'", UserWarning, stacklevel=2)
+
+
+def read_states(judges: Sequence[Judge]) -> bool:
+    """Whether one of the judges needs an engine that shows its hidden states."""
+    return any("hidden_states" in judge.info.needs for judge in judges)
+
+
+def asks_none(judges: Sequence[Judge]) -> bool:
+    """Whether no engine is needed, because all judges decide by code."""
+    return bool(judges) and not any(judge.info.asks for judge in judges)
+
+
+@cache
+def _opened(model: str, settings: EngineSettings) -> Engine:
+    if (named := engine_kind(model)) is None:
+        from magistrate.engines.embedded import open_engine
+
+        return open_engine(model, settings)
+    kind, name = named
+    if not name:
+        raise SpecError(f"{kind!r} needs a model: {kind}:MODEL")
+    try:
+        opened = engine_entries()[kind].load()
+    except Exception as error:  # a package's own code
+        raise SpecError(
+            f"engine {kind!r} ({engine_entries()[kind].value}) cannot be loaded: {error}"
+        ) from error
+    made: Engine = opened(name, settings)
+    return made
