@@ -120,12 +120,16 @@ def test_a_long_line_is_cut_where_a_short_one_is() -> None:
 
 @given(st.lists(TEXTS, max_size=4))
 def test_passages_are_runs_of_sentences_of_one_text(texts: list[str]) -> None:
-    whole = [piece.of(texts) for piece in units(texts)]
-    found = passages(texts)
-    assert [sentence for piece in found for sentence in split(piece.of(texts))] == whole
-    assert merged(units(texts), texts) == merged(found, texts)
-    for piece in found:
-        assert piece.end - piece.start <= PASSAGE or len(sentences(piece.of(texts))) == 1
+    whole, found = units(texts), passages(texts)
+    runs = [
+        [each for each in whole if each.index == piece.index and piece.start <= each.start < piece.end]
+        for piece in found
+    ]
+    assert [each for run in runs for each in run] == whole
+    for piece, run in zip(found, runs, strict=True):
+        assert (piece.start, piece.end) == (run[0].start, run[-1].end)
+        assert piece.end - piece.start <= PASSAGE or len(run) == 1
+    assert merged(whole, texts) == merged(found, texts)
 
 
 def test_pieces_are_joined_where_only_white_space_is_between() -> None:
