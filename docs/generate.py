@@ -6,19 +6,22 @@ A marked part stands between the lines `<!-- begin: NAME -->` and `<!-- end: NAM
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from magistrate import cli, resolve, specs
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
+from magistrate.engines.base import Capability
+from magistrate.engines.kinds import KINDS
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +31,7 @@ POLES = (FAITHFUL, HALLUCINATED)
 def pages() -> dict[Path, str]:
     """The text that every page with generated parts should have."""
     written = {ROOT / "docs" / "commands.md": commands_page(), specs.SCHEMA: schema_file()}
-    for name in ("README.md", "docs/data.md"):
+    for name in ("README.md", "docs/data.md", "docs/engines.md"):
         path = ROOT / name
         written[path] = with_parts(path.read_text(encoding="utf-8"))
     return written
@@ -174,6 +177,48 @@ def _packaged_rows(known: NamedSet) -> str:
     return f"{sum(1 for _ in load(known.name)):,}"
 
 
+# --- engines -------------------------------------------------------------------------------------
+
+
+def kinds_part() -> str:
+    """The kinds of engines, and how one of each is asked."""
+    rows = []
+    for kind in KINDS:
+        installed = f"`pip install 'magistrate[{kind.extra}]'`"
+        rows.append([f"`{kind.word}:MODEL`" if kind.word else "a name, a file", kind.summary, installed])
+    return table(["`--model`", "what it is", "installed by"], rows)
+
+
+def capabilities_part() -> str:
+    """What was seen of each engine that was recorded, and what the code declares of the others."""
+    seen = recorded_engines().read()
+    told = [(each["engine"], set(each["can"]), each["ways"]) for each in seen]
+    unseen = [kind for kind in KINDS if kind.word and kind.word not in {each["kind"] for each in seen}]
+    told += [(f"{kind.word} (declared)", set(kind.most), {}) for kind in unseen]
+    rows = [
+        [f"`{name}`", *("yes" if name in can else "no" for _, can, _ in told)]
+        for name in get_args(Capability)
+    ]
+    ways = sorted({name for _, _, each in told for name in each})
+    rows += [[f"how: {name}", *(each.get(name, "") for _, _, each in told)] for name in ways]
+    return table(["", *(name for name, _, _ in told)], rows)
+
+
+def agreement_part() -> str:
+    """The same samples judged over every engine that was recorded."""
+    recorded = recorded_engines()
+    return table(*recorded.agreement(recorded.read()))
+
+
+def recorded_engines() -> Any:
+    """benchmarks/engines.py as a module."""
+    spec = importlib.util.spec_from_file_location("engines", ROOT / "benchmarks" / "engines.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def codes(words: Iterable[str]) -> str:
     """Words as code, with commas between."""
     return ", ".join(f"`{word}`" for word in words)
@@ -191,6 +236,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "fields": fields_part,
     "labels": labels_part,
     "sets": sets_part,
+    "kinds": kinds_part,
+    "capabilities": capabilities_part,
+    "engine_agreement": agreement_part,
 }
 
 

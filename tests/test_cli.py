@@ -375,7 +375,7 @@ def test_what_is_there_is_listed_for_people_and_machines(call: Call) -> None:
     assert [each["name"] for each in models if each["default"]] == ["smollm2-135m-instruct"]
     assert all(len(each["sha256"]) == 64 for each in models)
     findings = {each["what"]: each["state"] for each in call("doctor", "--quick", "--json").data}
-    assert (findings["extra local"], findings["model"]) == ("ok", "missing")
+    assert (findings["engine embedded"], findings["model"]) == ("ok", "missing")
     assert call("doctor", "--quick").code == 1
 
 

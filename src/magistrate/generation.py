@@ -20,6 +20,7 @@ async def agenerate(
     base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     max_tokens: int = 512,
     temperature: float = 0.0,
     seed: int = 0,
@@ -35,7 +36,7 @@ async def agenerate(
     """
     asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt
     shape = None if type is None else constraint(type)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     engine = await background.in_thread(resolve.engine, model, settings)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     return (await engine.generate(asked, shape, sampling=sampling)).value

@@ -29,6 +29,7 @@ async def ajudge(
     base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     deadline: float = DEADLINE,
     id: str = "sample",
 ) -> Outcome:
@@ -52,6 +53,7 @@ async def ajudge(
         base_url=base_url,
         device=device,
         threads=threads,
+        timeout=timeout,
         deadline=deadline,
     )
 
@@ -67,12 +69,13 @@ async def ajudge_sample(
     base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     deadline: float = DEADLINE,
 ) -> Outcome:
     """Judge one sample; the options are those of `ajudge`."""
     asked = resolve.judge(judge)
     resolve.warn_unasked([asked], model)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     engine = await background.in_thread(resolve.engine_for, [asked], model, settings)
     check_stream([asked], engine.info)
     return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)

@@ -61,6 +61,7 @@ def described(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     task: Task | None,
     mapping: Mapping[str, str] | None,
     view: str | None,
@@ -79,7 +80,8 @@ def described(
     model = None if resolve.asks_none(asked) else model
     engine = None if model is None or isinstance(model, str | Path) else model
     named: dict[str, Any] = {"model": None if engine is not None or model is None else str(model)}
-    named |= {"base_url": base_url, "device": device, "threads": threads, "price": price}
+    named |= {"base_url": base_url, "device": device, "threads": threads, "timeout": timeout}
+    named |= {"price": price}
     there = isinstance(dataset, str | Path)
     spec = spec_from(
         {

@@ -103,6 +103,9 @@ class EnginePart(_Part):
     )
     device: str | None = Field(default=None, description="OpenVINO device, such as CPU.")
     threads: int | None = Field(default=None, ge=1, description="Cores to use.")
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds for one call of the model."
+    )
     price: str | None = Field(default=None, description="Dollars a million tokens, IN/OUT or IN/OUT/CACHED.")
 
 
@@ -227,6 +230,7 @@ def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int
         base_url=part.base_url,
         device=part.device,
         threads=part.threads,
+        timeout=part.timeout,
         hidden_states=hidden_states,
         concurrency=concurrency,
     )

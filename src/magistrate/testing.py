@@ -105,6 +105,7 @@ def assert_faithful(
     base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     deadline: float = DEADLINE,
     on_failure: OnFailure = "error",
 ) -> Verdict:
@@ -120,7 +121,7 @@ def assert_faithful(
 
     asked = resolve.judge(resolve.DEFAULT_JUDGE if judge is None else judge)
     _check(asked, on_failure)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     judging = Judging(asked, resolve.engine_for([asked], model, settings), deadline)
     return judging.assert_faithful(output, context, input=input, messages=messages, on_failure=on_failure)
 

@@ -166,6 +166,7 @@ async def aaudit_judge(
     base_url: str | None = None,
     device: str | None = None,
     threads: int | None = None,
+    timeout: float | None = None,
     limit: int | None = None,
     sample: int | None = None,
     seed: int = 0,
@@ -180,7 +181,7 @@ async def aaudit_judge(
     """
     asked = resolve.judge(judge)
     settings = EngineSettings(
-        base_url=base_url, device=device, threads=threads, concurrency=limits.concurrency
+        base_url=base_url, device=device, threads=threads, timeout=timeout, concurrency=limits.concurrency
     )
     engine = await background.in_thread(resolve.engine, model, settings)
     found = samples_of(dataset, limit=limit, sample=sample, seed=seed)

@@ -59,6 +59,7 @@ class Asking:
     base_url: str | None = None
     device: str | None = None
     threads: int | None = None
+    timeout: float | None = None
     store: StorePlace | None = None
     limits: Limits = UNLIMITED
     watcher: Watcher | None = None
@@ -150,6 +151,7 @@ def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, s
         base_url=how.base_url,
         device=how.device,
         threads=how.threads,
+        timeout=how.timeout,
         store=how.store,
         limits=how.limits,
         name=f"{read.name}, for a stack",

@@ -68,6 +68,7 @@ def command(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -86,7 +87,9 @@ def command(
     asked = resolve.judge(judge)
     selection = {"limit": limit, "sample": sample, "balance": balance, "seed": seed, "view": view}
     dataset = samples_of(data, place=store, map=dict(mapping), **selection)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads, concurrency=concurrency)
+    settings = EngineSettings(
+        base_url=base_url, device=device, threads=threads, timeout=timeout, concurrency=concurrency
+    )
     examination = Examination(
         asked,
         resolve.engine_for([asked], model, settings),

@@ -7,12 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from magistrate.cli.options import json_option, print_json
+from magistrate.cli.options import json_option, model_options, print_json
 from magistrate.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.engines.settings import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,27 @@ class Finding:
 
 @click.command(epilog="Example: magistrate doctor --quick")
 @click.option("--quick", is_flag=True, help="Do not load the model.")
+@model_options
 @json_option
-def command(quick: bool, as_json: bool) -> int:
-    """Look at this installation: packages, model, store, speed. Exits with 1 if something is missing."""
-    from magistrate.cli import DONE, GATE_FAILED
+def command(
+    quick: bool,
+    model: str | None,
+    base_url: str | None,
+    device: str | None,
+    threads: int | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Look at this installation: packages, engines, model, store, speed. Exits with 1 if a thing is missing.
 
-    findings = [*_packages(), *_places(), *_model(quick)]
+    With --model it is this one that is looked at: what it can do, and how.
+    """
+    from magistrate.cli import DONE, GATE_FAILED
+    from magistrate.engines.settings import EngineSettings
+
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
+    asked = _embedded(quick) if model is None else _named(model, settings, quick)
+    findings = [*_packages(), *_places(), *_engines(), *asked]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -41,6 +60,7 @@ def command(quick: bool, as_json: bool) -> int:
 
 
 def _packages() -> Iterator[Finding]:
+    from magistrate.engines.kinds import KINDS
     from magistrate.report.extras import extras
     from magistrate.version import __version__
 
@@ -51,11 +71,30 @@ def _packages() -> Iterator[Finding]:
         f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.executable}",
     )
     for extra in extras():
+        if extra.name in {kind.extra for kind in KINDS}:
+            continue
         if extra.absent:
             hint = f"not installed: {', '.join(extra.absent)}; {extra.hint}"
-            yield Finding(f"extra {extra.name}", "missing" if extra.name == "local" else "note", hint)
+            yield Finding(f"extra {extra.name}", "note", hint)
         else:
             yield Finding(f"extra {extra.name}", "ok", ", ".join(extra.found))
+
+
+def _engines() -> Iterator[Finding]:
+    """What each kind of engine needs; only the embedded one has to be there."""
+    from magistrate.engines.kinds import KINDS
+    from magistrate.resolve import engine_entries
+
+    for kind in KINDS:
+        what = f"engine {kind.word or 'embedded'}"
+        missing = list(kind.missing())
+        found = [", ".join(kind.found)] if kind.found else []
+        state: Literal["ok", "missing", "note"] = "note" if missing else "ok"
+        yield Finding(what, "missing" if kind.absent and not kind.word else state, "; ".join(missing + found))
+    for name, entry in engine_entries().items():
+        if name not in {kind.word for kind in KINDS}:
+            package = "" if entry.dist is None else f", from {entry.dist.name} {entry.dist.version}"
+            yield Finding(f"engine {name}", "ok", f"{entry.value}{package}")
 
 
 def _places() -> Iterator[Finding]:
@@ -84,7 +123,37 @@ def _places() -> Iterator[Finding]:
     yield Finding("datasets", "ok" if folder else "note", "; ".join(here))
 
 
-def _model(quick: bool) -> Iterator[Finding]:
+def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Finding]:
+    """What the model that was named is, can and cannot do, and how fast it answers."""
+    from typing import get_args
+
+    from magistrate import resolve
+    from magistrate.engines.base import Capability
+    from magistrate.errors import MagistrateError
+
+    try:
+        engine = resolve.engine(model, settings)
+        info = engine.info
+    except MagistrateError as error:
+        yield Finding("model", "missing", str(error))
+        return
+    window = f"context {info.context_window} tokens"
+    yield Finding("model", "ok", f"{info.model} ({info.name}), {window}, fingerprint {info.fingerprint[:12]}")
+    cannot = sorted(set(get_args(Capability)) - info.can)
+    yield Finding("can", "ok", ", ".join(sorted(info.can)))
+    yield Finding("cannot", "note", ", ".join(cannot) or "nothing that another can")
+    for name, way in info.ways.items():
+        yield Finding(name, "ok", way)
+    if quick:
+        return
+    try:
+        yield Finding("speed", "ok", _speed(engine))
+    except MagistrateError as error:
+        yield Finding("speed", "missing", str(error))
+
+
+def _embedded(quick: bool) -> Iterator[Finding]:
+    from magistrate import resolve
     from magistrate.engines.catalog import default, is_pulled
     from magistrate.engines.local.cores import available_cores
     from magistrate.engines.quiet import import_openvino
@@ -102,20 +171,26 @@ def _model(quick: bool) -> Iterator[Finding]:
         return
     try:
         yield Finding("devices", "ok", ", ".join(import_openvino().Core().available_devices))
-        yield Finding("speed", "ok", _speed())
+        yield Finding("speed", "ok", _speed(resolve.engine()))
     except MagistrateError as error:
         yield Finding("engine", "missing", str(error))
 
 
-def _speed() -> str:
-    """Load the model, judge one sample twice and say how long it took."""
-    from magistrate import judging, resolve
+def _speed(engine: Engine) -> str:
+    """Judge two samples and say how long each took. Raises what their failures say."""
+    from magistrate import judging
+    from magistrate.errors import EngineError
+    from magistrate.types import Failure
+
+    def judged(output: str) -> None:
+        outcome = judging.judge(output=output, context=context, judge="faithfulness", model=engine)
+        if isinstance(outcome, Failure):
+            raise EngineError(str(outcome))
 
     start = time.perf_counter()
-    engine = resolve.engine()
     context = "The museum opens at nine and closes at five, on Fridays at eight. Entry is free for children."
-    judging.judge(output="It closes at five.", context=context, judge="faithfulness", model=engine)
+    judged("It closes at five.")
     loaded = time.perf_counter()
-    judging.judge(output="Children pay nothing.", context=context, judge="faithfulness", model=engine)
+    judged("Children pay nothing.")
     next_ms = 1000 * (time.perf_counter() - loaded)
     return f"first verdict after {loaded - start:.1f} s (with loading), the next in {next_ms:.0f} ms"

@@ -64,6 +64,7 @@ def command(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """Let the model answer PROMPT (a text or @FILE) under a schema, a regular expression or choices."""
@@ -78,7 +79,9 @@ def command(
         constraint = _over(constraint, texts)
     if constraint is not None and not unconstrained:
         constraint.require_bounds()
-    engine = resolve.engine(model, EngineSettings(base_url=base_url, device=device, threads=threads))
+    engine = resolve.engine(
+        model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
+    )
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
     masked = None if unconstrained else constraint
     generation = background.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))

@@ -67,6 +67,7 @@ def command(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     as_json: bool,
 ) -> int:
     """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
@@ -88,7 +89,7 @@ def command(
     asked = resolve.judges(judges_assuming(resolve.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
     engine = resolve.engine_for(
-        asked, model, EngineSettings(base_url=base_url, device=device, threads=threads)
+        asked, model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     )
     with waiting(engine, console(error=True)):
         outcomes = [

@@ -108,6 +108,7 @@ def try_judge(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     as_json: bool,
 ) -> int:
     """Run the judge NAME on one sample and show it all. Prompts, what may be answered, what was answered.
@@ -128,7 +129,7 @@ def try_judge(
     dataset = load(source, need_output=False)
     sample = _first(dataset)
     engine = resolve.engine_for(
-        [judge], model, EngineSettings(base_url=base_url, device=device, threads=threads)
+        [judge], model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     )
     with waiting(engine, console(error=True)):
         outcome = judging.judge_sample(sample, judge=judge, model=engine)

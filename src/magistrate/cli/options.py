@@ -56,8 +56,9 @@ class Assignment(click.ParamType[tuple[str, str]]):
 
 
 def model_options(function: Decorated) -> Decorated:
-    """`--model`, `--base-url`, `--device`, `--threads`."""
+    """`--model`, `--base-url`, `--device`, `--threads`, `--timeout`."""
     for option in (
+        click.option("--timeout", type=ABOVE_0, help="Seconds for one call of the model."),
         click.option("--threads", type=click.IntRange(1), help="Cores to use (default: all it may run on)."),
         click.option(
             "--device", help="Where a model runs, such as CPU (default: $MAGISTRATE_DEVICE or CPU)."
@@ -84,7 +85,7 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     from magistrate.report.plain import plain
     from magistrate.resolve import asks_none, engine_kind
 
-    options = ("model", "base_url", "device", "threads")
+    options = ("model", "base_url", "device", "threads", "timeout")
     given = [f"--{name.replace('_', '-')}" for name in options if context.params.get(name) is not None]
     if given and asks_none(judges):
         if context.params["model"] is not None and engine_kind(context.params["model"]) is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
 IN_DATASET = ("view", "limit", "sample", "balance", "seed")
-IN_ENGINE = ("model", "base_url", "device", "threads", "price")
+IN_ENGINE = ("model", "base_url", "device", "threads", "timeout", "price")
 IN_LIMITS = (
     *("concurrency", "deadline", "give_up_after"),
     *("max_tokens", "max_seconds", "max_cost", "max_failures"),

@@ -64,6 +64,7 @@ def command(
     base_url: str | None,
     device: str | None,
     threads: int | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """Fit a linear probe to the hidden states that a model has as it reads labelled outputs.
@@ -82,7 +83,9 @@ def command(
 
     if target is not None:
         check_free(target, FILE, "probe", replace=force)
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads, hidden_states=True)
+    settings = EngineSettings(
+        base_url=base_url, device=device, threads=threads, timeout=timeout, hidden_states=True
+    )
     engine = engine_of(model, settings)
     with waiting(engine, console(error=True)):
         found, left_out = train_probe(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import inf
 
 from magistrate.errors import SpecError
 from magistrate.limits import CONCURRENCY
 
-OPTIONS = {"base_url": "--base-url", "device": "--device", "threads": "--threads"}
+OPTIONS = {
+    "base_url": "--base-url",
+    "device": "--device",
+    "threads": "--threads",
+    "timeout": "--timeout",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +36,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise SpecError(f"threads must be at least 1, got {self.threads}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise SpecError(f"timeout must be more than 0 seconds, got {self.timeout}")
+        if self.timeout is not None and not 0 < self.timeout < inf:
+            raise SpecError(f"timeout must be a finite number of seconds above 0, got {self.timeout}")
         if self.concurrency < 1:
             raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
 

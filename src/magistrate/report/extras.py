@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from magistrate.engines.kinds import KINDS
+
 EXTRAS = {
-    "local": ("openvino", "openvino-genai", "tokenizers", "gguf"),
+    **{kind.extra: kind.packages for kind in KINDS},
     "hub": ("huggingface-hub",),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),

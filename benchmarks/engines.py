@@ -1,0 +1,169 @@
+"""The same ten samples judged by every judge over several engines: what each can do, and how far they agree.
+
+    python benchmarks/engines.py record ENGINE [--base-url URL] [--as NAME] [--judge WORDS ...]
+    python benchmarks/engines.py table
+
+ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`, `llamacpp:FILE`,
+`openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
+and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
+engine, in place of what was there of it. Each may be recorded in an environment of its own, where its
+packages are. `table` prints what is there, the first line being what the others are held against; `make docs`
+writes it to docs/engines.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magistrate import background, resolve
+from magistrate.datasets import load
+from magistrate.engines.base import Engine, require
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import CapabilityError, SpecError
+from magistrate.judges.base import Judge
+from magistrate.report.data import outcome_data
+from magistrate.running import judge_one
+from magistrate.types import Sample
+from magistrate.version import __version__
+
+FILE = Path(__file__).with_name("engines.jsonl")
+SAMPLES = 10
+DEADLINE = 600.0
+
+
+def asking_judges() -> list[str]:
+    """Words for every judge that asks a model and needs no folder or file."""
+    found = []
+    for name in resolve.judge_entries():
+        words = f"{name}:first=novelty,then=faithfulness,low=0,high=1" if name == "cascade" else name
+        try:
+            made = resolve.judge(words)
+        except SpecError:  # it needs an option, which is a folder or a file
+            continue
+        if made.info.asks and not made.info.lacks:
+            found.append(words)
+    return found
+
+
+def recorded(engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample]) -> dict[str, Any]:
+    """What the engine is, and what every judge said over it."""
+    info = engine.info
+    judged = {}
+    for each in words:
+        start = time.perf_counter()
+        judged[each] = said(resolve.judge(each), engine, samples)
+        print(f"{name}: {each}: {time.perf_counter() - start:.1f} s", flush=True)
+    return {
+        "engine": name,
+        "kind": info.name,
+        "model": info.model,
+        "fingerprint": info.fingerprint[:12],
+        "can": sorted(info.can),
+        "ways": dict(info.ways),
+        "context_window": info.context_window,
+        "machine": platform.machine(),
+        "package": __version__,
+        "judges": judged,
+    }
+
+
+def said(judge: Judge, engine: Engine, samples: Sequence[Sample]) -> Any:
+    """The outcomes of all samples, by their ids; a text where the engine cannot do what the judge needs."""
+    try:
+        require(engine.info, judge.info.needs, judge.info.name)
+    except CapabilityError as error:
+        return str(error)
+    told = {}
+    for sample in samples:
+        outcome = outcome_data(
+            background.run(judge_one(sample, judge, engine, deadline=DEADLINE)), steps=False
+        )
+        names = ("kind", "label", "score", "probability", "code", "reason", "message")
+        told[sample.id] = {each: outcome[each] for each in names if outcome.get(each) is not None}
+    return told
+
+
+def keep(line: dict[str, Any]) -> None:
+    """Put a line in place of the one of the same engine, or at the end."""
+    lines = read()
+    names = [each["engine"] for each in lines]
+    if line["engine"] in names:
+        lines[names.index(line["engine"])] = line
+    else:
+        lines.append(line)
+    FILE.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in lines), encoding="utf-8")
+
+
+def read() -> list[dict[str, Any]]:
+    """Every engine that was recorded."""
+    if not FILE.exists():
+        return []
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+
+
+def agreement(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the table: for each judge, every engine beside the first.
+
+    A cell says of how many samples that both gave a verdict on the labels agree, and the mean and the largest
+    difference of the scores.
+    """
+    first, *others = lines
+    rows = []
+    for judge, reference in first["judges"].items():
+        row = [f"`{judge}`", f"{verdicts(reference)}/{SAMPLES}"]
+        rows.append(row + [cell(reference, each["judges"].get(judge, {})) for each in others])
+    columns = ["judge", f"{first['engine']}: verdicts", *(each["engine"] for each in others)]
+    return columns, rows
+
+
+def verdicts(judged: Any) -> int:
+    """How many outcomes are verdicts."""
+    return 0 if isinstance(judged, str) else sum("label" in each for each in judged.values())
+
+
+def cell(reference: Any, judged: Any) -> str:
+    """How far the outcomes of one judge over two engines agree."""
+    if isinstance(judged, str):
+        return "cannot: " + judged.partition(" needs ")[2].partition(",")[0]
+    both = [
+        (reference[key], judged[key])
+        for key in reference
+        if "label" in reference[key] and "label" in judged.get(key, {})
+    ]
+    if not both:
+        return f"{verdicts(judged)}/{SAMPLES} verdicts"
+    same = sum(one["label"] == other["label"] for one, other in both)
+    apart = [abs(one["score"] - other["score"]) for one, other in both]
+    missing = f"; {verdicts(judged)}/{SAMPLES} verdicts" if verdicts(judged) < SAMPLES else ""
+    return f"{same}/{len(both)} labels, Δ {sum(apart) / len(apart):.3f} (at most {max(apart):.3f}){missing}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    record = commands.add_parser("record")
+    record.add_argument("engine")
+    record.add_argument("--base-url")
+    record.add_argument("--as", dest="name")
+    record.add_argument("--judge", action="append")
+    commands.add_parser("table")
+    given = parser.parse_args()
+    if given.command == "record":
+        engine = resolve.engine(given.engine, EngineSettings(base_url=given.base_url))
+        samples = list(load("quickstart", limit=SAMPLES))
+        keep(recorded(engine, given.name or given.engine, given.judge or asking_judges(), samples))
+    columns, rows = agreement(read())
+    for row in (columns, *rows):
+        print(" | ".join(row))
+
+
+if __name__ == "__main__":
+    main()

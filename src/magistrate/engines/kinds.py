@@ -1,0 +1,115 @@
+"""The kinds of engines of this package: what each needs, and what is missing of that here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from magistrate.engines.base import Capability
+
+SERVED: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
+IN_PROCESS: frozenset[Capability] = SERVED | {
+    "likelihood",
+    "data_isolation",
+    "exact_probability",
+    "trace",
+    "capture",
+    "repeatable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of engine. `word` stands before a model, as in `openai:gpt-4o-mini`, "" for the embedded one.
+
+    `most` is what such an engine can do at most; what one of them can do is in its `info`. `packages` are the
+    distributions that the extra `extra` installs; `compilers` the programs that this takes, each with the
+    names that it may have; `key` is the environment variable that holds a key.
+    """
+
+    word: str
+    extra: str
+    packages: tuple[str, ...]
+    summary: str
+    example: str
+    most: frozenset[Capability]
+    compilers: tuple[tuple[str, ...], ...] = ()
+    key: str | None = None
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Its packages that are here, each with its version."""
+        return tuple(f"{name} {found}" for name, found in self._versions() if found is not None)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Its packages that are not here."""
+        return tuple(name for name, found in self._versions() if found is None)
+
+    def missing(self) -> Iterator[str]:
+        """What is missing, each with what to do about it."""
+        if self.absent:
+            takes = " (compiles it: ten minutes or more)" if self.compilers else ""
+            yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'{takes}"
+            for names in self.compilers:
+                if not any(shutil.which(name) for name in names):
+                    yield f"no compiler: install {' or '.join(names)}"
+        if self.key is not None and not os.environ.get(self.key):
+            yield f"{self.key} is not set (a server of one's own may need none)"
+
+    def _versions(self) -> Iterator[tuple[str, str | None]]:
+        for name in self.packages:
+            try:
+                yield name, version(name)
+            except PackageNotFoundError:
+                yield name, None
+
+
+KINDS = (
+    Kind(
+        "",
+        "local",
+        ("openvino", "openvino-genai", "tokenizers", "gguf"),
+        "a small model in this process, on OpenVINO; the default",
+        "magistrate judge --judge faithfulness",
+        IN_PROCESS | {"hidden_states"},
+    ),
+    Kind(
+        "openai",
+        "openai",
+        ("openai",),
+        "OpenAI, and servers of its protocol: llama.cpp, vLLM, SGLang, Ollama, LM Studio, NIM, gateways",
+        "magistrate judge --judge faithfulness --model openai:MODEL --base-url http://127.0.0.1:8080/v1",
+        SERVED | {"likelihood", "data_isolation", "exact_probability", "repeatable"},
+        key="OPENAI_API_KEY",
+    ),
+    Kind(
+        "anthropic",
+        "anthropic",
+        ("anthropic",),
+        "Anthropic's models, by structured output",
+        "magistrate judge --judge hallucination --model anthropic:MODEL",
+        SERVED,
+        key="ANTHROPIC_API_KEY",
+    ),
+    Kind(
+        "transformers",
+        "transformers",
+        ("torch", "transformers", "tokenizers", "safetensors"),
+        "a folder of transformers in this process, on processors or CUDA; shows attention and hidden states",
+        "magistrate judge --judge faithfulness --model transformers:FOLDER",
+        IN_PROCESS | {"hidden_states", "attention"},
+    ),
+    Kind(
+        "llamacpp",
+        "llamacpp",
+        ("llama-cpp-python", "tokenizers"),
+        "a GGUF file in this process by llama.cpp, with what it was compiled for: processors, Metal, CUDA",
+        "magistrate judge --judge faithfulness --model llamacpp:FILE.gguf",
+        IN_PROCESS,
+        compilers=(("c++", "g++", "clang++"), ("cmake",)),
+    ),
+)
