@@ -177,7 +177,7 @@ def _examples(sample: Sample, outcome: Outcome, judge: Judge, corrected: bool) -
 
 def _chosen(sample: Sample, judge: Classify, steps: Sequence[Step]) -> list[Example] | str:
     """The question with the word for the label, after the reason where that was given first."""
-    choice = next((step for step in steps if step.verb == "choose"), None)
+    choice = next((step for step in steps if "best" in step.result), None)
     if choice is None or sample.label is None:
         return "nothing was chosen"
     if judge.criterion.categories:

@@ -17,7 +17,7 @@ OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; all of it 
 RECOGNISED = 24  # characters that a text needs to be told from the prompt's own words in the middle of a line
 OPTIONS = 50
 TEXTS_KNOWN = 50  # of the sample's, the longest ones, that are looked for in a prompt
-TEXT_KEYS = ("text", "error")
+TEXT_KEYS = ("thinking", "text", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,8 @@ def _summary(result: Mapping[str, Any], options: tuple[tuple[str, float], ...]) 
         return f"{result['best']}"[:100] + ("" if share is None else f", {percent(share)}")
     if isinstance(numbers := result.get("logprobs"), list) and numbers:
         return f"{len(numbers):,} tokens, {sum(numbers) / len(numbers):.2f} nats each"
+    if isinstance(thoughts := result.get("thinking"), str):
+        return f"thought: {thoughts}"[:200]
     return str(result.get("text", ""))[:200]
 
 
