@@ -39,7 +39,7 @@ WORDS = ("refund", "order", "late", "parcel", "invoice", "within", "thirty", "da
 KINDS = ("contradiction", "unsupported", "agreement")
 LONG = "long"
 SETS = 10  # every so many runs are over the same samples
-BEGIN, END = "<!-- times -->\n", "<!-- end of times -->\n"
+BEGIN, END = "<!-- times of {} -->\n", "<!-- end of times -->\n"
 PAGE = Path(__file__).parents[1] / "docs" / "page.md"
 
 
@@ -60,9 +60,10 @@ def main() -> None:
             table = measure(place, address)
     print(table)
     if asked.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        begin = BEGIN.format("PostgreSQL" if "://" in place else "SQLite")
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
         after = rest.partition(END)[2]
-        PAGE.write_text(f"{before}{BEGIN}{table}\n{END}{after}", encoding="utf-8")
+        PAGE.write_text(f"{before}{begin}{table}\n{END}{after}", encoding="utf-8")
 
 
 # --- what is stored -------------------------------------------------------------------------------
