@@ -7,9 +7,10 @@ PEERS := .venv-peers
 TRAIN := .venv-train
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
+ADAPTERS := opik phoenix deepeval ragas inspect mlflow
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
-.PHONY: all demo test test-train lint format docs bench bench-peers chaos lock clean
+.PHONY: all demo test test-train test-adapters lint format docs bench bench-peers chaos lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -23,9 +24,13 @@ test: .venv/.dev .venv/.browser  ## run every test, on the embedded model too
 	$(BIN)/magistrate models pull
 	$(BIN)/python -X faulthandler -m pytest
 	@$(MAKE) --no-print-directory test-train
+	@$(MAKE) --no-print-directory test-adapters
 
 test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
 	$(TRAIN)/bin/python -m pytest tests/train
+
+test-adapters: $(ADAPTERS:%=.venv-adapters/%/.made)  ## run the tests of the adapters, each beside its framework
+	@for name in $(ADAPTERS); do .venv-adapters/$$name/bin/python -m pytest tests/adapters/test_$$name.py || exit 1; done
 
 lint: .venv/.dev  ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -60,7 +65,7 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		-o requirements-dev.lock
 
 clean:
-	rm -rf .venv .venv-peers .venv-train build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
@@ -89,6 +94,12 @@ $(TRAIN)/.train: requirements-dev.lock requirements-train.txt pyproject.toml | $
 	$(TRAIN_PIP) install -r requirements-dev.lock
 	$(TRAIN_PIP) install -r requirements-train.txt
 	$(TRAIN_PIP) install --no-deps -e .
+	@touch $@
+
+# Each framework has an environment of its own: what one pins, another may not bear.
+.venv-adapters/%/.made: requirements-adapters/%.txt pyproject.toml | .venv/.dev
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $< -e .
 	@touch $@
 
 # The browser that reads the reports in the tests: that of the machine, else Debian's, else the one of playwright.

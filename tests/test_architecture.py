@@ -52,6 +52,7 @@ LAYERS = (
     ("pytest_plugin",),
     ("appraisal",),
     ("bench",),
+    ("adapters",),
     ("server",),
     ("cli",),
     ("__main__",),

@@ -9,7 +9,8 @@
     │   ├── ConstraintError    a schema or grammar cannot be enforced
     │   └── OverLength         the prompt does not fit the model's context window
     ├── ModelError             weights are missing, damaged or cannot be fetched
-    ├── MissingExtra           an optional dependency is not installed
+    ├── MissingPackage         a package is not installed
+    │   └── MissingExtra       an optional dependency of this one is not installed
     ├── StoreError             the store cannot be read or written
     └── EngineError            the engine failed                             (retry may help)
         ├── EngineGone         the engine cannot answer any more            (exit 3)
@@ -61,13 +62,19 @@ class ModelError(MagistrateError):
     """Model weights are missing, damaged or cannot be fetched."""
 
 
-class MissingExtra(MagistrateError):
+class MissingPackage(MagistrateError):
+    """A package is not installed; the message says what installs it, `wanted` or the package itself."""
+
+    def __init__(self, package: str, wanted: str | None = None) -> None:
+        wanted = wanted or package
+        super().__init__(f"this needs the package '{package}'; install it with: pip install '{wanted}'")
+
+
+class MissingExtra(MissingPackage):
     """An optional dependency is not installed; the message names the extra."""
 
     def __init__(self, module: str, extra: str) -> None:
-        super().__init__(
-            f"this needs the package '{module}'; install it with: pip install 'magistrate[{extra}]'"
-        )
+        super().__init__(module, f"magistrate[{extra}]")
 
 
 class StoreError(MagistrateError):

@@ -27,7 +27,7 @@ from magistrate.errors import (
     EngineRefused,
     EngineTimeout,
     InvalidOutput,
-    MissingExtra,
+    MissingPackage,
     ModelError,
     OverLength,
     SpecError,
@@ -52,7 +52,7 @@ CODES: Mapping[type[Exception], FailureCode] = {
 }
 ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
 # After these nothing else can succeed, so the stream ends instead of failing sample after sample.
-FATAL = (EngineGone, ModelError, MissingExtra, StoreError)
+FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ async def judge_one(
     """One judge on one sample, within `deadline` seconds; the outcome carries steps, usage and seconds.
 
     What goes wrong is a `Failure` or, where the sample does not fit, an `Abstention`. Raises only what
-    would fail for every sample: `EngineGone`, `ModelError`, `MissingExtra`, `StoreError`.
+    would fail for every sample: `EngineGone`, `ModelError`, `MissingPackage`, `StoreError`.
     """
     recorded = Recorded(engine, clock)
     start = clock()

@@ -1,8 +1,9 @@
 """Files of samples: JSONL, CSV, JSON and Parquet, the first three plain or packed, one row at a time.
 
-All but a JSON list are read as a stream: memory does not grow with the file. A row that cannot be read
-becomes a `Problem` with its file, line and reason, and the next ones go on; a file that cannot be
-read as a whole (missing, a folder, damaged, UTF-16) raises.
+Spans of traces and logs of Inspect are known by what they hold, the latter by their suffix `.eval` too.
+All but a JSON list and spans are read as a stream: memory does not grow with the file. A row that cannot be
+read becomes a `Problem` with its file, line and reason, and the next ones go on; a file that cannot be read
+as a whole (missing, a folder, damaged, UTF-16) raises.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from magistrate.datasets import formats
+from magistrate.datasets import formats, inspect_logs, spans
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.packed import PACKED, unpacked
 from magistrate.datasets.source import Problem, Row
 from magistrate.errors import DatasetError, SpecError
 
-Format = Literal["jsonl", "csv", "json", "parquet"]
+Format = Literal["jsonl", "csv", "json", "parquet", "eval"]
 FORMATS: Mapping[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
     ".json": "json",
     ".parquet": "parquet",
+    ".eval": "eval",
 }
-READABLE = "readable are .jsonl, .ndjson, .csv and .json, each also as .gz and .zst, and .parquet"
+READABLE = "readable are .jsonl, .ndjson, .csv and .json, each also as .gz and .zst, and .parquet and .eval"
+UNPACKED = ("parquet", "eval")  # both are packed inside, and a packed copy cannot be read in parts
 HUB = "hf://"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 BOM = b"\xef\xbb\xbf"
@@ -65,11 +68,15 @@ class FileSource:
         with self.opened() as stream:
             match self.format:
                 case "jsonl":
-                    yield from formats.jsonl(stream, self.shown, self.stem)
+                    yield from spans.gathered(formats.jsonl(stream, self.shown, self.stem))
                 case "csv":
                     yield from formats.csv_rows(stream, self.shown, self.stem)
+                case "json" if self._holds_log(stream):
+                    yield from inspect_logs.rows(self.path, self.shown)
                 case "json":
-                    yield from formats.json_rows(stream, self.shown, self.stem)
+                    yield from spans.gathered(formats.json_rows(stream, self.shown, self.stem))
+                case "eval":
+                    yield from inspect_logs.rows(self.path, self.shown)
                 case "parquet":
                     from magistrate.datasets import parquet
 
@@ -80,14 +87,29 @@ class FileSource:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def count(self) -> int | None:
-        if self.format == "json":
+        if self.format in ("json", "eval"):
             return None
         with self.opened() as stream:
             if self.format == "parquet":
                 from magistrate.datasets import parquet
 
                 return parquet.count(self.path, self.shown)
-            return formats.count_jsonl(stream) if self.format == "jsonl" else formats.count_csv(stream)
+            if self.format == "csv":
+                return formats.count_csv(stream)
+            return None if self._holds_spans(stream) else formats.count_jsonl(stream)
+
+    def _holds_spans(self, stream: io.BufferedIOBase) -> bool:
+        """Whether the first row is a span: then nobody knows yet how many traces there are."""
+        start = stream.tell()
+        first = next(formats.jsonl(stream, self.shown, self.stem), None)
+        stream.seek(start)
+        return isinstance(first, Row) and spans.is_span(first.values)
+
+    def _holds_log(self, stream: io.BufferedIOBase) -> bool:
+        start = stream.tell()
+        head = stream.read(inspect_logs.LOOKED_AT)
+        stream.seek(start)
+        return self.path.suffix.lower() not in PACKED and inspect_logs.is_log(head)
 
     @contextmanager
     def opened(self) -> Iterator[io.BufferedIOBase]:
@@ -144,8 +166,7 @@ def format_of(path: Path) -> Format | None:
     """What a file of this name holds; None where that cannot be told."""
     suffixes = _suffixes(path)
     kind = FORMATS.get(suffixes[0].lower()) if suffixes else None
-    # Parquet is packed inside, column by column, and a packed copy of it cannot be read in parts.
-    return None if kind == "parquet" and len(suffixes) > 1 else kind
+    return None if kind in UNPACKED and len(suffixes) > 1 else kind
 
 
 def _there(path: Path) -> bool:

@@ -151,7 +151,10 @@ def _undecoded(row: Mapping[str, str]) -> str | None:
 
 
 def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
-    """A JSON list of objects; a file of one object a line is read as JSONL whatever its name."""
+    """A JSON list of objects; a file of one object a line is read as JSONL whatever its name.
+
+    One object over several lines is a row where it is an export of spans.
+    """
     import jiter
 
     from magistrate.datasets.rows import kind_of
@@ -163,10 +166,9 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
         try:
             parse(first.strip())
         except ValueError:
-            raise DatasetError(
-                f"{shown} holds one JSON object; samples are a list of objects, or one object a line"
-            ) from None
-        yield from jsonl(stream, shown, stem)
+            yield _export(stream, shown, stem)
+        else:
+            yield from jsonl(stream, shown, stem)
         return
     try:
         items = jiter.from_json(stream.read(), allow_inf_nan=False) if first else []
@@ -180,6 +182,23 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
         else:
             reason = f"must be an object with columns, got {kind_of(item)}"
             yield Problem(f"{shown} item {number}", None, reason)
+
+
+def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
+    """The only object of a file, which is an export of spans; DatasetError where it is not."""
+    import jiter
+
+    from magistrate.datasets.spans import is_span
+
+    try:
+        held = jiter.from_json(stream.read(), allow_inf_nan=False)
+    except ValueError:
+        held = None
+    if not isinstance(held, dict) or not is_span(held):
+        raise DatasetError(
+            f"{shown} holds one JSON object; samples are a list of objects, or one object a line"
+        )
+    return Row(shown, None, f"{stem}-1", held)
 
 
 def count_jsonl(stream: io.BufferedIOBase) -> int:
