@@ -190,8 +190,9 @@ def test_every_pin_has_a_hash_and_no_address(name: str) -> None:
     assert "://" not in text
 
 
-def test_the_extra_all_is_all_but_the_one_for_training() -> None:
-    extras = set(PROJECT["optional-dependencies"]) - {"all", "train"}  # torch is gigabytes
+def test_the_extra_all_is_all_but_what_takes_gigabytes_or_a_compiler() -> None:
+    heavy = {"train", "transformers", "llamacpp"}
+    extras = set(PROJECT["optional-dependencies"]) - {"all", *heavy}
     (line,) = PROJECT["optional-dependencies"]["all"]
     assert Requirement(line).extras == extras
 
