@@ -30,10 +30,11 @@ from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.catalog import default, describe, entry, locate, rewrite
 from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.local.backend import OpenVINOBackend, Row
+from magistrate.engines.local.backend import Row
 from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
+from magistrate.engines.local.openvino_backend import OpenVINOBackend
 from magistrate.judges.considering import planned
 from magistrate.types import Data, Message, Prompt
 

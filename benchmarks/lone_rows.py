@@ -9,10 +9,11 @@ import numpy as np
 
 from magistrate.datasets import load
 from magistrate.engines.catalog import default, describe, locate
-from magistrate.engines.local.backend import OpenVINOBackend, Row
+from magistrate.engines.local.backend import Row
 from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
+from magistrate.engines.local.openvino_backend import OpenVINOBackend
 from magistrate.judges import instance
 from magistrate.judges.considering import planned
 

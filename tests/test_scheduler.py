@@ -21,9 +21,11 @@ from magistrate.engines.local import programs
 from magistrate.engines.local.backend import Answer, Row, nothing
 from magistrate.engines.local.blocks import BLOCK, BlockPool, OutOfBlocks, Sequence, blocks_for
 from magistrate.engines.local.capture import log_softmax
+from magistrate.engines.local.numbered import PrefixList, SequencePool
 from magistrate.engines.local.pen import Pen
 from magistrate.engines.local.requests import Ask, Begun, Program
 from magistrate.engines.local.scheduler import SPARE_BLOCKS, STEP_TOKENS, Scheduler
+from magistrate.engines.local.tree import PrefixTree
 from magistrate.errors import (
     ConstraintError,
     EngineBusy,
@@ -53,6 +55,7 @@ class PaperModel:
         self.vocabulary = VOCABULARY
         self.blocks = blocks
         self.pool = BlockPool(blocks, self._copy)
+        self.prefixes = PrefixTree(self.pool)
         self.cells = np.zeros((blocks, BLOCK), np.uint8)
         self.seconds = 0.0
         self.forwards: list[list[int]] = []
@@ -87,6 +90,54 @@ class PaperModel:
         for at, token in enumerate(tokens, start):
             self.cells[row.sequence.blocks[at // BLOCK], at % BLOCK] = token
         return start
+
+
+class NumberedModel(PaperModel):
+    """The same where a library assigns cells to sequences by their numbers, of which there are `numbers`."""
+
+    def __init__(
+        self,
+        blocks: int,
+        before: Callable[[int, list[Row]], None] = lambda step, rows: None,
+        numbers: int = 9,
+    ):
+        super().__init__(blocks, before)
+        self.numbers = numbers
+        self.pool = SequencePool(blocks, numbers, self)
+        self.prefixes = PrefixList(self.pool)
+        self.held: list[list[list[int]]] = [[] for _ in range(numbers)]  # each cell is a list of one token
+
+    def fresh(self) -> NumberedModel:
+        again = NumberedModel(self.blocks, self._before, self.numbers)
+        again.forwards = self.forwards
+        return again
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        assert not self.held[target] and len(self.held[source]) >= length
+        self.held[target] = self.held[source][:length]
+
+    def cut(self, number: int, length: int) -> None:
+        del self.held[number][length:]
+
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+        answers = []
+        for row in rows:
+            self.pool.extend(row.sequence, len(row.tokens))
+        numbers = [self.pool.number(row.sequence) for row in rows]
+        assert len(set(numbers)) == len(numbers)
+        self._before(len(self.forwards), rows)
+        self.forwards.append([len(row.tokens) for row in rows])
+        meanwhile()
+        for row, number in zip(rows, numbers, strict=True):
+            text = [token for (token,) in self.held[number]]
+            assert len(text) == row.sequence.length
+            self.held[number] += [[token] for token in row.tokens]
+            row.sequence.length += len(row.tokens)
+            logits = [logits_after(text + row.tokens[: index + 1]) for index in row.wanted]
+            answers.append(Answer(np.array(logits).reshape(len(row.wanted), VOCABULARY), None))
+        used = {id(cell) for held in self.held for cell in held}
+        assert len(used) <= self.blocks * BLOCK
+        return answers
 
 
 class TokenNames:
@@ -126,6 +177,12 @@ class Asked:
         if self.verb == "choose":
             return programs.blocks_to_choose(len(self.prompt), self.paths)
         return blocks_for(len(self.prompt) + len(self.text) + self.sampling.max_tokens)
+
+    @property
+    def sequences(self) -> int:
+        if self.verb == "choose":
+            return programs.sequences_to_choose(self.paths)
+        return 2 if self.verb == "wrong" else 1
 
     def answer(self) -> Any:
         """By the model's function alone, without blocks, batches and caches."""
@@ -195,9 +252,12 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
+@pytest.mark.parametrize("kind", [PaperModel, NumberedModel])
 @settings(max_examples=150, deadline=None)
 @given(scenarios())
-def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scenario) -> None:
+def test_whatever_is_in_flight_every_request_gets_its_own_answer(
+    kind: type[PaperModel], scenario: Scenario
+) -> None:
     futures: list[Future[Any]] = []
     submitted = threading.Event()
 
@@ -211,7 +271,7 @@ def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scena
             raise RuntimeError("the accelerator caught fire")
 
     failed: set[int] = set()
-    models = [PaperModel(scenario.blocks, before)]
+    models = [kind(scenario.blocks, before)]
 
     def load() -> PaperModel:
         models.append(models[-1].fresh())
@@ -229,6 +289,8 @@ def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scena
             assert not isinstance(error, EngineGone) or len(failed) == 2
         elif request.blocks + SPARE_BLOCKS > scenario.blocks:
             assert isinstance(error, OverLength)
+        elif request.sequences > models[-1].pool.sequences:
+            assert isinstance(error, OverLength) and "fewer options" in str(error)
         elif request.verb == "wrong":
             assert isinstance(error, ConstraintError)
         else:
@@ -264,10 +326,12 @@ def assert_nothing_leaked(model: PaperModel) -> None:
     while model.pool.relieve():
         pass
     assert model.pool.free == model.pool.total
+    if isinstance(model, NumberedModel):
+        assert not any(model.held)
 
 
 def submit(scheduler: Scheduler, request: Asked) -> Future[Any]:
-    return scheduler.submit(request.prompt, request.begin, request.blocks)
+    return scheduler.submit(request.prompt, request.begin, request.blocks, sequences=request.sequences)
 
 
 def ask(scheduler: Scheduler, request: Asked) -> Any:

@@ -106,10 +106,10 @@ KINDS = (
     Kind(
         "llamacpp",
         "llamacpp",
-        ("llama-cpp-python", "tokenizers"),
+        ("llama-cpp-python", "gguf", "tokenizers"),
         "a GGUF file in this process by llama.cpp, with what it was compiled for: processors, Metal, CUDA",
         "magistrate judge --judge faithfulness --model llamacpp:FILE.gguf",
-        IN_PROCESS,
+        IN_PROCESS - {"repeatable"},
         compilers=(("c++", "g++", "clang++"), ("cmake",)),
     ),
 )

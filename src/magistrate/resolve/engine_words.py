@@ -97,7 +97,7 @@ def asks_none(judges: Sequence[Judge]) -> bool:
 @cache
 def _opened(model: str, settings: EngineSettings) -> Engine:
     if (named := engine_kind(model)) is None:
-        from magistrate.engines.embedded import open_engine
+        from magistrate.engines.local import open_engine
 
         return open_engine(model, settings)
     kind, name = named

@@ -19,6 +19,7 @@ from magistrate.errors import ModelError
 
 FORMAT = 1
 CARD = "magistrate.json"
+CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length")  # where the length is said
 NEEDED = ("openvino_model.xml", "openvino_model.bin", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -63,8 +64,7 @@ def check(folder: Path) -> None:
 def describe(folder: Path) -> ModelCard:
     """What a model's folder says about itself. Raises `ModelError` for missing or damaged files."""
     check(folder)
-    configuration = _json(folder / "tokenizer_config.json")
-    template = _template(folder, configuration)
+    template = chat_template(folder)
     card = _json(folder / CARD) if (folder / CARD).exists() else None
     if card is not None:
         return ModelCard(
@@ -81,7 +81,7 @@ def describe(folder: Path) -> ModelCard:
             gguf_sha256=card["gguf_sha256"],
             weights=card["weights"],
         )
-    return _published(folder, configuration, template)
+    return _published(folder, template)
 
 
 def complete(folder: Path, sha256: str, conversion: int, weights: Weights) -> bool:
@@ -96,20 +96,31 @@ def complete(folder: Path, sha256: str, conversion: int, weights: Weights) -> bo
     return (*found, card.get("weights")) == (FORMAT, sha256, conversion, size, weights)
 
 
-def _published(folder: Path, configuration: dict[str, Any], template: str | None) -> ModelCard:
+def _published(folder: Path, template: str | None) -> ModelCard:
     _check_graph(folder / NEEDED[0])
+    parts = [disk.sha256(folder / name) for name in NEEDED[:3]]
+    name = folder.resolve().name
+    fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return published(folder, name=name, source=f"folder:{name}", fingerprint=fingerprint, template=template)
+
+
+def published(folder: Path, *, name: str, source: str, fingerprint: str, template: str | None) -> ModelCard:
+    """What the usual files beside a model's weights say (`config.json` and its companions).
+
+    Raises `ModelError` where they are damaged or do not say which token ends a turn.
+    """
+    configuration = _json(folder / "tokenizer_config.json")
     config = _json(folder / "config.json") if (folder / "config.json").exists() else {}
     generation = folder / "generation_config.json"
     chosen = {**config, **(_json(generation) if generation.exists() else {})}
-    length = config.get("max_position_embeddings", configuration.get("model_max_length"))
+    length = next((config[key] for key in CONTEXT if key in config), configuration.get("model_max_length"))
     # A tokenizer that knows no limit writes an absurd one.
     if not isinstance(length, int) or length > 1 << 30:
         length = None
-    parts = [disk.sha256(folder / name) for name in NEEDED[:3]]
     return ModelCard(
-        name=folder.resolve().name,
-        source=f"folder:{folder.resolve().name}",
-        fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+        name=name,
+        source=source,
+        fingerprint=fingerprint,
         architecture=config.get("model_type"),
         licence=None,
         context_length=length,
@@ -147,11 +158,12 @@ def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tupl
     return tuple(dict.fromkeys(int(token_id) for token_id in ids))
 
 
-def _template(folder: Path, configuration: dict[str, Any]) -> str | None:
+def chat_template(folder: Path) -> str | None:
+    """The chat template that lies in a folder or in its tokenizer's settings; None where there is none."""
     beside = folder / "chat_template.jinja"
     if beside.is_file():
         return beside.read_text(encoding="utf-8")
-    inside = configuration.get("chat_template")
+    inside = _json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(inside, list):
         inside = next((row.get("template") for row in inside if row.get("name") == "default"), None)
     return inside if isinstance(inside, str) else None

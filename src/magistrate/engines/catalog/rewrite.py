@@ -72,6 +72,13 @@ class Source:
 
 def opened(path: Path) -> Source:
     """Open a GGUF and check that the importer would read all of it. Raises `ModelError`."""
+    source = read(path)
+    _check(source)
+    return source
+
+
+def read(path: Path) -> Source:
+    """Open a GGUF of whatever architecture. Raises `ModelError` where it is none, or damaged."""
     try:
         from gguf import GGUFReader
     except ModuleNotFoundError:
@@ -85,10 +92,9 @@ def opened(path: Path) -> Source:
             f"{path.name} cannot be read as GGUF ({type(error).__name__}: {error}): it is damaged, "
             "broke off, or is another format; download it again"
         ) from error
-    architecture = str(metadata.get("general.architecture", ""))
-    source = Source(path, architecture, metadata, fields, tuple(reader.tensors))
-    _check(source)
-    return source
+    return Source(
+        path, str(metadata.get("general.architecture", "")), metadata, fields, tuple(reader.tensors)
+    )
 
 
 def _check(source: Source) -> None:

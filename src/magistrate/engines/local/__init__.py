@@ -1,1 +1,26 @@
+"""The embedded engine, and what engines share whose models run in this process."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.engines.settings import EngineSettings
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The embedded engine on a catalogue name, a GGUF file or an OpenVINO folder.
+
+    Raises `SpecError` for settings of a server, `ModelError` for weights that are not here.
+    """
+    from magistrate.engines.local.engine import LocalEngine
+
+    settings.refuse("the embedded engine", "base_url")
+    return LocalEngine(
+        model,
+        device=settings.device,
+        threads=settings.threads,
+        timeout=settings.timeout,
+        hidden_states=settings.hidden_states,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 BLOCK = 32  # tokens in a block; the size that OpenVINO's CPU kernel fixes for f16 caches
@@ -30,8 +31,10 @@ class BlockPool:
     """Hands out blocks, shares them between sequences and copies a shared one before it is written.
 
     `copy(source, target)` copies one block's contents; `relieve()` is asked to give something up
-    when no block is free and answers whether it did.
+    when no block is free and answers whether it did. Any number of sequences can share its blocks.
     """
+
+    sequences = sys.maxsize
 
     def __init__(
         self, total: int, copy: Callable[[int, int], None], relieve: Callable[[], bool] | None = None

@@ -45,15 +45,26 @@ def captured(answer: Answer, wish: Capture) -> Captured:
             best = best[np.lexsort((best, -scores[best]))]
             tokens[index], likeliest[index] = best, scores[best]
     hidden = answer.hidden.copy() if wish.hidden and answer.hidden is not None else None
-    return Captured(tokens, likeliest, entropies, hidden)
+    attention = answer.attention.copy() if wish.attention and answer.attention is not None else None
+    return Captured(tokens, likeliest, entropies, hidden, attention)
 
 
 def joined(parts: Sequence[Captured]) -> Captured:
     """Captures of consecutive positions as one."""
     hidden = [part.hidden for part in parts if part.hidden is not None]
+    attention = [part.attention for part in parts if part.attention is not None]
     return Captured(
         np.concatenate([part.top_tokens for part in parts]),
         np.concatenate([part.top_logprobs for part in parts]),
         np.concatenate([part.entropies for part in parts]),
         np.concatenate(hidden) if hidden else None,
+        _widened(attention) if attention else None,
+    )
+
+
+def _widened(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Attention `[layers, heads, n, read]` of consecutive positions, each part having read further."""
+    read = max(part.shape[3] for part in parts)
+    return np.concatenate(
+        [np.pad(part, ((0, 0), (0, 0), (0, 0), (0, read - part.shape[3]))) for part in parts], axis=2
     )

@@ -1,68 +1,30 @@
-"""The embedded engine: a small model on this machine, behind the three verbs."""
+"""The embedded engine: a small model on this machine, in OpenVINO, behind the three verbs."""
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import hashlib
-import math
 import os
-import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from magistrate.engines.base import (
-    GREEDY,
-    Capability,
-    Capture,
-    Choice,
-    EngineInfo,
-    Generation,
-    Likelihood,
-    Option,
-    Sampling,
-    check_options,
-)
+from magistrate.engines.base import Capability, EngineInfo
 from magistrate.engines.catalog import describe, locate
-from magistrate.engines.local import programs
-from magistrate.engines.local.backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION
-from magistrate.engines.local.blocks import blocks_for
-from magistrate.engines.local.chat import ChatTokenizer, EncodedText
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.loading import load
-from magistrate.engines.local.pen import Pen
-from magistrate.engines.local.requests import Begun, Program
-from magistrate.engines.local.scheduler import Counters, Scheduler
-from magistrate.engines.local.tokenizations import Spellings, blocks_to_choose_all, choose_all
-from magistrate.errors import CapabilityError, EngineTimeout, ModelError, OverLength, SpecError
-from magistrate.types import Prompt, Usage
+from magistrate.engines.local.openvino_backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION
+from magistrate.engines.local.scheduled import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, ScheduledEngine
+from magistrate.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
-    from magistrate.constraints import Constraint
-    from magistrate.constraints.masks import MaskEngine, Matcher
     from magistrate.engines.local.backend import Backend
 
-CAN: frozenset[Capability] = frozenset(
-    {
-        "generate",
-        "choose",
-        "likelihood",
-        "constraints",
-        "data_isolation",
-        "exact_probability",
-        "trace",
-        "capture",
-        "repeatable",
-    }
-)
 CACHE_BYTES = 512 * 1024 * 1024
 
 
-class LocalEngine:
+class LocalEngine(ScheduledEngine):
     """A model on this machine.
 
     `model` is a catalogue name, a GGUF file or an OpenVINO folder; `device` an OpenVINO device
@@ -74,6 +36,13 @@ class LocalEngine:
     Raises `ModelError` for weights that are not here.
     """
 
+    lacks: ClassVar[Mapping[Capability, str]] = {
+        "attention": "the local engine cannot say where its model looks: paged attention keeps no weights; "
+        "an engine transformers:FOLDER can",
+        "hidden_states": "hidden states are not available: make the engine with "
+        "LocalEngine(…, hidden_states=True)",
+    }
+
     def __init__(
         self,
         model: str | Path,
@@ -81,30 +50,25 @@ class LocalEngine:
         device: str | None = None,
         threads: int | None = None,
         cache_bytes: int = CACHE_BYTES,
-        most_active: int = 64,
-        most_waiting: int = 1 << 16,
+        most_active: int = MOST_ACTIVE,
+        most_waiting: int = MOST_WAITING,
         timeout: float | None = None,
         hidden_states: bool = False,
     ) -> None:
         self.folder = locate(model)
         self.device = device or os.environ.get("MAGISTRATE_DEVICE", "CPU")
         self.threads = available_cores() if threads is None else threads
-        if min(self.threads, cache_bytes, most_active, most_waiting) < 1:
-            raise SpecError(
-                "threads, cache_bytes, most_active and most_waiting must be at least 1, got "
-                f"{threads}, {cache_bytes}, {most_active} and {most_waiting}"
-            )
-        if timeout is not None and not timeout > 0:
-            raise SpecError(f"timeout must be more than 0 seconds, got {timeout}")
-        self._card = describe(self.folder)
-        self.tokenizer = ChatTokenizer(self.folder, self._card)
+        if min(self.threads, cache_bytes) < 1:
+            raise SpecError(f"threads and cache_bytes must be at least 1, got {threads} and {cache_bytes}")
         self._cache_bytes = cache_bytes
-        self._timeout = timeout
         self._hidden_states = hidden_states
-        self._making_masks = threading.Lock()
-        self._spellings: Spellings | None = None
-        self._scheduler = Scheduler(self._load, most_active, most_waiting)
-        _open_engines.add(self)
+        super().__init__(
+            self.folder,
+            describe(self.folder),
+            most_active=most_active,
+            most_waiting=most_waiting,
+            timeout=timeout,
+        )
 
     @cached_property
     def info(self) -> EngineInfo:
@@ -117,119 +81,10 @@ class LocalEngine:
         fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
         if card.context_length is None:
             raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
-        can: frozenset[Capability] = CAN.union({"hidden_states"} if self._hidden_states else ())
-        return EngineInfo("local", card.name, fingerprint, card.context_length, can)
-
-    @property
-    def loading(self) -> bool:
-        """The weights are being loaded right now; that takes seconds."""
-        return self._scheduler.loading
-
-    def counters(self) -> Counters:
-        """What the scheduler has done so far, and how long it took."""
-        return self._scheduler.counters
-
-    async def count(self, prompt: Prompt) -> int:
-        """How many tokens `prompt` has, chat template included; loads no weights."""
-        return len(self.tokenizer.tokens(prompt))
-
-    async def generate(
-        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
-    ) -> Generation:
-        """Write an answer to `prompt`, completed within the budget where a constraint is given."""
-        if constraint is not None:
-            constraint.require_bounds()
-        tokens = self.tokenizer.tokens(prompt)
-        pen = Pen(self.tokenizer, None if constraint is None else await self._matcher(constraint), sampling)
-        pen.begin()
-        if pen.done:
-            usage = Usage(1, len(tokens), len(tokens), len(pen.tokens), pen.forced_count)
-            written = programs.Written(tuple(pen.tokens), True, pen.steered, usage, tuple(pen.trace))
-        else:
-            written = await self._run(
-                tokens + pen.tokens,
-                lambda begun: programs.generate(begun, pen),
-                len(tokens) + sampling.max_tokens,
-            )
-        text = self.tokenizer.decode(list(written.tokens))
-        return Generation(
-            text=text,
-            value=text if constraint is None else constraint.parse(text),
-            finish="stop" if written.finished else "length",
-            steered=written.steered,
-            tokens=written.tokens,
-            usage=written.usage,
-            trace=written.trace,
+        can: frozenset[Capability] = EXACT.union(
+            {"repeatable"}, {"hidden_states"} if self._hidden_states else ()
         )
-
-    async def choose(
-        self,
-        prompt: Prompt,
-        options: Sequence[Option],
-        *,
-        capture: Capture | None = None,
-        paths: Literal["canonical", "all"] = "canonical",
-    ) -> Choice:
-        """How probable each option is as the model's answer, exactly: a sum over its surfaces' token paths.
-
-        With `paths="all"` over every way to spell them, not only the tokenizer's own, to 1e-6: slow, for
-        audits. What is captured belongs to the place where the answer begins.
-        """
-        import numpy as np
-
-        check_options(options)
-        self._check(capture)
-        tokens = self.tokenizer.tokens(prompt)
-        groups = self._paths(options)
-        flat = [path for group in groups for path in group]
-        if paths == "all":
-            texts, ends, spellings = await asyncio.to_thread(self._spelled, flat)
-            weighed = await self._run(
-                tokens,
-                lambda begun: choose_all(begun, texts, ends, spellings, capture),
-                len(tokens) + max(map(len, texts)) + 1,
-                blocks_to_choose_all(len(tokens), texts),
-            )
-        else:
-            weighed = await self._run(
-                tokens,
-                lambda begun: programs.choose(begun, flat, capture),
-                len(tokens) + max(map(len, flat)),
-                programs.blocks_to_choose(len(tokens), flat),
-            )
-        # Relative to the likeliest path, so that options of vanishing mass can still be compared.
-        likeliest = max(weighed.totals)
-        relative = iter(np.exp(np.array(weighed.totals) - likeliest))
-        weights = [sum(float(next(relative)) for _ in group) for group in groups]
-        shares = {
-            option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)
-        }
-        mass = min(sum(weights) * math.exp(likeliest), 1.0)
-        best = max(shares, key=shares.__getitem__)
-        return Choice(best, shares, mass, "exact", weighed.usage, weighed.captured)
-
-    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """How probable each token of `text` is as the model's answer. Raises `SpecError` for an empty text.
-
-        What is captured has one position more than the text has tokens: before each, and after the last.
-        """
-        self._check(capture)
-        tokens = self.tokenizer.tokens(prompt)
-        encoded = self._answer(text)
-        scored = await self._run(
-            tokens,
-            lambda begun: programs.likelihood(begun, encoded.tokens, capture),
-            len(tokens) + len(encoded.tokens),
-        )
-        return Likelihood(
-            text, encoded.tokens, scored.logprobs, encoded.offsets, scored.usage, scored.captured
-        )
-
-    def close(self) -> None:
-        """Free the model; requests in flight fail."""
-        self._scheduler.close()
-
-    # ------------------------------------------------------------------------------------------------
+        return EngineInfo("local", card.name, fingerprint, card.context_length, can, WAYS)
 
     def _load(self) -> Backend:
         return load(
@@ -240,98 +95,3 @@ class LocalEngine:
             cache_bytes=self._cache_bytes,
             hidden_states=self._hidden_states,
         )
-
-    @cached_property
-    def _masks(self) -> MaskEngine:
-        from magistrate.constraints.masks import MaskEngine
-
-        if self._card.vocab_size is None:
-            raise ModelError(f"{self.folder} does not say how large its vocabulary is (config.json)")
-        return MaskEngine(self.tokenizer.json, self._card.vocab_size, self.tokenizer.ends)
-
-    async def _matcher(self, constraint: Constraint) -> Matcher:
-        """Compiled beside the engine's thread and the event loop, so that neither has to wait."""
-
-        def compiled() -> Matcher:
-            with self._making_masks:
-                return self._masks.matcher(constraint)
-
-        if "_masks" in self.__dict__ and self._masks.knows(constraint):
-            return self._masks.matcher(constraint)
-        return await asyncio.to_thread(compiled)
-
-    def _check(self, capture: Capture | None) -> None:
-        if capture is not None and capture.attention:
-            raise CapabilityError(
-                "the local engine cannot say where its model looks: paged attention keeps no weights"
-            )
-        if capture is not None and capture.hidden and not self._hidden_states:
-            raise CapabilityError(
-                "hidden states are not available: make the engine with LocalEngine(…, hidden_states=True)"
-            )
-
-    def _spelled(self, paths: list[tuple[int, ...]]) -> tuple[list[bytes], list[int | None], Spellings]:
-        """The bytes of each path, what must follow where one text begins another, and the vocabulary."""
-        with self._making_masks:
-            spell = self._masks.spell
-            if self._spellings is None:
-                self._spellings = Spellings(self._masks.vocabulary_bytes())
-        end = self.tokenizer.ends[0]
-        texts = [spell(path[:-1] if path[-1] == end else path) for path in paths]
-        begins = [any(other != text and other.startswith(text) for other in texts) for text in texts]
-        return texts, [end if begun else None for begun in begins], self._spellings
-
-    def _answer(self, text: str) -> EncodedText:
-        encoded = self.tokenizer.encode(text)
-        if not encoded.tokens:
-            raise SpecError(f"the tokenizer of {self._card.name} reads {text[:100]!r} as nothing at all")
-        return encoded
-
-    def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
-        """Canonical token paths of every option's surfaces, ended where one is another's beginning."""
-        owner: dict[tuple[int, ...], str] = {}
-        paths: list[list[tuple[int, ...]]] = [[] for _ in options]
-        for option, own in zip(options, paths, strict=True):
-            for path in (self._answer(surface).tokens for surface in option.surfaces):
-                if owner.setdefault(path, option.label) != option.label:
-                    raise SpecError(
-                        f"options {owner[path]!r} and {option.label!r} have surfaces that are the same "
-                        "tokens to this model, so it cannot tell them apart; spell one differently"
-                    )
-                if path not in own:
-                    own.append(path)
-        end = self.tokenizer.ends[0]
-
-        def closed(path: tuple[int, ...]) -> tuple[int, ...]:
-            longer = any(other != path and other[: len(path)] == path for other in owner)
-            return (*path, end) if longer else path
-
-        return [[closed(path) for path in own] for own in paths]
-
-    async def _run(
-        self, prompt: list[int], begin: Callable[[Begun], Program], tokens: int, blocks: int | None = None
-    ) -> Any:
-        """Answer of a program that starts after `prompt`; `tokens` is all that it may come to."""
-        if tokens > self.info.context_window:
-            raise OverLength(
-                f"this takes {tokens} tokens with the room kept for the answer; the context window of "
-                f"{self.info.model} is {self.info.context_window}"
-            )
-        answer = asyncio.wrap_future(self._scheduler.submit(prompt, begin, blocks or blocks_for(tokens)))
-        try:
-            async with asyncio.timeout(self._timeout) as limit:
-                return await answer
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise EngineTimeout(f"no answer within {self._timeout:g} seconds") from None
-
-
-_open_engines: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_engines() -> None:
-    """Stop the threads before the interpreter takes away what they stand on."""
-    for engine in list(_open_engines):
-        engine.close()

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from magistrate.engines.catalog import ModelCard
 from magistrate.engines.catalog.selftest import problem
-from magistrate.engines.local.backend import Backend, OpenVINOBackend, Row
+from magistrate.engines.local.backend import Backend, Row
 from magistrate.engines.local.blocks import Sequence
+from magistrate.engines.local.openvino_backend import OpenVINOBackend
 from magistrate.errors import ModelError
 
 

@@ -100,6 +100,11 @@ def blocks_to_choose(prompt: int, paths: Sequence[Path]) -> int:
     return blocks_for(prompt) + branches
 
 
+def sequences_to_choose(paths: Sequence[Path]) -> int:
+    """How many sequences `choose` holds at a time."""
+    return 1 + len(leaves(paths))
+
+
 def likelihood(begun: Begun, text: Path, wish: Capture | None = None) -> Generator[Ask, list[Answer], Scored]:
     """Score every token of `text` after the prompt; what is captured has a position more than the text."""
     usage = Usage(calls=1, prompt=begun.sequence.length + len(text), cached=begun.cached)
@@ -110,7 +115,7 @@ def likelihood(begun: Begun, text: Path, wish: Capture | None = None) -> Generat
         given = [*text[start:end]] if len(text) > 1 else [text[0]] * 2
         asked = text[start + 1 : end + 1]
         wanted = range(len(asked) if wish is None else end - start)
-        (answer,) = yield Ask([Row(begun.sequence, given, wanted)])
+        (answer,) = yield Ask([Row(begun.sequence, given, wanted, wish)])
         scores.append(logprobs(answer.logits[: len(asked)], asked))
         if wish is not None:
             caught.append(captured(answer, wish))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from magistrate.engines.base import Capture
 from magistrate.engines.local.backend import Answer, Backend, Row
 from magistrate.engines.local.blocks import Sequence
 
@@ -51,13 +52,18 @@ Program = Generator[Ask, list[Answer], Any]
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt (int32 `[n]`, at least one token) and the program that follows; `blocks` is the most of
-    the cache that both will hold."""
+    """A prompt (int32 `[n]`, at least one token) and the program that follows.
+
+    `blocks` and `sequences` are the most of the cache that both will hold; `wish` says what of the model's
+    state is to be captured where the prompt ends.
+    """
 
     prompt: np.ndarray
     begin: Callable[[Begun], Program]
     blocks: int
     future: Future[Any]
+    sequences: int = 1
+    wish: Capture | None = None
     sequence: Sequence = field(default_factory=Sequence)
     cached: int = 0
     program: Program | None = None
@@ -80,7 +86,7 @@ class Request:
         """Ask for the next chunk of the prompt."""
         start, end = next(chunks(self.sequence.length, len(self.prompt)))
         last = range(end - start - 1, end - start) if end == len(self.prompt) else range(0)
-        self.wants(Ask([Row(self.sequence, self.prompt[start:end].tolist(), last)]))
+        self.wants(Ask([Row(self.sequence, self.prompt[start:end].tolist(), last, self.wish)]))
 
 
 def chunks(start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from magistrate.constraints.masks import Matcher
-from magistrate.engines.local.backend import Answer, Backend
+from magistrate.engines.base import Capture
+from magistrate.engines.local.backend import Answer, Backend, Pool
 from magistrate.engines.local.blocks import BLOCK
 from magistrate.engines.local.requests import CHUNK, Begun, Program, Request
-from magistrate.engines.local.tree import PrefixTree, shared_prefix
+from magistrate.engines.local.tree import shared_prefix
 from magistrate.errors import EngineBusy, EngineError, EngineGone, MagistrateError, OverLength
 
 SPARE_BLOCKS = 2  # while a shared block is copied both are held; a backend may pad with a row of its own
@@ -73,9 +74,18 @@ class Scheduler:
         self.loading = False
         self.counters = Counters()
 
-    def submit(self, prompt: list[int], begin: Callable[[Begun], Program], blocks: int) -> Future[Any]:
-        """Queue a prompt of at least one token and its program, which hold at most `blocks` of the cache.
+    def submit(
+        self,
+        prompt: list[int],
+        begin: Callable[[Begun], Program],
+        blocks: int,
+        *,
+        sequences: int = 1,
+        wish: Capture | None = None,
+    ) -> Future[Any]:
+        """Queue a prompt of at least one token and its program.
 
+        Both hold at most `blocks` of the cache in `sequences`; `wish` is captured where the prompt ends.
         Cancelling the future frees them before the next forward. Raises `EngineBusy` where too many are
         unanswered and `EngineGone` where none will be answered any more.
         """
@@ -84,7 +94,7 @@ class Scheduler:
                 "this process was forked from one that holds the engine; threads do not survive a fork: "
                 "start processes with 'spawn', or make the engine in each of them"
             )
-        request = Request(np.array(prompt, np.int32), begin, blocks + SPARE_BLOCKS, Future())
+        request = Request(np.array(prompt, np.int32), begin, blocks + SPARE_BLOCKS, Future(), sequences, wish)
         with self._lock:
             if self._gone is not None:
                 raise EngineGone(str(self._gone))
@@ -158,14 +168,12 @@ class Scheduler:
             answered_before = self._answered
 
     def _serve(self, backend: Backend) -> None:
-        tree = PrefixTree(backend.pool)
-        backend.pool.relieve = tree.evict
         while self._receive():
             start, computed = time.perf_counter(), backend.seconds
             self._discard_cancelled(backend)
-            self._admit(backend, tree)
+            self._admit(backend)
             if self._active:
-                rows, tokens, masks = self._step(backend, tree)
+                rows, tokens, masks = self._step(backend)
                 forward = backend.seconds - computed
                 self._count(rows, tokens, forward, time.perf_counter() - start - forward, masks)
             if not self._active:
@@ -189,7 +197,7 @@ class Scheduler:
         if any(request.future.cancelled() for request in self._waiting):
             self._waiting = deque(each for each in self._waiting if not each.future.cancelled())
 
-    def _admit(self, backend: Backend, tree: PrefixTree) -> None:
+    def _admit(self, backend: Backend) -> None:
         """Begin as many as the cache and the next step have room for, first come, first served.
 
         Who shares the beginning of a prompt that is being read waits until it is there, and is overtaken.
@@ -199,34 +207,38 @@ class Scheduler:
         readers = [request for request in self._active if request.reading]
         room = STEP_TOKENS - sum(request.size for request in self._active)
         held = sum(request.blocks - request.cached // BLOCK for request in self._active)
+        sequences = sum(request.sequences for request in self._active)
         shared = {
             block for request in self._active for block in request.sequence.blocks[: request.cached // BLOCK]
         }
         for request in list(islice(self._waiting, LOOKED_AT)):
-            if request.blocks > backend.pool.total:
+            if (refusal := _too_large(request, backend.pool)) is not None:
                 self._waiting.remove(request)
-                self._settle(request.future, None, _too_long(backend))
+                self._settle(request.future, None, refusal)
                 continue
-            blocks, cached = tree.match(request.prompt)
+            blocks, cached = backend.prefixes.match(request.prompt)
             if any(_gains(reader, request, cached) for reader in readers):
                 continue
             full = blocks[: cached // BLOCK]
             need = request.blocks - len(full) + len(shared.union(full))
             if held + need > backend.pool.total or min(len(request.prompt) - cached, CHUNK) > room:
                 return
+            if sequences + request.sequences > backend.pool.sequences:
+                return
             self._waiting.remove(request)
             self._active.append(request)
-            request.sequence = tree.longest(request.prompt)
-            request.cached = cached
+            request.sequence = backend.prefixes.longest(request.prompt)
+            request.cached = request.sequence.length
             request.read_on()
             room -= request.size
             held += request.blocks - len(full)
+            sequences += request.sequences
             shared.update(full)
             readers.append(request)
             if len(self._active) >= self._most_active:
                 return
 
-    def _step(self, backend: Backend, tree: PrefixTree) -> tuple[int, int, float]:
+    def _step(self, backend: Backend) -> tuple[int, int, float]:
         """One forward with rows of as many active requests as fit; answers rows, tokens, seconds of masks.
 
         Who has waited longest comes first, so that everybody's turn comes; then those who want least, so
@@ -254,10 +266,10 @@ class Scheduler:
             own, answers = answers[: len(request.rows)], answers[len(request.rows) :]
             self._active.remove(request)
             self._active.append(request)
-            self._advance(request, own, backend, tree)
+            self._advance(request, own, backend)
         return len(rows), tokens, masks
 
-    def _advance(self, request: Request, answers: list[Answer], backend: Backend, tree: PrefixTree) -> None:
+    def _advance(self, request: Request, answers: list[Answer], backend: Backend) -> None:
         """Go on with the prompt, or run the program up to what it wants next, or to its end."""
         try:
             if request.error is not None:
@@ -265,7 +277,7 @@ class Scheduler:
             if request.program is not None:
                 request.wants(request.program.send(answers))
                 return
-            tree.keep(request.prompt[: request.sequence.length], request.sequence)
+            backend.prefixes.keep(request.prompt[: request.sequence.length], request.sequence)
             if request.sequence.length < len(request.prompt):
                 request.read_on()
                 return
@@ -359,12 +371,19 @@ def _prepare(chosen: list[Request]) -> None:
     Matcher.compute_masks(matchers)
 
 
-def _too_long(backend: Backend) -> OverLength:
-    room = (backend.pool.total - SPARE_BLOCKS) * BLOCK
-    return OverLength(
-        f"this takes more than the {room} tokens of the engine's cache; "
-        "shorten it or give the engine more cache_bytes"
-    )
+def _too_large(request: Request, pool: Pool) -> OverLength | None:
+    if request.blocks > pool.total:
+        room = (pool.total - SPARE_BLOCKS) * BLOCK
+        return OverLength(
+            f"this takes more than the {room} tokens of the engine's cache; "
+            "shorten it or give the engine more cache_bytes"
+        )
+    if request.sequences > pool.sequences:
+        return OverLength(
+            f"this takes {request.sequences} sequences at a time and the engine's cache has room for "
+            f"{pool.sequences}; offer fewer options, or none of more than one token"
+        )
+    return None
 
 
 def _failed(what: str, error: BaseException) -> EngineError:

@@ -87,6 +87,11 @@ def choose_all(
     return Weighed([math.log(each) if each else -math.inf for each in found], usage, caught)
 
 
+def sequences_to_choose_all() -> int:
+    """How many sequences `choose_all` holds at a time."""
+    return 1 + AT_ONCE
+
+
 def blocks_to_choose_all(prompt: int, texts: Sequence[bytes]) -> int:
     """How many blocks `choose_all` holds for a prompt of so many tokens."""
     longest = max(map(len, texts)) + 1

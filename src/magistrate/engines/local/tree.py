@@ -46,7 +46,7 @@ class Node:
 
 
 class PrefixTree:
-    """Texts that were read, block by block; the least recently used block goes first.
+    """Texts that were read, block by block; the least recently used block goes first, when `pool` needs one.
 
     A node that is used is moved to the end of `_order` after its children, so that whoever is evicted
     from the front has none left.
@@ -54,6 +54,7 @@ class PrefixTree:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
+        pool.relieve = self.evict
         self._root = Node(b"", Sequence(), None)
         self._order: OrderedDict[Node, None] = OrderedDict()
 

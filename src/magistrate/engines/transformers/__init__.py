@@ -1,0 +1,32 @@
+"""Models in transformers and torch, in this process: folders of safetensors and names of a model hub."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from magistrate.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.engines.settings import EngineSettings
+
+LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The engine on a folder of a causal language model, or on OWNER/NAME of a hub.
+
+    Hidden states and attention are always there to be captured. Raises `MissingExtra` where torch or
+    transformers is not installed, `SpecError` for settings of a server, `ModelError` for a model that is not
+    whole or cannot be kept in blocks.
+    """
+    for module in LIBRARIES:
+        if find_spec(module) is None:
+            raise MissingExtra(module, "transformers")
+    from magistrate.engines.transformers.engine import TransformersEngine
+
+    settings.refuse("transformers", "base_url")
+    return TransformersEngine(
+        model, device=settings.device, threads=settings.threads, timeout=settings.timeout
+    )

@@ -1,0 +1,231 @@
+"""A model of transformers whose keys and values lie in our blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from magistrate.engines.catalog import ModelCard
+from magistrate.engines.local.backend import Answer, Row, nothing
+from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
+from magistrate.engines.local.tree import PrefixTree
+from magistrate.engines.transformers.attention import (
+    NAME,
+    ROUNDED,
+    Forward,
+    Store,
+    Survey,
+    attend,
+    done,
+    planned,
+    running,
+)
+from magistrate.errors import ModelError
+
+CACHE_BYTES = 512 * 1024 * 1024
+SHARE = 0.5  # of a GPU's memory that the weights left free, for the cache
+TRIED = 80  # tokens that a loaded model reads whole and in blocks
+# How far log-probabilities may lie apart on average where both ways are right, in nats.
+APART = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+
+
+def load(
+    folder: Path, card: ModelCard, *, device: str, dtype: str, threads: int, cache_bytes: int | None
+) -> TorchBackend:
+    """A backend that reads in blocks what the model reads whole.
+
+    Raises `ModelError` where transformers cannot load the folder, and for a model that does not answer alike
+    both ways: it keeps more of a text than keys and values.
+    """
+    if device == "cpu":
+        torch.set_num_threads(threads)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # a bar that cannot be switched off
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+            )
+            model = model.to(device).eval()
+    except Exception as error:  # the library raises whatever it stumbles over
+        told = " ".join(str(error).split())[:400]
+        raise ModelError(f"transformers cannot load {folder} on {device}: {told}") from error
+    try:
+        backend = TorchBackend(model, cache_bytes)
+    except ModelError as error:
+        raise ModelError(f"{card.name} cannot be kept in blocks of keys and values: {error}") from error
+    if card.vocab_size not in (None, backend.vocabulary):
+        raise ModelError(
+            f"{folder} says that its vocabulary has {card.vocab_size} tokens, but the model answers with "
+            f"{backend.vocabulary} logits; download it again"
+        )
+    return backend
+
+
+class TorchBackend:
+    """Runs `model`, a causal language model of transformers in evaluation mode on its device.
+
+    `cache_bytes` bounds keys and values; None is 512 MiB, and on a GPU half of what is free. Raises
+    `ModelError` for a model that does not attend by the functions of transformers, and for one that answers
+    otherwise in blocks than whole.
+    """
+
+    def __init__(self, model: Any, cache_bytes: int | None = None) -> None:
+        self.seconds = 0.0
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._picks = "logits_to_keep" in inspect.signature(model.forward).parameters
+        ids = [number * 7919 % model.config.vocab_size for number in range(TRIED)]
+        whole = self._tried(ids)
+        self.vocabulary = whole.shape[1]
+        self._attend_in_blocks()
+        survey = self._surveyed(ids)
+        self._store = self._stored(survey, cache_bytes)
+        self.pool = BlockPool(self._store.blocks, self._store.copy)
+        self.prefixes = PrefixTree(self.pool)
+        self._hold_against(whole, ids)
+
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+        for row in rows:
+            self.pool.extend(row.sequence, len(row.tokens))
+        start = time.perf_counter()
+        plan = planned(self._store, rows, self._device)
+        ids, positions, wanted = _flat(rows)
+        deep = any(row.wish is not None and row.wish.hidden for row in rows)
+        token = running(plan)
+        try:
+            if self._device.type == "cpu":
+                self.seconds += time.perf_counter() - start
+                meanwhile()
+                start = time.perf_counter()
+            logits, hidden = self._computed(ids, positions, wanted, deep)
+            if self._device.type != "cpu":
+                meanwhile()  # what was asked of a GPU is computed there in its own time
+            found = self._answers(rows, plan, logits.float().cpu(), hidden)
+        finally:
+            done(token)
+        for row in rows:
+            row.sequence.length += len(row.tokens)
+        self.seconds += time.perf_counter() - start
+        return found
+
+    def _answers(self, rows: list[Row], plan: Forward, logits: Any, hidden: Any) -> list[Answer]:
+        answers, at = [], 0
+        for number, row in enumerate(rows):
+            own = slice(at, at + len(row.wanted))
+            at += len(row.wanted)
+            wish = row.wish
+            deep = hidden[own].float().cpu().numpy() if hidden is not None and wish and wish.hidden else None
+            looked = plan.attention.get(number)
+            read = row.sequence.length + row.wanted.stop
+            attention = None if looked is None else torch.stack(looked)[..., :read].numpy()
+            answers.append(Answer(logits[own].numpy(), deep, attention))
+        return answers
+
+    def _computed(self, ids: list[int], positions: list[int], wanted: list[int], deep: bool) -> Any:
+        """Logits `[wanted, vocabulary]` and hidden states `[wanted, 1 + layers, width]` or None."""
+        padding = -len(ids) % ROUNDED
+        picked = torch.tensor(wanted + wanted[-1:] * (-len(wanted) % ROUNDED), device=self._device).long()
+        options: dict[str, Any] = {"logits_to_keep": picked} if self._picks else {}
+        with torch.inference_mode():
+            out = self._model(
+                input_ids=torch.tensor([ids + [0] * padding], device=self._device),
+                position_ids=torch.tensor([positions + [0] * padding], device=self._device),
+                use_cache=False,
+                output_hidden_states=deep,
+                **options,
+            )
+            logits = out.logits[0] if self._picks else out.logits[0, picked]
+            n = len(wanted)
+            return logits[:n], torch.stack(
+                [each[0, picked[:n]] for each in out.hidden_states], 1
+            ) if deep else None
+
+    # --- a model that was just loaded -----------------------------------------------------------------
+
+    def _attend_in_blocks(self) -> None:
+        transformers.AttentionInterface.register(NAME, attend)
+        with contextlib.suppress(ValueError):
+            self._model.set_attn_implementation(NAME)
+        if self._model.config._attn_implementation != NAME:
+            raise ModelError(f"{type(self._model).__name__} brings an attention that cannot be replaced")
+        # What the last layer leaves, as of every other layer, and not what the head makes of it.
+        self._model.config.tie_last_hidden_states = False
+
+    def _tried(self, ids: list[int]) -> np.ndarray:
+        """Logits float32 `[n, vocabulary]` of the model as it is."""
+        with torch.inference_mode():
+            out = self._model(input_ids=torch.tensor([ids], device=self._device), use_cache=False)
+        return np.asarray(out.logits[0].float().cpu().numpy())
+
+    def _surveyed(self, ids: list[int]) -> Survey:
+        survey = Survey()
+        token = running(survey)
+        try:
+            _, hidden = self._computed(ids, list(range(len(ids))), [0], True)
+        finally:
+            done(token)
+        layers = int(self._model.config.num_hidden_layers)
+        if hidden.shape[1] != 1 + layers:
+            raise ModelError(f"it shows {hidden.shape[1]} hidden states of {layers} layers")
+        if sorted(survey.keys) != list(range(layers)):
+            raise ModelError(f"of its {layers} layers {len(survey.keys)} keep keys and values")
+        return survey
+
+    def _stored(self, survey: Survey, cache_bytes: int | None) -> Store:
+        dtype = self._model.dtype
+        shapes = (*survey.keys.values(), *survey.values.values())
+        block = BLOCK * dtype.itemsize * sum(heads * size for heads, size in shapes)
+        if cache_bytes is None:
+            on_gpu = self._device.type == "cuda"
+            cache_bytes = int(torch.cuda.mem_get_info(self._device)[0] * SHARE) if on_gpu else CACHE_BYTES
+        return Store(survey, max(cache_bytes // block, 8), dtype, self._device)
+
+    def _hold_against(self, whole: np.ndarray, ids: list[int]) -> None:
+        """Read the same tokens in chunks and branches, and compare."""
+        first, second = Sequence(), Sequence()
+        cut, fork = 37, 50
+        (head,) = self.forward([Row(first, ids[:cut], range(cut))])
+        second = self.pool.fork(first, cut)
+        rest = [Row(first, ids[cut:fork], range(fork - cut)), Row(second, ids[cut:], range(TRIED - cut))]
+        short, long = self.forward(rest)
+        found = np.concatenate([head.logits, long.logits])
+        apart = max(
+            float(np.abs(_logprobs(found) - _logprobs(whole)).mean()),
+            float(np.abs(_logprobs(short.logits) - _logprobs(whole[cut:fork])).mean()),
+        )
+        self.pool.drop(first)
+        self.pool.drop(second)
+        self.seconds = 0.0
+        if not apart < APART.get(self._model.dtype, max(APART.values())):
+            raise ModelError(
+                f"it answers otherwise than when it reads a text whole, by {apart:.2g} nats on average; "
+                "it keeps something of a text beside keys and values"
+            )
+
+
+def _flat(rows: list[Row]) -> tuple[list[int], list[int], list[int]]:
+    """Tokens one behind the other, their positions, and the places of those that are wanted."""
+    ids: list[int] = []
+    positions: list[int] = []
+    wanted: list[int] = []
+    for row in rows:
+        wanted += [len(ids) + at for at in row.wanted]
+        positions += range(row.sequence.length, row.sequence.length + len(row.tokens))
+        ids += row.tokens
+    return ids, positions, wanted
+
+
+def _logprobs(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    return np.asarray(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)))

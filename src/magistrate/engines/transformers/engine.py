@@ -1,0 +1,107 @@
+"""Any causal language model that transformers loads, behind the three verbs."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magistrate.engines.base import Capability, EngineInfo
+from magistrate.engines.local.cores import available_cores
+from magistrate.engines.local.scheduled import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, ScheduledEngine
+from magistrate.engines.transformers.folder import card_of, located
+from magistrate.errors import ModelError, SpecError
+
+if TYPE_CHECKING:
+    from magistrate.engines.local.backend import Backend
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+class TransformersEngine(ScheduledEngine):
+    """A model in torch, on the processor or a GPU.
+
+    `model` is a folder with `config.json`, tokenizer files and safetensors, or OWNER/NAME of a model hub;
+    `device` one of torch's (default: `cuda` where there is one, else `cpu`); `dtype` one of `DTYPES`
+    (default: `float32` on the processor, the checkpoint's own on a GPU); `threads` how many cores a
+    processor's products use; `cache_bytes` the size of the key-value cache (default: 512 MiB, on a GPU half
+    of what the weights leave free). The rest is as with `LocalEngine`. Weights are loaded at the first
+    request. Raises `ModelError` for a model that is not whole or keeps more of a text than keys and values.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        threads: int | None = None,
+        cache_bytes: int | None = None,
+        most_active: int = MOST_ACTIVE,
+        most_waiting: int = MOST_WAITING,
+        timeout: float | None = None,
+    ) -> None:
+        self.folder = located(model)
+        card, config = card_of(self.folder, model)
+        self.device = _checked(device)
+        own = config.get("dtype", config.get("torch_dtype", "float32"))
+        self.dtype = dtype or ("float32" if self.device == "cpu" else str(own))
+        self.threads = available_cores() if threads is None else threads
+        if self.dtype not in DTYPES:
+            raise SpecError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.threads < 1 or (cache_bytes is not None and cache_bytes < 1):
+            raise SpecError(f"threads and cache_bytes must be at least 1, got {threads} and {cache_bytes}")
+        self._cache_bytes = cache_bytes
+        # Experts compute what tokens were sent to them, so the size of their products depends on the company.
+        self._repeats = (
+            self.device == "cpu" and self.dtype == "float32" and not any("expert" in each for each in config)
+        )
+        super().__init__(
+            self.folder, card, most_active=most_active, most_waiting=most_waiting, timeout=timeout
+        )
+
+    @cached_property
+    def info(self) -> EngineInfo:
+        """What this engine is; loads no weights."""
+        card = self._card
+        arithmetic = (
+            f"torch {version('torch')} transformers {version('transformers')} {self.device} {self.dtype}"
+        )
+        fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
+        if card.context_length is None:
+            raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
+        can: frozenset[Capability] = EXACT.union(
+            {"hidden_states", "attention"}, {"repeatable"} if self._repeats else ()
+        )
+        varying = "not claimed: here the last bits of products may depend on what else is computed with them"
+        ways = dict(WAYS) if self._repeats else {**WAYS, "repeatable": varying}
+        return EngineInfo("transformers", card.name, fingerprint, card.context_length, can, ways)
+
+    def _load(self) -> Backend:
+        from magistrate.engines.transformers.backend import load
+
+        return load(
+            self.folder,
+            self._card,
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            cache_bytes=self._cache_bytes,
+        )
+
+
+def _checked(device: str | None) -> str:
+    """The device by torch's name. Raises `SpecError` for one that is not here."""
+    import torch
+
+    here = ["cpu"]
+    if torch.cuda.is_available():
+        here += ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        here.append("mps")
+    named = ("cuda" if "cuda" in here else "cpu") if device is None else device.lower()
+    if named not in here:
+        raise SpecError(f"device {device!r} is not here; torch finds: {', '.join(here)}")
+    return named

@@ -1,0 +1,139 @@
+"""The folder of a causal language model: where it lies, what it says, and if blocks can hold its cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from magistrate.engines.catalog import ModelCard, disk
+from magistrate.engines.catalog.folder import chat_template, published
+from magistrate.errors import MissingExtra, ModelError, SpecError
+
+HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
+WANTED = ("*.json", "*.safetensors", "*.jinja")  # of a hub's repository: nothing that runs
+NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
+KEPT_WHOLE = {"full_attention", "sliding_attention"}  # layers whose keys and values are all that they keep
+MOVING = {"dynamic", "longrope", "su"}  # positions that turn otherwise as a text grows
+
+
+def located(model: str | Path) -> Path:
+    """The folder of a model: a folder as it is, or what OWNER/NAME[@REVISION] of a hub is kept in.
+
+    What is in the hub's cache is not asked for again. Raises `SpecError` for what is neither, `ModelError`
+    where it cannot be downloaded.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise SpecError(f"{path} is a file; give the folder that it lies in")
+    found = HUB.fullmatch(str(model))
+    if found is None:
+        raise SpecError(
+            f"there is no folder {path}; give the folder of a model, or OWNER/NAME of a model hub"
+        )
+    return _of_hub(found["repo"], found["revision"])
+
+
+def card_of(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, Any]]:
+    """What a folder says about its model, and its configuration.
+
+    Raises `ModelError` for one that is not whole, and for one whose state blocks of keys and values cannot
+    hold.
+    """
+    if lacking := _lacking(folder):
+        raise ModelError(
+            f"{folder} is no complete model for transformers: it lacks {', '.join(lacking)}; needed are "
+            f"{', '.join(NEEDED)} and weights as safetensors; download the whole repository"
+        )
+    config = _json(folder / "config.json")
+    if why := obstacle(config):
+        raise ModelError(
+            f"{folder} cannot be kept in blocks of keys and values: {why}; serve it by a server and name "
+            "that to openai:MODEL --base-url, or choose another model"
+        )
+    is_folder = Path(model).expanduser().is_dir()
+    name = folder.resolve().name if is_folder else str(model).partition("@")[0].partition("/")[2]
+    digests = [disk.sha256(each) for each in (*_weights(folder), *(folder / name for name in NEEDED[:2]))]
+    card = published(
+        folder,
+        name=name,
+        source=f"folder:{name}" if is_folder else f"hub:{model}",
+        fingerprint=hashlib.sha256("\n".join(digests).encode()).hexdigest(),
+        template=chat_template(folder),
+    )
+    return card, config
+
+
+def obstacle(config: Mapping[str, Any]) -> str:
+    """Why blocks of keys and values cannot hold what such a model keeps of a text; empty where they can."""
+    if "auto_map" in config:
+        return "it needs code of its own, which is never run"
+    if config.get("is_encoder_decoder"):
+        return "it is an encoder with a decoder"
+    if parts := sorted(key for key in config if key.endswith("_config") and key != "quantization_config"):
+        return f"it is made of several models ({', '.join(parts)})"
+    if odd := sorted(set(config.get("layer_types") or ()) - KEPT_WHOLE):
+        return f"it has layers of kind {', '.join(odd)}"
+    if moving := sorted(set(_rope_types(config)) & MOVING):
+        return f"its positions turn otherwise as a text grows ({', '.join(moving)})"
+    return ""
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Files of weights that a folder must have: those that its index names, else those that lie there."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [folder / str(name) for name in sorted(set(_json(index).get("weight_map", {}).values()))]
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _lacking(folder: Path) -> list[str]:
+    files = [*(folder / name for name in NEEDED), *(_weights(folder) or [folder / "model.safetensors"])]
+    return [file.name for file in files if not file.is_file()]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); download it again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} holds no JSON object; download it again")
+    return value
+
+
+def _rope_types(value: Any) -> Iterator[str]:
+    """Every kind of scaled positions that is named anywhere in a configuration's rope settings."""
+    for key in ("rope_scaling", "rope_parameters"):
+        settings = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(settings, Mapping):
+            for each in (settings, *settings.values()):
+                if isinstance(each, Mapping):
+                    yield str(each.get("rope_type", each.get("type", "default")))
+
+
+def _of_hub(repo: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise MissingExtra("huggingface_hub", "hub") from None
+    absent: Exception | None = None
+    settings: dict[str, Any] = {"revision": revision, "allow_patterns": list(WANTED)}
+    try:
+        kept = Path(snapshot_download(repo, local_files_only=True, **settings))
+        if not _lacking(kept):
+            return kept
+    except Exception as error:  # whatever the client raises: it is not here, so it is asked for
+        absent = error
+    try:
+        return Path(snapshot_download(repo, **settings))
+    except Exception as error:
+        told = " ".join(str(error).split())[:300]
+        raise ModelError(
+            f"cannot download {repo}: {told}; check the name and the network, or give a folder that you have"
+        ) from (absent or error)
