@@ -1,0 +1,176 @@
+"""Foreign bytes as values: what a server of OpenAI's kind answers, read as what it may be at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from magistrate.engines.remote.choosing import Listed, Token
+from magistrate.engines.remote.reply import Reply
+from magistrate.engines.remote.thinking import split_thinking
+from magistrate.errors import EngineError, EngineRefused, InvalidOutput
+from magistrate.types import Usage
+
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Logprob = Annotated[float, Field(le=1e-3, allow_inf_nan=True)]
+
+CUT = ("length", "max_tokens", "model_length", "max_output_tokens")
+FILTERED = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
+CALLS = ("tool_calls", "function_call", "tool_use")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Foreign(BaseModel):
+    """Something a server wrote; what is not named here is not looked at."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Details(Foreign):
+    cached_tokens: Count | None = None
+
+
+class UsageBody(Foreign):
+    """What a server says that a call spent."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Part(Foreign):
+    type: str = ""
+    text: str | None = None
+
+
+class _Message(Foreign):
+    content: str | list[_Part] | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None
+    refusal: str | None = None
+
+
+class _Top(Foreign):
+    token: str
+    logprob: Logprob
+    bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
+
+
+class _Position(Foreign):
+    top_logprobs: list[_Top] | None = None
+
+
+class _Logprobs(Foreign):
+    content: list[_Position] | None = None
+
+
+class _Choice(Foreign):
+    finish_reason: str | None = None
+    message: _Message | None = None
+    delta: _Message | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Chat(Foreign):
+    choices: tuple[_Choice, ...] = ()
+    usage: UsageBody | None = None
+
+
+def read(kind: type[Model], body: Any, what: str) -> Model:
+    """`body` as a value of `kind`. Raises `InvalidOutput`, which says at what place it is something else."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(each) for each in first["loc"]) or "the answer"
+        raise InvalidOutput(f"the server's answer is no {what}: {place}: {first['msg']}") from None
+
+
+def read_chat(body: Any, *, opened: bool = False) -> Reply:
+    """A chat completion's text, thoughts apart from it. `opened` as for `split_thinking`.
+
+    Raises `EngineRefused` where a filter or the model refused, `InvalidOutput` where there is no text, and
+    `EngineError` where the answer broke off.
+    """
+    answer = read(_Chat, body, "chat completion")
+    if not answer.choices:
+        raise InvalidOutput("the server's answer has no choices")
+    choice = answer.choices[0]
+    if choice.message is None:
+        raise InvalidOutput("the server's answer has no message")
+    return _reply([choice.message], choice.finish_reason, usage_of(answer.usage), opened)
+
+
+def read_events(events: Sequence[Any], *, opened: bool = False) -> Reply:
+    """As `read_chat`, of the events of a stream."""
+    read_ones = [read(_Chat, event, "event of a chat completion") for event in events]
+    choices = [each.choices[0] for each in read_ones if each.choices]
+    finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), None)
+    usage = next((each.usage for each in reversed(read_ones) if each.usage is not None), None)
+    deltas = [each.delta for each in choices if each.delta is not None]
+    if not deltas:
+        raise InvalidOutput("the server's stream has no choices")
+    return _reply(deltas, finish, usage_of(usage), opened)
+
+
+def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opened: bool) -> Reply:
+    text = "".join(map(_text, messages))
+    apart = "".join(map(_thoughts, messages)).strip()
+    refusal = "".join(each.refusal or "" for each in messages)
+    ending = (finish or "").lower()
+    if ending in FILTERED:
+        raise EngineRefused("the server's filter held the answer back (content_filter)")
+    if refusal:
+        raise EngineRefused(f"the model refuses to answer: {refusal[:300]}")
+    if ending in CALLS:
+        raise InvalidOutput("the model called a tool instead of answering", text)
+    if not ending:
+        raise EngineError("the answer broke off: the server did not say why it ended (finish_reason)")
+    if all(each.content is None for each in messages) and not apart:
+        raise InvalidOutput("the server's answer has no text")
+    thinking, text = (apart, text) if apart else split_thinking(text, opened=opened)
+    return Reply(text, "length" if ending in CUT else "stop", usage, thinking)
+
+
+def _text(message: _Message) -> str:
+    if isinstance(message.content, list):
+        return "".join(part.text or "" for part in message.content if part.type in ("", "text"))
+    return message.content or ""
+
+
+def _thoughts(message: _Message) -> str:
+    if message.reasoning_content:
+        return message.reasoning_content
+    return message.reasoning if isinstance(message.reasoning, str) else ""
+
+
+def usage_of(usage: Any) -> Usage:
+    """What a call spent, as far as the server tells."""
+    if not isinstance(usage, UsageBody):
+        return Usage(calls=1)
+    details = usage.prompt_tokens_details
+    cached = (details.cached_tokens if details is not None else None) or 0
+    prompt = usage.prompt_tokens or 0
+    return Usage(1, prompt, min(cached, prompt), usage.completion_tokens or 0)
+
+
+def read_first_token(body: Any) -> Listed:
+    """The likeliest tokens at the first place of a chat completion, none where the server lists none."""
+    answer = read(_Chat, body, "chat completion")
+    logprobs = answer.choices[0].logprobs if answer.choices else None
+    if logprobs is None or not logprobs.content or not logprobs.content[0].top_logprobs:
+        return Listed(())
+    return Listed(
+        tuple(
+            Token(bytes(each.bytes) if each.bytes is not None else each.token.encode(), each.logprob)
+            for each in logprobs.content[0].top_logprobs
+        )
+    )
+
+
+def usage_of_chat(body: Any) -> Usage:
+    """What a chat completion spent."""
+    return usage_of(read(_Chat, body, "chat completion").usage)

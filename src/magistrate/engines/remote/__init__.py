@@ -1,0 +1,1 @@
+"""What engines on servers share."""
