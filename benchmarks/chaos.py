@@ -2,9 +2,9 @@
 
     python benchmarks/chaos.py [--samples 500] [--only WORD] [--write]
 
-Each row starts the command line in a process of its own, on an engine whose answers are known, breaks
-something, and does what its messages say (`resume`, `retry`) until the run is done. Then every outcome is
-held against what it must be. `--write` puts the table into docs/reliability.md. The exit status is 1 where
+Each row starts the command line in a process of its own, on an engine or a server whose answers are known,
+breaks something, and does what its messages say (`resume`, `retry`) until the run is done. Then every outcome
+is held against what it must be. `--write` puts the table into docs/reliability.md. The exit status is 1 where
 an outcome was lost, judged twice or wrongly faithful, or a fault did not strike.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -23,18 +24,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from fault_server import MODEL, Answer, FaultServer, fault_server  # noqa: E402
+
 PAGE = ROOT / "docs" / "reliability.md"
 COLUMNS = ("fault", "lost", "judged twice", "wrongly faithful", "seconds", "exit", "what the user saw")
 SEED = 20261122
 DEADLINE = 0.4
+LIE = Answer("Yes", first={"Yes": 0.99, "No": 0.01})  # faithful: what a broken answer is made of
+TRIED = re.compile(r"\b(faithful|hallucinated) (\d+)\b")  # an output, wherever it stands in a prompt
 SILENT = {0: "the report", -9: "nothing; `magistrate runs` then says: killed"}
 GOES = 60  # so often at most a run is picked up again
 
@@ -43,12 +51,18 @@ GOES = 60  # so often at most a run is picked up again
 
 
 def child(words: Sequence[str]) -> None:
-    """The command line, with a scripted engine in place of the model and the fault of a JSON document."""
+    """The command line, with a scripted engine in place of the model and the fault of a JSON document.
+
+    Where the fault is a server's, nothing is put in place of anything.
+    """
     import magistrate.store
     from magistrate import cli, resolve
     from magistrate.engines.scripted import ScriptedEngine
 
     fault: dict[str, Any] = json.loads(words[0])
+    if fault.get("server"):
+        sys.argv = ["magistrate", *words[1:]]
+        cli.main()
     draw = random.Random(fault.get("seed", SEED))
     asked = os.open(fault["asked"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -67,7 +81,7 @@ def child(words: Sequence[str]) -> None:
         return truth(output)
 
     engine = ScriptedEngine(script, delay=fault.get("delay", 0.002))
-    resolve.engine = lambda *_, **__: engine  # type: ignore[assignment]
+    resolve.engine = resolve.engine_words.engine = lambda *_, **__: engine  # type: ignore[assignment]
     if limit := fault.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if busy := fault.get("busy_seconds"):
@@ -92,6 +106,26 @@ def truth(output: str) -> Mapping[str, float]:
     return {word: sure, ({"faithful", "hallucinated"} - {word}).pop(): 1 - sure}
 
 
+def replied(body: Mapping[str, Any]) -> Answer:
+    """A server's answer, to what is on trial as `truth` has it."""
+    found = TRIED.findall(json.dumps(body.get("messages")))
+    if not found:
+        return Answer("Yes", first={"Yes": 0.9, "No": 0.1})
+    shares = truth(" ".join(found[-1]))
+    first = {"Yes": shares["faithful"], "No": shares["hallucinated"]}
+    return Answer(max(first, key=first.__getitem__), first=first)
+
+
+def spared(text: str) -> bool:
+    """Whether nothing is on trial in it, as where it is looked what a server can do."""
+    return TRIED.search(text) is None
+
+
+def _tried(text: str) -> str:
+    """The id of the sample that a prompt is about."""
+    return f"s{TRIED.findall(text)[-1][1]}"
+
+
 # --- one fault --------------------------------------------------------------------------------------
 
 
@@ -99,7 +133,8 @@ def truth(output: str) -> Mapping[str, float]:
 class Fault:
     """What is broken during the first go, who else is at the store meanwhile, and how that go must exit.
 
-    A go that exits otherwise was not struck: its row would show nothing.
+    A go that exits otherwise was not struck: its row would show nothing. With `server` the model is one on a
+    server, which meets calls with this fault of `fault_server`; `options` are of the first go.
     """
 
     name: str
@@ -107,8 +142,31 @@ class Fault:
     broken: Mapping[str, Any] = field(default_factory=dict)
     signals: Sequence[signal.Signals] = ()
     beside: Callable[[Scene], Any] | None = None
+    server: str = ""
+    options: Sequence[str] = ()
 
 
+# What a server does to 30 % of the calls, and how the first go exits: 0 where retries mend it.
+SERVER_FAULTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("connection reset in the body", 0, {"server": "reset@30"}),
+    ("400", 3, {"server": "400@30"}),
+    ("401", 3, {"server": "401@30"}),
+    ("403", 3, {"server": "403@30"}),
+    ("404", 3, {"server": "404@30"}),
+    ("408", 0, {"server": "408@30"}),
+    ("413", 0, {"server": "413@30"}),
+    ("429", 0, {"server": "429@30"}),
+    ("429 with Retry-After", 0, {"server": "429-after@30"}),
+    ("500", 0, {"server": "500@30"}),
+    ("503", 0, {"server": "503@30"}),
+    ("invalid JSON", 0, {"server": "invalid-json@30"}),
+    ("truncated JSON", 0, {"server": "truncated-json@30"}),
+    ("wrong schema", 3, {"server": "wrong-schema@30"}),
+    ("empty choices", 3, {"server": "empty-choices@30"}),
+    ("content filter", 3, {"server": "content-filter@30"}),
+    ("a body of 10 MB", 0, {"server": "big@30"}),
+    ("a wrong encoding", 0, {"server": "not-utf8@30"}),
+)
 FAULTS = (
     Fault("nothing, for comparison"),
     Fault("engine exception, 30 % of the calls", 3, {"share": 0.3, "kinds": ["exception"]}),
@@ -136,6 +194,10 @@ FAULTS = (
     Fault("kill -9, at ten random moments", -9, signals=[signal.SIGKILL] * 10),
     Fault("reader during write", 0, {"delay": 0.1}, beside=lambda scene: scene.read()),
     Fault("a second process that resumes it meanwhile", beside=lambda scene: scene.intrude()),
+    Fault("server: nothing, for comparison", server="fine"),
+    Fault("server: connection refused from half-way on", 3, {"gone": 0.5}, server="fine"),
+    Fault("server: slow loris, 20 % of the calls", 3, server="loris@20", options=("--timeout", "1")),
+    *(Fault(f"server: {name}, 30 % of the calls", code, **how) for name, code, how in SERVER_FAULTS),
 )
 
 
@@ -146,6 +208,7 @@ class Scene:
     folder: Path
     samples: int
     fault: Fault
+    server: FaultServer | None = None
     expected: dict[str, tuple[str, float]] = field(default_factory=dict)
     twice: int = 0
     wrong: int = 0
@@ -176,6 +239,10 @@ class Scene:
     def broken(self) -> dict[str, Any]:
         """The fault as the child takes it; halves are of what the samples take."""
         given = dict(self.fault.broken)
+        if self.server is not None:
+            if "gone" in given:
+                self.server.gone_after = int(given["gone"] * self.samples)
+            return given
         if "gone" in given:
             given["gone_after"] = int(given.pop("gone") * self.samples)
         if "full" in given:
@@ -186,7 +253,7 @@ class Scene:
         """The command line at work, with what it asks written down anew."""
         asked = self.folder / "asked"
         asked.write_text("")
-        document = json.dumps({**fault, "asked": str(asked)})
+        document = json.dumps({**fault, "asked": str(asked), "server": self.server is not None})
         command = [sys.executable, __file__, "child", document, *words, "--store", str(self.store)]
         environment = {**os.environ, "MAGISTRATE_HOME": str(self.folder / "home"), "COLUMNS": "200"}
         pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
@@ -219,6 +286,7 @@ class Scene:
     ) -> tuple[int, str]:
         """One go of the command line; what it asks must not have a verdict already."""
         known = {sample for sample, (kind, *_) in self.outcomes().items() if kind != "failure"}
+        before = 0 if self.server is None else len(self.server.asked)
         with self.started(fault, *words) as process:
             if ended_by is not None:
                 self.wait_for_work(process)
@@ -228,7 +296,13 @@ class Scene:
                 self.wait_for_work(process)
                 self.fault.beside(self)
             _, err = process.communicate(timeout=120)
-        asked = [f"s{line}" for line in (self.folder / "asked").read_text().split()]
+        if self.server is None:
+            asked = [f"s{line}" for line in (self.folder / "asked").read_text().split()]
+        else:
+            calls = [each for each in self.server.asked[before:] if each.is_call and not spared(each.text)]
+            asked = [_tried(each.text) for each in calls]
+            answered = Counter(_tried(each.text) for each in calls if not each.struck)
+            self.twice += sum(n > 1 for n in answered.values())
         self.twice += len(known.intersection(asked))
         self.wrong += sum(
             label == "faithful" and self.expected[sample][0] != "faithful"
@@ -237,9 +311,26 @@ class Scene:
         return process.returncode, err
 
     def lost(self) -> int:
-        """How many samples lack the outcome that they should have."""
+        """How many samples lack the outcome that they should have.
+
+        Which samples are too long only the server knows: where it says so, an abstention is right.
+        """
         after = self.outcomes()
-        return sum(after.get(sample, ())[1:] != known for sample, known in self.expected.items())
+        return sum(not self._is_right(after.get(sample), *known) for sample, known in self.expected.items())
+
+    def _is_right(self, found: tuple[str, str | None, float | None] | None, label: str, score: float) -> bool:
+        if found is None or found[2] is None:
+            return found is not None and found[0] == "abstention" and self.fault.server.startswith("413")
+        # What went through a logarithm on its way is not the same to the last bit.
+        tolerance = 0.0 if self.server is None else 1e-9
+        return found[1] == label and math.isclose(found[2], score, rel_tol=0.0, abs_tol=tolerance)
+
+    @property
+    def met(self) -> bool:
+        """Whether what a server was to break was broken."""
+        if self.server is None or "@" not in self.fault.server:
+            return True
+        return any(each.struck for each in self.server.asked)
 
     def wait_for_work(self, process: subprocess.Popen[str]) -> None:
         """Until something was judged in this go."""
@@ -306,34 +397,31 @@ class Row:
 
 def suffered(fault: Fault, samples: int, folder: Path) -> Row:
     """Break it, do what the messages say, and hold what came out against what should have."""
-    scene = Scene(folder, samples, fault)
+    serving = fault_server(replied, spares=spared, lie=LIE, wait=0.05) if fault.server else nullcontext()
+    with serving as server:
+        return _suffered(Scene(folder, samples, fault, server))
+
+
+def _suffered(scene: Scene) -> Row:
+    fault, samples = scene.fault, scene.samples
     begun = time.monotonic()
     # Where something is done to a process at work, it must be slow enough to be caught there.
     slow = {"delay": min(16 / samples, DEADLINE / 2)} if fault.signals or fault.beside else {}
-    options = ["--deadline", str(DEADLINE), "--max-failures", "0.05", "--no-cache"]
+    options = ["--max-failures", "0.05", "--no-cache"]
+    if scene.server is None:
+        options += ["--deadline", str(DEADLINE)]
+    else:
+        options += ["--model", f"openai:{MODEL}", "--base-url", scene.server.at(fault.server), *fault.options]
+    first = ("run", str(scene.data), "--judge", "faithfulness", *options)
     signals = list(fault.signals)
-    code, err = scene.go(
-        slow | scene.broken,
-        "run",
-        str(scene.data),
-        "--judge",
-        "faithfulness",
-        *options,
-        ended_by=signals.pop(0) if signals else None,
-    )
+    code, err = scene.go(slow | scene.broken, *first, ended_by=signals.pop(0) if signals else None)
     first_code, seen = code, [*scene.noted, _last(err)]
+    if scene.server is not None:
+        scene.server.come_back()
     for _ in range(GOES):
         runs = scene.runs()
         if not runs:
-            scene.go(
-                slow,
-                "run",
-                str(scene.data),
-                "--judge",
-                "faithfulness",
-                *options,
-                ended_by=signals.pop(0) if signals else None,
-            )
+            scene.go(slow, *first, ended_by=signals.pop(0) if signals else None)
         elif runs[0][1] != "done":
             scene.go(slow, "resume", runs[0][0], ended_by=signals.pop(0) if signals else None)
         elif any(kind == "failure" for kind, *_ in scene.outcomes().values()):
@@ -347,7 +435,7 @@ def suffered(fault: Fault, samples: int, folder: Path) -> Row:
         wrong=scene.wrong,
         seconds=time.monotonic() - begun,
         code=first_code,
-        struck=first_code == fault.exit,
+        struck=first_code == fault.exit and scene.met,
         seen="; ".join(each for each in seen if each) or SILENT.get(first_code, ""),
     )
 
@@ -357,6 +445,7 @@ def _last(err: str) -> str:
     lines = [line for line in err.splitlines() if line.strip() and not line.startswith("judged ")]
     told = " / ".join(lines[-2:])
     told = re.sub(r"\d{8}-\d{6}-\w{4}", "RUN", told)
+    told = re.sub(r"http://127\.0\.0\.1:\d+[^\s:;,]*", "URL", told)
     told = re.sub(r"(store )?/\S+/runs\.db", "store runs.db", told)
     return re.sub(r"pid \d+ on \S+?\)", "pid N on HOST)", told).replace("|", "\\|")
 

@@ -6,9 +6,9 @@
 ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`, `llamacpp:FILE`,
 `openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
 and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
-engine, in place of what was there of it. Each may be recorded in an environment of its own, where its
-packages are. `table` prints what is there, the first line being what the others are held against; `make docs`
-writes it to docs/engines.md.
+engine; what was recorded of the same engine before is not asked again. Each may be recorded in an
+environment of its own, where its packages are. `table` prints what is there, the first line being what the
+others are held against; `make docs` writes it to docs/engines.md.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ def asking_judges() -> list[str]:
     return found
 
 
-def recorded(engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample]) -> dict[str, Any]:
-    """What the engine is, and what every judge said over it."""
+def record(engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample]) -> None:
+    """Keep what the engine is, and what every judge says over it, each as soon as it is known.
+
+    What was recorded of the same engine before is not asked again.
+    """
     info = engine.info
-    judged = {}
-    for each in words:
-        start = time.perf_counter()
-        judged[each] = said(resolve.judge(each), engine, samples)
-        print(f"{name}: {each}: {time.perf_counter() - start:.1f} s", flush=True)
-    return {
+    line = {
         "engine": name,
         "kind": info.name,
         "model": info.model,
@@ -69,8 +67,16 @@ def recorded(engine: Engine, name: str, words: Sequence[str], samples: Sequence[
         "context_window": info.context_window,
         "machine": platform.machine(),
         "package": __version__,
-        "judges": judged,
     }
+    before = next((each for each in read() if each["engine"] == name), {})
+    known = before.get("judges", {}) if before.get("fingerprint") == line["fingerprint"] else {}
+    keep({**line, "judges": known})
+    for each in words:
+        if each not in known:
+            start = time.perf_counter()
+            known[each] = said(resolve.judge(each), engine, samples)
+            keep({**line, "judges": known})
+            print(f"{name}: {each}: {time.perf_counter() - start:.1f} s", flush=True)
 
 
 def said(judge: Judge, engine: Engine, samples: Sequence[Sample]) -> Any:
@@ -149,17 +155,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record")
-    record.add_argument("engine")
-    record.add_argument("--base-url")
-    record.add_argument("--as", dest="name")
-    record.add_argument("--judge", action="append")
+    one = commands.add_parser("record")
+    one.add_argument("engine")
+    one.add_argument("--base-url")
+    one.add_argument("--as", dest="name")
+    one.add_argument("--judge", action="append")
     commands.add_parser("table")
     given = parser.parse_args()
     if given.command == "record":
         engine = resolve.engine(given.engine, EngineSettings(base_url=given.base_url))
         samples = list(load("quickstart", limit=SAMPLES))
-        keep(recorded(engine, given.name or given.engine, given.judge or asking_judges(), samples))
+        record(engine, given.name or given.engine, given.judge or asking_judges(), samples)
     columns, rows = agreement(read())
     for row in (columns, *rows):
         print(" | ".join(row))

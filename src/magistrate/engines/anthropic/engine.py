@@ -1,0 +1,227 @@
+"""Anthropic's models as an engine: `generate` and `choose`, and never a log-probability."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magistrate.engines.anthropic.client import Client
+from magistrate.engines.anthropic.forms import Form, Way, form_of, form_of_labels
+from magistrate.engines.anthropic.options import Options
+from magistrate.engines.anthropic.reading import Counted, Model, read, read_events, read_message
+from magistrate.engines.base import (
+    GREEDY,
+    Attempt,
+    Capability,
+    Capture,
+    Choice,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+    UnusableAnswer,
+    check_options,
+)
+from magistrate.engines.remote.asking import settled
+from magistrate.engines.remote.choosing import named
+from magistrate.engines.remote.messages import Chat, chat
+from magistrate.engines.remote.reply import Reply
+from magistrate.errors import CapabilityError, InvalidOutput
+from magistrate.types import Data, Message, Prompt, Trusted, Usage
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+CAN: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
+WINDOW = 200_000  # tokens, where the server does not say
+SPARE = 256  # tokens of a reply that names a label
+UNSENT = "this API takes no {names}; the text was sampled as its server does"
+
+
+class AnthropicEngine:
+    """The verbs over `/v1/messages`; `said` is what the server says of the model, None where it does not."""
+
+    def __init__(self, client: Client, model: str, options: Options, said: Model | None) -> None:
+        self._client, self._model, self._options = client, model, options
+        can = None if said is None else said.capabilities
+        self._way: Way = options.form if options.form != "best" else "schema"
+        if options.form == "best" and can is not None and not can.structured_outputs.supported:
+            self._way = "tool"
+        self._most = said.max_tokens if said is not None and said.max_tokens else 0
+        self._thinking = _thinking(options, said)
+        thinks = self._thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
+        self._thoughts = options.thoughts if thinks else 0
+        self.info = EngineInfo(
+            "anthropic",
+            model,
+            hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest(),
+            (said.max_input_tokens if said is not None else None) or WINDOW,
+            CAN,
+            _ways(self._way, options, said),
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    async def count(self, prompt: Prompt) -> int:
+        """As the server counts, which costs nothing but a request."""
+        counted = await self._client.post("messages/count_tokens", self._body(self._chat(prompt)))
+        return read(Counted, counted, "number of tokens").input_tokens
+
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation:
+        """A text that `constraint` accepts, asked for anew a few times where it does not."""
+        if sampling.trace:
+            raise CapabilityError(f"{self._client.who} tells no probabilities of tokens, so nothing to trace")
+        form = form_of(constraint, self._way)
+
+        async def ask(attempts: tuple[Attempt, ...]) -> Reply:
+            return await self._asked(prompt, attempts, form, sampling)
+
+        return await settled(ask, constraint, most=self._options.anew)
+
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
+        """The label that the model names, or the shares of labels among draws; never a log-probability."""
+        check_options(options)
+        if capture is not None:
+            raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
+        if self._options.choose == "sampled":
+            return await self._drawn(prompt, options)
+        return await self._named(prompt, options, self._options.anew)
+
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
+        """Not offered. Raises `CapabilityError`."""
+        raise CapabilityError(
+            f"{self._client.who} tells no log-probabilities, so it cannot say how probable a given text is; "
+            "the embedded engine does, and servers that score prompts"
+        )
+
+    # --- one request -----------------------------------------------------------------------------
+
+    async def _asked(
+        self, prompt: Prompt, attempts: tuple[Attempt, ...], form: Form, sampling: Sampling
+    ) -> Reply:
+        """What the model wrote, in the constraint's own terms."""
+        made = self._chat(_told(prompt, form.words), attempts)
+        room = sampling.max_tokens + self._thoughts
+        body = {**self._body(made), **form.body, "max_tokens": min(room, self._most or room)}
+        if self._options.stream:
+            reply = read_events(await self._client.streamed({**body, "stream": True}), tool=form.tool)
+        else:
+            reply = read_message(await self._client.post("messages", body), tool=form.tool)
+        undone = made.escaping.undone
+        notes = (*made.escaping.notes, *_unsent(sampling), *reply.notes)
+        return Reply(form.undo(undone(reply.text)), reply.finish, reply.usage, undone(reply.thinking), notes)
+
+    def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
+        return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
+
+    def _body(self, made: Chat) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [each for each in made.as_dicts() if each["role"] != "system"],
+        }
+        if made.system:
+            body["system"] = made.system
+        if self._thinking:
+            body["thinking"] = dict(self._thinking)
+        return body
+
+    # --- choosing --------------------------------------------------------------------------------
+
+    async def _named(self, prompt: Prompt, options: Sequence[Option], anew: int) -> Choice:
+        """The label that one reply names, asked anew where it names none or several."""
+        form = form_of_labels([option.surfaces[0].strip() for option in options], self._way)
+        attempts: list[Attempt] = []
+        usage = Usage()
+        while True:
+            reply = await self._asked(prompt, tuple(attempts), form, Sampling(max_tokens=SPARE))
+            usage += reply.usage
+            try:
+                best = _label(reply, options)
+            except InvalidOutput as error:
+                if len(attempts) >= anew:
+                    raise UnusableAnswer(
+                        str(error), reply.text, tuple(attempts), reply.thinking, usage
+                    ) from None
+                attempts.append(Attempt(reply.text, str(error)))
+                continue
+            return Choice(best, None, None, "label_only", usage, thinking=reply.thinking, notes=reply.notes)
+
+    async def _drawn(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        """The shares of the labels among so many draws; what names none counts for none of them."""
+        drawn: Counter[str] = Counter()
+        usage, n = Usage(), self._options.draws
+        unnamed: UnusableAnswer | None = None
+        for _ in range(n):
+            try:
+                one = await self._named(prompt, options, 0)
+            except UnusableAnswer as error:
+                usage, unnamed = usage + error.usage, error
+                continue
+            usage += one.usage
+            drawn[one.best] += 1
+        if (whole := drawn.total()) == 0:
+            text = "" if unnamed is None else unnamed.text
+            raise UnusableAnswer(f"none of {n} draws names an answer", text, (), "", usage)
+        shares = {option.label: drawn[option.label] / whole for option in options}
+        return Choice(max(shares, key=shares.__getitem__), shares, whole / n, "sampled", usage)
+
+
+def _label(reply: Reply, options: Sequence[Option]) -> str:
+    if reply.finish == "length":
+        raise InvalidOutput("the model's tokens ran out before it had named an answer", reply.text)
+    return named(reply.text, options)
+
+
+def _thinking(options: Options, said: Model | None) -> Mapping[str, str]:
+    """What the request says of thinking: nothing where the server does not say what the model takes."""
+    can = None if said is None else said.capabilities
+    if options.thinking == "adaptive":
+        return {"type": "adaptive"}
+    if options.thinking == "off" and can is not None and can.thinking.types.disabled.supported:
+        return {"type": "disabled"}
+    return {}
+
+
+def _ways(way: Way, options: Options, said: Model | None) -> dict[str, str]:
+    """In words, what can be done in several ways, and what is not known."""
+    forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
+    known = said is not None and said.capabilities is not None
+    return {
+        "constraints": forms[way]
+        + ("" if known or options.form != "best" else " (assumed: the server does not say)"),
+        "choose": f"{options.draws} draws" if options.choose == "sampled" else "label_only: no probability",
+        "count": "asked of the server",
+        "sampling": "the server's own: the API takes no temperature, top_p, min_p or seed",
+        "context window": "as the server says"
+        if said is not None and said.max_input_tokens
+        else f"{WINDOW:,} tokens assumed: the server does not say",
+    }
+
+
+def _unsent(sampling: Sampling) -> tuple[str, ...]:
+    """A note of what was asked for and cannot be sent."""
+    asked = [
+        name for name in ("temperature", "top_p", "min_p") if getattr(sampling, name) != getattr(GREEDY, name)
+    ]
+    return (UNSENT.format(names=" and no ".join(asked)),) if asked else ()
+
+
+def _told(prompt: Prompt, words: str) -> Prompt:
+    """`prompt` with `words` at the end of what its user says last; a schema may repeat judged texts."""
+    if not words:
+        return prompt
+    messages = list(prompt.messages)
+    at = max((at for at, message in enumerate(messages) if message.role == "user"), default=None)
+    if at is None:
+        return Prompt((*messages, Message("user", (Data(words, "form"),))))
+    messages[at] = Message("user", (*messages[at].parts, Trusted("\n\n"), Data(words, "form")))
+    return Prompt(tuple(messages))
