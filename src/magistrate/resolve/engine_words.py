@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,7 @@ def _opened(model: str, settings: EngineSettings) -> Engine:
     if (named := engine_kind(model)) is None:
         from magistrate.engines.local import open_engine
 
+        _check_kind(model)
         return open_engine(model, settings)
     kind, name = named
     if not name:
@@ -111,3 +113,18 @@ def _opened(model: str, settings: EngineSettings) -> Engine:
         ) from error
     made: Engine = opened(name, settings)
     return made
+
+
+def _check_kind(model: str) -> None:
+    """Raise `SpecError` where `model` is meant as another kind of engine's, and written otherwise."""
+    word, colon, _ = model.partition(":")
+    if Path(model).expanduser().exists():
+        return
+    if not colon and word in engine_entries():
+        raise SpecError(f"{word!r} needs a model: {word}:MODEL")
+    meant = difflib.get_close_matches(word, list(engine_entries()), n=1) if colon else []
+    if meant:
+        raise SpecError(
+            f"unknown kind of engine {word!r} in {model!r}; did you mean {meant[0]!r}? "
+            f"Known: {', '.join(engine_entries())}"
+        )

@@ -15,8 +15,10 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     Raises `SpecError` for settings of a server, `ModelError` for weights that are not here.
     """
     from magistrate.engines.local.engine import LocalEngine
+    from magistrate.errors import SpecError
 
-    settings.refuse("the embedded engine", "base_url")
+    if settings.base_url is not None:
+        raise SpecError("--base-url is the address of a server; name its model too: --model openai:MODEL")
     return LocalEngine(
         model,
         device=settings.device,

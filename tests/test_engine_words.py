@@ -1,0 +1,127 @@
+"""From the words after `--model` to an engine, and what each kind of engine says of itself."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magistrate import resolve
+from magistrate.engines.base import Capability, Engine
+from magistrate.engines.kinds import KINDS, Kind
+from magistrate.engines.scripted import ScriptedEngine
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import SpecError
+
+RECORDED = Path(__file__).parent.parent / "benchmarks" / "engines.jsonl"
+
+
+class Elsewhere(ScriptedEngine):
+    """An engine of another package."""
+
+    def __init__(self, model: str, settings: EngineSettings) -> None:
+        super().__init__([], name=model)
+        self.settings = settings
+        self.bounds: list[int] = []
+
+    def bound(self, concurrency: int) -> None:
+        self.bounds.append(concurrency)
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that brings a kind of engines, and one that brings a broken one."""
+    known = dict(resolve.engine_entries())
+    known["elsewhere"] = EntryPoint("elsewhere", f"{__name__}:Elsewhere", resolve.ENGINES)
+    known["broken"] = EntryPoint("broken", "no_such_module:open_engine", resolve.ENGINES)
+    monkeypatch.setattr("magistrate.resolve.engine_words.engine_entries", lambda: known)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_packages_bring_kinds_of_engines_of_their_own() -> None:
+    settings = EngineSettings(base_url="http://127.0.0.1:1", timeout=5.0, concurrency=3)
+    made = resolve.engine("elsewhere:one,of=them", settings)
+    assert isinstance(made, Elsewhere)
+    assert (made.info.model, made.settings) == ("one,of=them", settings)
+    again = resolve.engine("elsewhere:one,of=them", EngineSettings(**_said(settings), concurrency=7))
+    assert again is made, "an engine is made once, however many calls it is allowed"
+    assert made.bounds == [3, 7]
+    assert resolve.engine("elsewhere:another", settings) is not made
+    with pytest.raises(SpecError, match=r"engine 'broken' \(no_such_module:open_engine\) cannot be loaded"):
+        resolve.engine("broken:model")
+
+
+def _said(settings: EngineSettings) -> dict[str, Any]:
+    return {"base_url": settings.base_url, "timeout": settings.timeout}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("openai:", "'openai' needs a model: openai:MODEL"),
+        ("openai", "'openai' needs a model: openai:MODEL"),
+        ("opneai:gpt-4o", "unknown kind of engine 'opneai' in 'opneai:gpt-4o'; did you mean 'openai'"),
+        ("llama.cpp:x.gguf", "did you mean 'llamacpp'"),
+        ("nothing-alike:x", "unknown model 'nothing-alike:x'"),
+    ],
+)
+def test_words_that_name_no_engine_are_told_what_would(words: str, told: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        resolve.engine(words)
+    assert told in str(raised.value)
+
+
+def test_an_address_without_a_model_of_a_server_is_refused() -> None:
+    with pytest.raises(SpecError, match="name its model too: --model openai:MODEL"):
+        resolve.engine(None, EngineSettings(base_url="http://127.0.0.1:1/v1"))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"timeout": 0.0}, "timeout must be a finite number"),
+        ({"timeout": float("inf")}, "timeout must be a finite number"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(said: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        EngineSettings(**said)
+
+
+def test_every_kind_that_is_told_of_is_installed_and_the_other_way_round() -> None:
+    assert {kind.word for kind in KINDS} - {""} == set(resolve.engine_entries())
+    for entry in resolve.engine_entries().values():
+        assert callable(entry.load()), "opening a kind needs its packages, naming it does not"
+
+
+def test_what_is_missing_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    monkeypatch.setenv("PATH", "")
+    can: frozenset[Capability] = frozenset()
+    kind = Kind("x", "x", ("no-such-package", "numpy"), "", "", can, (("c++", "g++"),), "SOME_KEY")
+    assert list(kind.missing()) == [
+        "not installed: no-such-package; pip install 'magistrate[x]' (compiles it: ten minutes or more)",
+        "no compiler: install c++ or g++",
+        "SOME_KEY is not set (a server of one's own may need none)",
+    ]
+    assert len(kind.found) == 1 and kind.found[0].startswith("numpy ")
+    monkeypatch.setenv("SOME_KEY", "secret")
+    assert not any("SOME_KEY" in each for each in kind.missing())
+
+
+def test_no_engine_was_seen_to_do_more_than_its_kind_declares() -> None:
+    most = {kind.word or "local": kind.most for kind in KINDS}
+    lines = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    assert lines[0]["engine"] == "embedded"
+    for line in lines:
+        assert set(line["can"]) <= most[line["kind"]], line["engine"]
+
+
+def test_an_engine_is_passed_through() -> None:
+    made: Engine = ScriptedEngine([])
+    assert resolve.engine(made) is made
