@@ -123,7 +123,7 @@ def agreement(lines: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
     rows = []
     for judge, reference in first["judges"].items():
         row = [f"`{judge}`", f"{verdicts(reference)}/{SAMPLES}"]
-        rows.append(row + [cell(reference, each["judges"].get(judge, {})) for each in others])
+        rows.append(row + [cell(reference, each["judges"].get(judge)) for each in others])
     columns = ["judge", f"{first['engine']}: verdicts", *(each["engine"] for each in others)]
     return columns, rows
 
@@ -135,6 +135,8 @@ def verdicts(judged: Any) -> int:
 
 def cell(reference: Any, judged: Any) -> str:
     """How far the outcomes of one judge over two engines agree."""
+    if judged is None:
+        return "not asked"
     if isinstance(judged, str):
         return "cannot: " + judged.partition(" needs ")[2].partition(",")[0]
     both = [
