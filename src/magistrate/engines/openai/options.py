@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
+from magistrate.engines.remote.addresses import checked
 from magistrate.errors import SpecError
 
 OFFICIAL = "https://api.openai.com/v1"
@@ -82,17 +82,7 @@ def base_url(said: str | None) -> str:
     """
     url = (said or os.environ.get(URL_VARIABLE) or OFFICIAL).strip()
     how = "write http://HOST:PORT/v1, as in --base-url http://127.0.0.1:8080/v1"
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise SpecError(f"this is no address of a server ({error}); {how}") from None
-    if parts.username is not None or parts.password is not None:
-        raise SpecError(f"an address must not hold a user or a password; set {KEY_VARIABLE} instead")
-    if parts.query or parts.fragment:
-        raise SpecError(f"an address must have no '?' or '#'; a key belongs into {KEY_VARIABLE}; {how}")
-    if parts.scheme not in ("http", "https") or not host:
-        raise SpecError(f"{url[:200]!r} is no address of a server; {how}")
+    parts = checked(url, KEY_VARIABLE, how)
     return f"{url.rstrip('/')}{'' if parts.path.strip('/') else '/v1'}"
 
 
