@@ -111,7 +111,7 @@ $(LLAMACPP)/.llamacpp: requirements-dev.lock pyproject.toml | $(LLAMACPP)/.made 
 # Each framework has an environment of its own: what one pins, another may not bear.
 .venv-adapters/%/.made: requirements-adapters/%.txt pyproject.toml | .venv/.dev
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
-	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $< -e .
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python -r $< -e '.[openai]'
 	@touch $@
 
 # The browser that reads the reports in the tests: that of the machine, else Debian's, else the one of playwright.

@@ -2,13 +2,16 @@
 
     python benchmarks/engines.py record ENGINE [--base-url URL] [--as NAME] [--judge WORDS ...]
     python benchmarks/engines.py table
+    python benchmarks/engines.py close ENGINE OTHER [--base-url URL] [--samples N]
 
 ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`, `llamacpp:FILE`,
 `openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
 and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
 engine; what was recorded of the same engine before is not asked again. Each may be recorded in an
 environment of its own, where its packages are. `table` prints what is there, the first line being what the
-others are held against; `make docs` writes it to docs/engines.md.
+others are held against; `make docs` writes it to docs/engines.md. `close` asks two engines the same, URL
+being where the OTHER one listens, and prints how far apart their probabilities are: of the answers that
+`faithfulness` chooses among, and of every token of the outputs behind the prompt of the judge `likelihood`.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from typing import Any
 
 from magistrate import background, resolve
 from magistrate.datasets import load
-from magistrate.engines.base import Engine, require
+from magistrate.engines.base import Engine, Option, require
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges.base import Judge
+from magistrate.judges.considering import planned
+from magistrate.judges.gain import prompts
 from magistrate.report.data import outcome_data
 from magistrate.running import judge_one
 from magistrate.types import Sample
@@ -35,6 +40,7 @@ from magistrate.version import __version__
 FILE = Path(__file__).with_name("engines.jsonl")
 SAMPLES = 10
 DEADLINE = 600.0
+ANSWERS = (Option("Yes", ("Yes",)), Option("No", ("No",)))  # to what `faithfulness` asks
 
 
 def asking_judges() -> list[str]:
@@ -154,6 +160,45 @@ def cell(reference: Any, judged: Any) -> str:
     return f"{same}/{len(both)} labels, Δ {sum(apart) / len(apart):.3f} (at most {max(apart):.3f}){missing}"
 
 
+def close(one: Engine, other: Engine, samples: Sequence[Sample]) -> list[str]:
+    """How far apart two engines answer the same calls, a line a verb."""
+    return [background.run(chosen(one, other, samples)), background.run(likely(one, other, samples))]
+
+
+async def chosen(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
+    """The probabilities of yes, and how often both engines find the same answer the likelier one."""
+    judge = resolve.judge("faithfulness")
+    apart, alike = [], 0
+    for sample in samples:
+        prompt = planned(judge, sample)[0].prompt
+        ours, theirs = [await engine.choose(prompt, ANSWERS) for engine in (one, other)]
+        alike += ours.best == theirs.best
+        if ours.probabilities is not None and theirs.probabilities is not None:
+            apart.append(abs(ours.probabilities["Yes"] - theirs.probabilities["Yes"]))
+    said = f"choose: {len(samples)} questions, the likelier answer is the same in {alike}"
+    return f"{said}; probabilities {told(apart)}" if apart else f"{said}; there are no probabilities"
+
+
+async def likely(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
+    """The log-probabilities of every token of the outputs, where both engines cut them alike."""
+    if unable := [engine.info.model for engine in (one, other) if "likelihood" not in engine.info.can]:
+        return f"likelihood: {', '.join(unable)} cannot"
+    apart, texts = [], 0
+    for sample in samples:
+        prompt, text = prompts(sample)[0], sample.output or ""
+        ours, theirs = [await engine.likelihood(prompt, text) for engine in (one, other)]
+        if ours.offsets == theirs.offsets:
+            texts += 1
+            apart += [abs(a - b) for a, b in zip(ours.logprobs, theirs.logprobs, strict=True)]
+    said = f"likelihood: {texts} of {len(samples)} texts are cut into the same tokens"
+    return f"{said}, {len(apart)} in all; log-probabilities {told(apart)}, in nats" if apart else said
+
+
+def told(apart: Sequence[float]) -> str:
+    """Differences in words."""
+    return f"{sum(apart) / len(apart):.4f} apart on average, {max(apart):.4f} at most"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -165,7 +210,19 @@ def main() -> None:
     one.add_argument("--as", dest="name")
     one.add_argument("--judge", action="append")
     commands.add_parser("table")
+    two = commands.add_parser("close")
+    two.add_argument("engine")
+    two.add_argument("other")
+    two.add_argument("--base-url")
+    two.add_argument("--samples", type=int, default=SAMPLES)
     given = parser.parse_args()
+    if given.command == "close":
+        engines = (
+            resolve.engine(given.engine),
+            resolve.engine(given.other, EngineSettings(base_url=given.base_url)),
+        )
+        print("\n".join(close(*engines, list(load("quickstart", limit=given.samples)))))
+        return
     if given.command == "record":
         engine = resolve.engine(given.engine, EngineSettings(base_url=given.base_url))
         samples = list(load("quickstart", limit=SAMPLES))

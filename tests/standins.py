@@ -22,6 +22,8 @@ import jsonschema
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from magistrate.constraints import Lark, check, constraint
+from magistrate.engines.openai.engine import OpenAIEngine
+from magistrate.engines.openai.options import read_options
 from magistrate.errors import ConstraintError
 
 SPECIAL = {"<|im_start|>": 256, "<|im_end|>": 257, "</s>": 258}
@@ -45,9 +47,11 @@ class Refused(Exception):
 class Standin:
     """A server's behaviour. `takes` are the parameters it knows, and it refuses others if `strict`;
     `first` are the likeliest first tokens of every answer with their probabilities, of which it lists
-    `most_top`. `says` is asked for the text where nothing constrains it."""
+    `most_top`. `says` is asked for the text where nothing constrains it. `breaks` answers the status that a
+    request meets instead of its answer, 0 where the connection is closed, None where nothing is wrong."""
 
     says: Callable[[Mapping[str, Any]], str] = lambda body: "It rains."
+    breaks: Callable[[str, Any], int | None] = lambda path, body: None
     models: tuple[str, ...] = ("model-a", "model-b")
     owner: str = "someone"
     window: int = 0
@@ -75,6 +79,8 @@ class Standin:
         self.requests.append((path, body))
         if self.key and key != f"Bearer {self.key}":
             return 401, _error(f"Incorrect API key provided: {key[7:]}", "invalid_api_key")
+        if (status := self.breaks(path, body)) is not None:
+            return status, _error("The worker has a problem.")
         if method == "GET":
             if path == "/v1/models":
                 return 200, {"object": "list", "data": [self._entry(each) for each in self.models]}
@@ -244,6 +250,7 @@ def running(standin: Standin) -> Iterator[Standin]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or an answer waits 40 ms for the acknowledgement of its headers
 
         def do_GET(self) -> None:
             self._answer("GET", None)
@@ -253,6 +260,9 @@ def running(standin: Standin) -> Iterator[Standin]:
 
         def _answer(self, method: str, body: Any) -> None:
             status, said = standin.answer(method, self.path, body, self.headers.get("Authorization", ""))
+            if status == 0:
+                self.close_connection = True
+                return
             kind = "application/json"
             content = json.dumps(said).encode() if not isinstance(said, bytes) else said
             if isinstance(said, list):
@@ -273,7 +283,7 @@ def running(standin: Standin) -> Iterator[Standin]:
         daemon_threads = True
 
     server = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     standin.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:
@@ -282,3 +292,54 @@ def running(standin: Standin) -> Iterator[Standin]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+# --- servers by their kind --------------------------------------------------------------------------
+
+FIRST = {"Yes": 0.6, "No": 0.25, "It": 0.1, "The": 0.02}
+VLLM = frozenset(
+    {*CHAT, "structured_outputs", "prompt_logprobs", "continue_final_message", "add_generation_prompt"}
+)
+
+
+def openai_like(**more: Any) -> Standin:
+    """OpenAI's own server: refuses what it does not know, strict schemas, twenty likeliest tokens."""
+    return Standin(strict=True, strict_schemas=True, first=FIRST, most_top=20, **more)
+
+
+def vllm_like(**more: Any) -> Standin:
+    """vLLM with the backend guidance: Lark grammars, tokenization, log-probabilities of prompts."""
+    return Standin(
+        owner="vllm",
+        window=4096,
+        pages={"/version": {"version": "0.18.2"}},
+        takes=VLLM,
+        first=FIRST,
+        most_top=20,
+        scores=True,
+        continues="continue_final_message",
+        **more,
+    )
+
+
+def sglang_like(**more: Any) -> Standin:
+    """SGLang: `ebnf` and `regex` beside schemas."""
+    pages = {"/get_server_info": {"model_path": "m", "version": "0.5", "context_length": 8192}}
+    return Standin(pages=pages, takes=frozenset({*CHAT, "ebnf", "regex"}), first=FIRST, most_top=20, **more)
+
+
+def ollama_like(**more: Any) -> Standin:
+    """Ollama: schemas, no log-probabilities, a window that it tells of a loaded model only."""
+    loaded = {"models": [{"name": "model-a", "context_length": 4096}]}
+    return Standin(pages={"/api/version": {"version": "0.40.12"}, "/api/ps": loaded}, **more)
+
+
+def bare(**more: Any) -> Standin:
+    """A gateway that takes messages and ignores everything else."""
+    return Standin(takes=frozenset({"model", "messages", "max_tokens", "temperature", "stream"}), **more)
+
+
+def engine(standin: Standin, words: str = "model-a") -> OpenAIEngine:
+    """An engine that asks the stand-in; `words` name the model, with options behind it."""
+    name, options = read_options(words)
+    return OpenAIEngine(name, base_url=standin.url, key=standin.key or "none", timeout=20, options=options)

@@ -16,7 +16,6 @@ import pytest
 from fault_server import MODEL, Answer, Asked, FaultServer, fault_server
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.anthropic import open_engine
-from magistrate.engines.anthropic.options import OFFICIAL, address, key_for, read_options
 from magistrate.engines.base import Capture, Engine, Option, Sampling, UnusableAnswer
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import (
@@ -29,6 +28,7 @@ from magistrate.errors import (
 )
 from magistrate.judging import judge
 from magistrate.types import Data, Message, Prompt, Trusted, Usage, Verdict
+from standins import Standin, running
 
 KEY = "sk-ant-of-a-test-0123456789"
 OPTIONS = [Option("supported", ("Yes", "yes")), Option("unsupported", ("No", "no"))]
@@ -297,6 +297,19 @@ def test_a_server_that_says_nothing_of_its_model_is_taken_as_it_is_and_that_is_s
     assert "thinking" not in stand_in.bodies[0]
 
 
+@pytest.mark.parametrize("status", [500, 503, 429, 0])
+def test_what_the_model_can_is_asked_again_where_the_server_breaks_once(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    met = iter([status])
+    pages = {f"/v1/models/{MODEL}": model_says(structured=False)}
+    with running(Standin(pages=pages, breaks=lambda path, body: next(met, None))) as standin:
+        engine = open_engine(MODEL, EngineSettings(base_url=standin.url))
+    assert engine.info.ways["constraints"] == "a forced tool"
+    assert len(standin.requests) == 2
+
+
 def test_a_model_that_the_server_does_not_know_ends_the_run(stand_in: StandIn) -> None:
     stand_in.server.models.clear()
     said(stand_in, "Yes")
@@ -314,7 +327,7 @@ def test_a_judge_judges_over_it(stand_in: StandIn) -> None:
     assert found.steps[0].result["method"] == "label_only"
 
 
-# --- key, address, options -----------------------------------------------------------------------------
+# --- key and settings -----------------------------------------------------------------------------
 
 
 def test_the_key_is_sent_and_never_shown(stand_in: StandIn) -> None:
@@ -326,34 +339,6 @@ def test_the_key_is_sent_and_never_shown(stand_in: StandIn) -> None:
     with pytest.raises(EngineGone) as caught:
         asyncio.run(broken.generate(Prompt.of("go")))
     assert "ANTHROPIC_API_KEY" in str(caught.value) and KEY not in str(caught.value)
-
-
-def test_without_a_key_anthropics_own_server_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
-    with pytest.raises(SpecError, match="ANTHROPIC_API_KEY"):
-        open_engine("claude", EngineSettings())
-    assert key_for("http://127.0.0.1:1") == "none"
-
-
-def test_the_address_is_said_or_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://gateway:1/v1/")
-    assert address(None) == "http://gateway:1"
-    assert address("http://here:2") == "http://here:2"
-    monkeypatch.delenv("ANTHROPIC_BASE_URL")
-    assert address(None) == OFFICIAL
-    for wrong in ("http://user:secret@host", "gateway:80", "ftp://host", "http://h/?key=secret", "http://[x"):
-        with pytest.raises(SpecError) as caught:
-            address(wrong)
-        assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "words", ["", ",draws=5", "m,draws=0", "m,draws=x", "m,form=xml", "m,unknown=1", "m,x"]
-)
-def test_options_that_cannot_be_are_refused(words: str) -> None:
-    with pytest.raises(SpecError):
-        read_options(words)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("device", "GPU"), ("threads", 2), ("hidden_states", True)])

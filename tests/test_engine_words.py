@@ -125,3 +125,9 @@ def test_no_engine_was_seen_to_do_more_than_its_kind_declares() -> None:
 def test_an_engine_is_passed_through() -> None:
     made: Engine = ScriptedEngine([])
     assert resolve.engine(made) is made
+
+
+@pytest.mark.parametrize("said", [{"base_url": "http://127.0.0.1:1/v1"}, {"threads": 1}, {"timeout": 2.0}])
+def test_an_engine_is_told_nothing_that_it_would_not_hear(said: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"made already \(ScriptedEngine\) has no use for --.*leave it out"):
+        resolve.engine(ScriptedEngine([]), EngineSettings(**said))

@@ -17,7 +17,7 @@ from magistrate import resolve
 from magistrate.engines.anthropic import open_engine as open_anthropic
 from magistrate.engines.base import Engine
 from magistrate.engines.openai import open_engine as open_openai
-from magistrate.engines.remote.steady import BUSY_RETRIES, RETRIES
+from magistrate.engines.remote.calling import BUSY_RETRIES, RETRIES
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
 from magistrate.running import judge_one

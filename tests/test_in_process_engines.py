@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from gguf import GGUFWriter
@@ -77,6 +81,93 @@ def test_models_that_blocks_can_hold_are_not_refused() -> None:
     windows = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512}
     scaled = {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}, "quantization_config": {}}
     assert [obstacle(config) for config in ({}, windows, scaled)] == ["", "", ""]
+
+
+# --- a model that is not here ---------------------------------------------------------------------
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A model hub without models, one of them gated; it keeps what it was asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        code = "GatedRepo" if "gated" in self.path else "RepoNotFound"
+        self.send_response(403 if "gated" in self.path else 404)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is told to the terminal."""
+
+
+@pytest.fixture
+def asked() -> Iterator[tuple[str, list[str]]]:
+    """The address of a hub, and what it was asked for."""
+    Hub.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", Hub.asked
+        server.shutdown()
+
+
+def sought(folder: Path, endpoint: str, *words: str) -> list[str]:
+    """What is said of each of these words where a folder `mine/model` is; in a process of its own, because
+    the hub's client keeps the address that it had when it was imported."""
+    (folder / "mine" / "model").mkdir(parents=True, exist_ok=True)
+    code = (
+        "import sys\n"
+        "from magistrate.engines.transformers.folder import located\n"
+        "for word in sys.argv[1:]:\n"
+        "    try:\n"
+        "        print(located(word))\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(folder / "kept")}
+    environment |= {"no_proxy": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+MISTYPED = {
+    "mine/modle": "there is no folder mine/modle (did you mean 'model'?)",
+    "./modle": "there is no folder ./modle;",
+    "./mine/modle": "there is no folder ./mine/modle (did you mean 'model'?)",
+    "someone/modle/": "there is no folder someone/modle/: there is no folder someone either;",
+    "a/b/modle": "there is no folder a/b/modle: there is no folder a/b either;",
+    "/nowhere/modle": "there is no folder /nowhere/modle: there is no folder /nowhere either;",
+    "~nobody-of-this-name/modle": "there is no folder ~nobody-of-this-name/modle: ",
+    "modle": "there is no folder modle;",
+}
+
+
+def test_a_mistyped_folder_is_said_not_to_be_there_and_no_hub_is_asked(
+    asked: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    endpoint, requests = asked
+    for told, expected in zip(sought(tmp_path, endpoint, *MISTYPED), MISTYPED.values(), strict=True):
+        assert told.startswith(f"SpecError {expected}")
+    assert sought(tmp_path, endpoint, "mine/model") == ["mine/model"]
+    assert requests == []
+
+
+def test_a_name_that_neither_this_machine_nor_the_hub_knows(
+    asked: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    endpoint, requests = asked
+    nowhere, gated = sought(tmp_path, endpoint, "someone/modle", "someone/gated@main")
+    here = "ModelError there is no folder someone"
+    assert nowhere.startswith(f"{here}/modle here, and the model hub has no public model of that name")
+    assert gated.startswith(f"{here}/gated here, and the model hub's is gated: accept its terms")
+    assert len(requests) >= 2
+    (unreached,) = sought(tmp_path, "http://127.0.0.1:9", "someone/modle")
+    assert unreached.startswith(f"{here}/modle here, and the model hub could not be reached (")
 
 
 # --- a GGUF whose tokenizer is of another kind than those that are read ---------------------------

@@ -13,22 +13,28 @@ import pytest
 
 from magistrate.constraints import constraint
 from magistrate.engines.base import Choice, Option, Sampling, UnusableAnswer
-from magistrate.engines.openai import open_engine
-from magistrate.engines.openai.engine import OpenAIEngine
-from magistrate.engines.openai.options import read_options
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import (
     CapabilityError,
     EngineError,
-    EngineGone,
     EngineRefused,
     InvalidOutput,
     MagistrateError,
     OverLength,
-    SpecError,
 )
 from magistrate.types import Data, Message, Prompt, Trusted
-from standins import CHAT, Standin, encode, logprob, running
+from standins import (
+    VLLM,
+    Standin,
+    bare,
+    encode,
+    engine,
+    logprob,
+    ollama_like,
+    openai_like,
+    running,
+    sglang_like,
+    vllm_like,
+)
 
 YES_NO = (Option("supported", ("Yes", "yes")), Option("hallucinated", ("No", "no")))
 LABEL = constraint(
@@ -39,10 +45,6 @@ LABEL = constraint(
         "additionalProperties": False,
     }
 )
-FIRST = {"Yes": 0.6, "No": 0.25, "It": 0.1, "The": 0.02}
-VLLM = frozenset(
-    {*CHAT, "structured_outputs", "prompt_logprobs", "continue_final_message", "add_generation_prompt"}
-)
 
 
 @pytest.fixture(autouse=True)
@@ -50,48 +52,6 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
-def openai_like(**more: Any) -> Standin:
-    """OpenAI's own server: refuses what it does not know, strict schemas, twenty likeliest tokens."""
-    return Standin(strict=True, strict_schemas=True, first=FIRST, most_top=20, **more)
-
-
-def vllm_like(**more: Any) -> Standin:
-    """vLLM with the backend guidance: Lark grammars, tokenization, log-probabilities of prompts."""
-    return Standin(
-        owner="vllm",
-        window=4096,
-        pages={"/version": {"version": "0.18.2"}},
-        takes=VLLM,
-        first=FIRST,
-        most_top=20,
-        scores=True,
-        continues="continue_final_message",
-        **more,
-    )
-
-
-def sglang_like(**more: Any) -> Standin:
-    """SGLang: `ebnf` and `regex` beside schemas."""
-    pages = {"/get_server_info": {"model_path": "m", "version": "0.5", "context_length": 8192}}
-    return Standin(pages=pages, takes=frozenset({*CHAT, "ebnf", "regex"}), first=FIRST, most_top=20, **more)
-
-
-def ollama_like(**more: Any) -> Standin:
-    """Ollama: schemas, no log-probabilities, a window that it tells of a loaded model only."""
-    loaded = {"models": [{"name": "model-a", "context_length": 4096}]}
-    return Standin(pages={"/api/version": {"version": "0.40.12"}, "/api/ps": loaded}, **more)
-
-
-def bare(**more: Any) -> Standin:
-    """A gateway that takes messages and ignores everything else."""
-    return Standin(takes=frozenset({"model", "messages", "max_tokens", "temperature", "stream"}), **more)
-
-
-def engine(standin: Standin, words: str = "model-a") -> OpenAIEngine:
-    name, options = read_options(words)
-    return OpenAIEngine(name, base_url=standin.url, key=standin.key or "none", timeout=20, options=options)
 
 
 def prompt(text: str = "the sky is blue") -> Prompt:
@@ -102,110 +62,6 @@ def prompt(text: str = "the sky is blue") -> Prompt:
 def vllm() -> Iterator[Standin]:
     with running(vllm_like()) as standin:
         yield standin
-
-
-# --- what is seen, and claimed --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("standin", "server", "ways", "choose"),
-    [
-        (openai_like(), "unknown, owned by someone", ("response_format json_schema, strict",), "top_k of 4"),
-        (
-            vllm_like(),
-            "vLLM 0.18.2",
-            (
-                "structured_outputs.grammar, Lark",
-                "structured_outputs.grammar",
-                "response_format json_schema",
-            ),
-            "exact",
-        ),
-        (sglang_like(), "SGLang 0.5", ("ebnf", "response_format json_schema"), "top_k of 4"),
-        (ollama_like(), "Ollama 0.40.12", ("response_format json_schema",), "label_only"),
-        (bare(), "unknown, owned by someone", (), "label_only"),
-    ],
-    ids=["openai", "vllm", "sglang", "ollama", "bare"],
-)
-def test_what_a_server_shows_is_claimed_and_nothing_else(
-    standin: Standin, server: str, ways: tuple[str, ...], choose: str
-) -> None:
-    with running(standin):
-        made = engine(standin)
-        made.close()
-    assert made.info.ways["server"] == server
-    assert made.found.ways == ways
-    assert made.info.ways["choose"] == choose
-    assert ("constraints" in made.info.can) == bool(ways)
-    assert ("likelihood" in made.info.can) == standin.scores
-    assert ("exact_probability" in made.info.can) == standin.scores
-    assert "data_isolation" not in made.info.can
-    assert made.info.ways["data"].startswith("escaped")
-
-
-def test_what_was_seen_is_kept_and_asked_again_when_the_server_is_another(vllm: Standin) -> None:
-    first = engine(vllm)
-    asked = len(vllm.requests)
-    assert engine(vllm).found == first.found
-    assert len(vllm.got("/v1/chat/completions")) == len([p for p, _ in vllm.requests[:asked] if "chat" in p])
-    vllm.pages = {"/version": {"version": "0.19"}}
-    vllm.takes = CHAT
-    assert engine(vllm).found.ways == ("response_format json_schema",)
-    vllm.most_top = 0
-    assert engine(vllm).found.top == 4  # as it is kept
-    assert engine(vllm, "model-a,probe=anew").found.top == 0
-
-
-def test_windows_are_those_that_the_server_tells() -> None:
-    with running(vllm_like()) as one, running(ollama_like()) as two, running(bare()) as three:
-        assert engine(one).info.context_window == 4096
-        assert engine(two).info.context_window == 4096
-        assert engine(three).info.ways["window"].startswith("not told")
-        assert engine(three, "model-a,window=2000").info.context_window == 2000
-
-
-def test_a_server_that_cuts_long_prompts_is_not_given_any() -> None:
-    with running(ollama_like()) as standin, running(bare()) as other:
-        for call in ("generate", "choose"):
-            made = engine(standin)
-            asked = (prompt("word " * 5000), YES_NO) if call == "choose" else (prompt("word " * 5000),)
-            with pytest.raises(OverLength, match="without a word"):
-                asyncio.run(getattr(made, call)(*asked))
-        assert asyncio.run(engine(other).generate(prompt("word " * 5000))).text
-
-
-def test_answers_are_kept_only_where_a_seed_was_seen_to_repeat_a_draw() -> None:
-    def drawn(body: Any) -> str:
-        return f"draw {body['seed']}" if body.get("temperature") else "It rains."
-
-    with running(openai_like(says=drawn)) as one, running(openai_like()) as two:
-        assert "repeatable" in engine(one).info.can
-        assert "repeatable" not in engine(two).info.can
-
-
-def test_a_model_that_is_not_there_is_told_with_those_that_are(vllm: Standin) -> None:
-    with pytest.raises(SpecError, match="no model 'nothing'; it has: model-a, model-b"):
-        engine(vllm, "nothing")
-
-
-def test_a_wrong_key_ends_it_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-1234567890")
-    with running(openai_like(key="right")) as standin, pytest.raises(EngineGone) as caught:
-        open_engine("model-a", EngineSettings(base_url=standin.url))
-    assert "OPENAI_API_KEY" in str(caught.value)
-    assert "1234567890" not in str(caught.value)
-
-
-def test_nobody_there_is_said_so() -> None:
-    with running(bare()) as standin:
-        pass
-    with pytest.raises(EngineError, match="no connection"):
-        engine(standin)
-
-
-def test_options_of_other_engines_are_refused() -> None:
-    with pytest.raises(SpecError, match="--device"):
-        open_engine("m", EngineSettings(base_url="http://127.0.0.1:9/v1", device="GPU"))
 
 
 # --- generate -------------------------------------------------------------------------------------

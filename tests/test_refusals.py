@@ -107,6 +107,7 @@ def test_a_status_has_one_meaning(client: str, status: int, kind: type[Exception
     found = translated(client, status, body)
     assert type(found) is kind
     assert str(status) in str(found) and "the engine" in str(found)
+    assert not isinstance(found, EngineError) or found.status == status
     assert not isinstance(found, EngineBusy) or found.retry_after is None
 
 
@@ -270,7 +271,8 @@ def test_a_broken_connection_is_told_with_advice(
         raise error
 
     found = engine_error(failed(client, answer), "the engine")
-    assert type(found) is kind
+    assert isinstance(found, EngineError) and type(found) is kind
+    assert found.status is None  # no answer came
     assert advice in str(found) and KEY not in str(found)
 
 
@@ -283,6 +285,7 @@ def test_a_body_that_is_no_json_is_an_error_to_try_again(client: str) -> None:
 
         found = engine_error(failed(client, answer), "the engine")
         assert type(found) is EngineError and found.retryable
+        assert found.status == 200
 
 
 @pytest.mark.parametrize(
@@ -304,7 +307,7 @@ def test_an_error_in_the_middle_of_a_stream_keeps_its_meaning() -> None:
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     response = httpx2.Response(200, request=httpx2.Request("POST", "http://test"))
     found = engine_error(anthropic.APIStatusError("x", response=response, body=body), "the engine")
-    assert type(found) is EngineBusy
+    assert type(found) is EngineBusy and found.status == 529
     limited = openai.APIError("x", response.request, body={"message": "slow", "type": "rate_limit_exceeded"})
     assert type(engine_error(limited, "the engine")) is EngineBusy
     unknown = openai.APIError("x", response.request, body={"message": "the worker died"})

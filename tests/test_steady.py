@@ -18,16 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import Generation, UnusableAnswer
+from magistrate.engines.remote.calling import BUSY_RETRIES, FIRST_WAIT, JITTER, LONGEST_WAIT, RETRIES
 from magistrate.engines.remote.room import Room
-from magistrate.engines.remote.steady import (
-    BUSY_RETRIES,
-    FIRST_WAIT,
-    JITTER,
-    LONGEST_WAIT,
-    RETRIES,
-    Steady,
-    steady,
-)
+from magistrate.engines.remote.steady import Steady, steady
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import (
     CapabilityError,

@@ -82,9 +82,16 @@ class StoreError(MagistrateError):
 
 
 class EngineError(MagistrateError):
-    """The engine failed while answering."""
+    """The engine failed while answering; `status` is the HTTP status that a server answered with.
+
+    It is None where there is no server, or where no answer of it came to its end.
+    """
 
     retryable = True
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class EngineGone(EngineError):
@@ -96,8 +103,8 @@ class EngineGone(EngineError):
 class EngineBusy(EngineError):
     """Too much was asked at once; later there will be room, after `retry_after` seconds if that was said."""
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
+        super().__init__(message, status=status)
         self.retry_after = retry_after
 
 

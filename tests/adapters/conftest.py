@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from given import ENGINES, REASONS
+from given import ENGINES, FALSE, REASONS, SAID, SECRET
 
 from magistrate.engines.scripted import ScriptedEngine
+from standins import ANSWERS, Standin, running
 
 SWITCHES = {
     "OPIK_ANALYTICS_ENABLE": "false",
@@ -74,6 +75,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of its own for what a framework writes beside the user's files."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standin]:
+    """A server of one's own with a key and a model `model-a`, that answers a judge `hallucination` .75."""
+    monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path / "magistrate"))
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    with running(Standin(answers=(SAID, *ANSWERS), key=SECRET)) as standin:
+        yield standin
+        assert any(FALSE in str(body) for body in standin.got("/v1/chat/completions"))
 
 
 @pytest.fixture(params=list(ENGINES))

@@ -13,6 +13,8 @@ CONTEXT = ["Bern is the capital of Switzerland.", "The museum opens at nine and 
 TRUE = "Bern is the capital of Switzerland."
 FALSE = "Geneva hosts 47 embassies of Portugal."
 QUESTION = "What is Bern?"
+SECRET = "sk-not-to-be-seen"
+SAID = '{"reasons": ["no embassy is named"], "score": 0.75}'  # what a judge `hallucination` is answered
 
 
 def answering(*answers: Any) -> ScriptedEngine:

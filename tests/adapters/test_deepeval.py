@@ -12,7 +12,7 @@ from deepeval.dataset import EvaluationDataset
 from deepeval.errors import MissingTestCaseParamsError
 from deepeval.evaluate import AsyncConfig, CacheConfig, DisplayConfig, ErrorConfig
 from deepeval.test_case import ConversationalTestCase, LLMTestCase, RetrievedContextData, Turn
-from given import CONTEXT, FALSE, QUESTION, TRUE, answering, run_example
+from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 
 import magistrate
 from magistrate.adapters.deepeval import JudgeMetric
@@ -20,6 +20,7 @@ from magistrate.adapters.samples import from_deepeval
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges import Hallucination
 from magistrate.testing import NoVerdict
+from standins import Standin
 
 
 def case(output: str | None, context: list[Any] | None = CONTEXT, **fields: Any) -> LLMTestCase:
@@ -71,6 +72,25 @@ def test_the_evidence_goes_along() -> None:
     assert FALSE[quote["start"] : quote["end"]] == quote["text"]
     assert metric.evidence["recipe"].startswith("judge=novelty@")
     assert json.loads(metric.verbose_logs or "") == metric.evidence
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin) -> None:
+    metric = JudgeMetric("hallucination", "openai:model-a", base_url=served.url)
+    assert metric.measure(case(FALSE)) == 0.25, metric.error
+    assert SECRET not in f"{metric.reason} {metric.verbose_logs}"
+
+
+def test_the_copies_that_deepeval_makes_ask_there_too(served: Standin) -> None:
+    metric = JudgeMetric("hallucination", "openai:model-a", base_url=served.url)
+    result = evaluate(
+        [case(FALSE)],
+        [metric],
+        async_config=AsyncConfig(run_async=True),
+        display_config=DisplayConfig(show_indicator=False, print_results=False),
+        cache_config=CacheConfig(write_cache=False),
+    )
+    (judged,) = result.test_results[0].metrics_data or ()
+    assert (judged.score, judged.error) == (0.25, None)
 
 
 def test_what_breaks_is_an_error_and_no_score(broken: tuple[ScriptedEngine, str]) -> None:

@@ -7,15 +7,16 @@ import json
 import math
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from given import CONTEXT, FALSE, QUESTION, TRUE, run_example
+from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, run_example
 from inspect_ai import Epochs, Task, eval
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.log import EvalLog, read_eval_log
+from inspect_ai.log import EvalLog, read_eval_log, write_eval_log
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ModelOutput, ModelUsage, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
 from inspect_ai.tool import ToolCall
@@ -23,8 +24,10 @@ from inspect_ai.tool import ToolCall
 import magistrate
 from magistrate.adapters.inspect import judge_scorer
 from magistrate.adapters.samples import from_inspect
+from magistrate.datasets import inspect_logs
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import DatasetError
+from standins import Standin
 
 
 def samples(**metadata: Any) -> list[Sample]:
@@ -91,6 +94,13 @@ def test_a_judge_that_asks_a_model_whose_key_is_in_no_log(tmp_path: Path) -> Non
     assert [each.value for each in scores(log)] == ["C", "C"]
     assert scores(log)[0].metadata["probability"] == pytest.approx(0.8)
     assert "sk-not-to-be-seen" not in log.model_dump_json()
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin, tmp_path: Path) -> None:
+    scorer = judge_scorer("hallucination", "openai:model-a", base_url=served.url)
+    log = evaluated(scorer, FALSE, FALSE, data=samples(context=CONTEXT), folder=tmp_path)
+    assert [(each.value, each.metadata["score"]) for each in scores(log)] == [("I", 0.75)] * 2
+    assert SECRET not in log.model_dump_json()
 
 
 def test_the_context_can_be_named(tmp_path: Path) -> None:
@@ -241,6 +251,139 @@ def test_what_cannot_be_read_is_named_and_nothing_else_is_lost(tmp_path: Path, l
     assert "sample first: no output: the sample ended in an error: ValueError('the roof fell in')" in str(
         problem
     )
+
+
+# --- packed logs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EvalLog:
+    """Two samples of two epochs, after tools, with documents that are attached apart."""
+    data = [each.model_copy(update={"id": name}) for each, name in zip(samples(), (7, "b/../c"), strict=True)]
+    long = [text + " It is so." * 200 for text in CONTEXT]
+    for each in data:
+        each.metadata = {"documents": long, "page": 3}
+    options = {"data": data, "folder": tmp_path, "solvers": looking(), "epochs": Epochs(2)}
+    made = evaluated(judge_scorer("novelty"), TRUE, FALSE, FALSE, TRUE, **options)
+    return read_eval_log(made.location)
+
+
+def packed(log: EvalLog, folder: Path, **changed: Any) -> Path:
+    """The log as Inspect packs it; `changed` of its evaluation."""
+    path = folder / "log.eval"
+    write_eval_log(log.model_copy(update={"eval": log.eval.model_copy(update=changed)}), path)
+    return path
+
+
+def repacked(path: Path, *, leave: str = "", method: int = zipfile.ZIP_DEFLATED, **members: bytes) -> Path:
+    """A zip made by hand of a packed log's members, but for one, and others in the place of theirs."""
+    with zipfile.ZipFile(path) as archive:
+        held = {name: archive.read(name) for name in archive.namelist() if name != leave}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in (held | members).items():
+            archive.writestr(name, content)
+    return path
+
+
+def read(path: Path) -> tuple[list[magistrate.Sample], list[str]]:
+    data = magistrate.load(path)
+    return list(data), list(map(str, data.problems))
+
+
+FIRST = "samples/7_epoch_1.json"
+ZSTANDARD = 93  # what Inspect packs by, and teaches zipfile
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED, ZSTANDARD])
+def test_a_packed_log_has_the_rows_of_the_plain_one(log: EvalLog, tmp_path: Path, method: int) -> None:
+    plain = tmp_path / "log.json"
+    write_eval_log(log, plain)
+    found, problems = read(repacked(packed(log, tmp_path), method=method))
+    assert problems == []
+    assert [each.id for each in found] == ["7", "7~2", "b/../c", "b/../c~2"]
+    assert found[0].context[0].endswith(" It is so.") and found[0].messages
+    assert read(plain) == (found, [])
+
+
+def test_samples_that_the_head_does_not_name_are_read_too(log: EvalLog, tmp_path: Path) -> None:
+    bare = log.eval.dataset.model_copy(update={"sample_ids": None})
+    found, problems = read(packed(log, tmp_path, dataset=bare))
+    assert problems == []
+    assert sorted(found, key=lambda each: each.id) == read(packed(log, tmp_path))[0]
+
+
+def test_a_sample_that_is_not_there_is_a_problem_in_both_forms(log: EvalLog, tmp_path: Path) -> None:
+    plain = tmp_path / "log.json"
+    write_eval_log(log.model_copy(update={"samples": (log.samples or [])[1:]}), plain)
+    for path in (plain, repacked(packed(log, tmp_path), leave=FIRST)):
+        found, problems = read(path)
+        assert len(found) == 3
+        assert problems == [f"{path} sample 7, epoch 1: it is not in the log, whose status is success"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, ZSTANDARD])
+def test_a_sample_that_unpacks_to_too_much_is_a_problem(
+    log: EvalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: int
+) -> None:
+    monkeypatch.setattr(inspect_logs, "LARGEST", 2 << 20)
+    path = repacked(packed(log, tmp_path), method=method, **{FIRST: b" " * (3 << 20)})
+    for _ in range(2):
+        found, (problem,) = read(path)
+        assert len(found) == 3
+        assert problem.endswith(
+            f"{FIRST} unpacks to more than 2 MiB; leave out of the log what it need not hold, such as images"
+        )
+        lie(path, 100)
+
+
+def lie(path: Path, size: int) -> None:
+    """Let the directory of a zip say that the first sample unpacks to `size` bytes."""
+    content = path.read_bytes()
+    at = content.index(FIRST.encode(), content.index(b"PK\1\2")) - 46
+    assert content[at : at + 4] == b"PK\1\2"
+    path.write_bytes(content[: at + 24] + size.to_bytes(4, "little") + content[at + 28 :])
+
+
+def encrypted(content: bytes, name: bytes = b"") -> bytes:
+    """The flag of every member of this name set in a zip's directory."""
+    at = -1
+    while (at := content.find(b"PK\1\2", at + 1)) >= 0:
+        if name in content[at + 46 : at + 46 + int.from_bytes(content[at + 28 : at + 30], "little")]:
+            content = content[: at + 8] + bytes([content[at + 8] | 1]) + content[at + 9 :]
+    return content
+
+
+def test_an_encrypted_log_says_so(log: EvalLog, tmp_path: Path) -> None:
+    path = repacked(packed(log, tmp_path))
+    whole = path.read_bytes()
+    path.write_bytes(encrypted(whole, FIRST.encode()))
+    found, (problem,) = read(path)
+    assert len(found) == 3
+    assert problem.endswith(f"{FIRST} is encrypted; pack the log again without a password")
+    path.write_bytes(encrypted(whole))
+    with pytest.raises(DatasetError, match=r"log.eval is no log .*json is encrypted"):
+        read(path)
+
+
+def test_a_damaged_sample_is_a_problem_and_the_others_go_on(log: EvalLog, tmp_path: Path) -> None:
+    path = repacked(packed(log, tmp_path), method=zipfile.ZIP_STORED)
+    path.write_bytes(path.read_bytes().replace(b'{"id":7,"epoch":1', b'{"id":8,"epoch":1', 1))
+    found, (problem,) = read(path)
+    assert len(found) == 3 and "Bad CRC-32" in problem
+
+
+def test_a_zip_of_something_else_is_no_log(log: EvalLog, tmp_path: Path) -> None:
+    path = tmp_path / "log.eval"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    with pytest.raises(DatasetError, match=r"log.eval is no log that inspect-ai can read"):
+        read(path)
+    repacked(packed(log, tmp_path))
+    content = path.read_bytes()
+    at = content.index(b"PK\1\2")
+    path.write_bytes(content[: at + 20] + (1 << 30).to_bytes(4, "little") + content[at + 24 :])
+    with pytest.raises(DatasetError, match=r"on top of each other"):
+        read(path)
 
 
 @pytest.mark.parametrize(

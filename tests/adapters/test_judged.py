@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from given import CONTEXT, FALSE, QUESTION
+from given import CONTEXT, FALSE, QUESTION, SECRET
 
 from magistrate.adapters.judged import Adapted, told, verdict_of
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import DatasetError, ModelError, SpecError
 from magistrate.testing import NoVerdict
 from magistrate.types import Verdict
+from standins import Standin
 
 WHICH = [  # a judge, the probabilities of its labels, its own score, whether it passes
     ("faithfulness", {"faithful": 0.6, "hallucinated": 0.4}, 0.4, True),
@@ -81,6 +82,38 @@ def test_what_is_wrong_with_the_judge_its_model_or_the_row_is_raised() -> None:
     lost = Adapted("faithfulness", "no/such/model.gguf")
     with pytest.raises((ModelError, SpecError), match=r"model\.gguf"):
         lost.outcome(lost.sample({"output": FALSE, "context": CONTEXT}))
+
+
+def test_the_address_of_a_server_goes_with_the_name_of_its_model(served: Standin) -> None:
+    adapted = Adapted("hallucination", "openai:model-a", served.url)
+    verdict = verdict_of(adapted.outcome(adapted.sample({"output": FALSE, "context": CONTEXT})))
+    assert verdict.score == 0.75
+    assert SECRET not in str(adapted.evidence(verdict))
+
+
+BELOW = [  # a model, an address that does not go with it, what is said
+    (None, "http://127.0.0.1:1/v1", "name its model too"),
+    (ScriptedEngine([]), "http://127.0.0.1:1/v1", "ScriptedEngine is an engine, which knows whom it asks"),
+    ("openai:model-a", "127.0.0.1:8080", r"no address of a server; write http://HOST:PORT/v1"),
+    ("openai:model-a", "", "no address of a server"),
+    ("openai:model-a", f"http://me:{SECRET}@127.0.0.1:1/v1", "must not hold a user or a password"),
+    ("openai:model-a", f"http://127.0.0.1:1/v1?key={SECRET}", "a key belongs into an environment variable"),
+]
+
+
+@pytest.mark.parametrize(("model", "base_url", "told"), BELOW)
+def test_an_address_that_cannot_be_asked_is_refused_at_once_and_not_repeated(
+    model: Any, base_url: str, told: str
+) -> None:
+    with pytest.raises(SpecError, match=told) as raised:
+        Adapted("faithfulness", model, base_url)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_model_in_this_process_has_no_address() -> None:
+    adapted = Adapted("faithfulness", "smollm2-135m-instruct", "http://127.0.0.1:1/v1")
+    with pytest.raises(SpecError, match="address of a server; name its model too"):
+        adapted.outcome(adapted.sample({"output": FALSE, "context": CONTEXT}))
 
 
 def test_a_model_that_a_judge_of_code_does_not_ask_is_warned_of_once() -> None:

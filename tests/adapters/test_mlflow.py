@@ -8,11 +8,12 @@ from typing import Any
 
 import mlflow
 import pytest
-from given import CONTEXT, FALSE, QUESTION, TRUE, answering, run_example
+from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 from mlflow.entities import Document, SpanType
 
 from magistrate.adapters.mlflow import JudgeScorer
 from magistrate.engines.scripted import ScriptedEngine
+from standins import Standin
 
 INPUTS = {"question": QUESTION, "context": CONTEXT}
 
@@ -52,6 +53,13 @@ def test_a_judge_that_asks_a_model_inside_a_running_loop() -> None:
     found = asyncio.run(called())
     assert (found.value, found.source.source_type) == ("yes", "LLM_JUDGE")
     assert float(found.metadata["probability"]) == pytest.approx(0.8)
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin) -> None:
+    scorer = JudgeScorer("hallucination", "openai:model-a", base_url=served.url)
+    found = scorer(inputs=INPUTS, outputs=FALSE)
+    assert (found.value, (found.metadata or {})["score"]) == ("no", "0.75"), found.error
+    assert SECRET not in str(found.to_dictionary()) + repr(scorer)
 
 
 def test_what_breaks_is_an_error_and_no_value(broken: tuple[ScriptedEngine, str]) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import opik
 import pytest
-from given import CONTEXT, FALSE, QUESTION, TRUE, answering, run_example
+from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 
 from magistrate.adapters.opik import JudgeMetric
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Hallucination
+from standins import Standin
 
 
 class Sink(BaseHTTPRequestHandler):
@@ -89,6 +90,13 @@ def test_inside_a_running_loop_the_plain_call_works_too() -> None:
         return JudgeMetric("novelty", track=False).score(output=FALSE, context=CONTEXT)
 
     assert asyncio.run(called()).value > 0.5
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin) -> None:
+    metric = JudgeMetric("hallucination", "openai:model-a", base_url=served.url, track=False)
+    found = metric.score(output=FALSE, context=CONTEXT)
+    assert (found.value, found.scoring_failed) == (0.75, False), found.reason
+    assert SECRET not in str(vars(found)) + str(vars(metric))
 
 
 def test_what_breaks_is_a_failed_score_with_its_reason(broken: tuple[ScriptedEngine, str]) -> None:

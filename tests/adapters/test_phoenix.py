@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from given import CONTEXT, FALSE, QUESTION, TRUE, answering, run_example
+from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 from google.protobuf.json_format import MessageToDict
 from openinference.instrumentation import (
     get_input_attributes,
@@ -27,6 +27,7 @@ from magistrate.adapters.phoenix import JudgeEvaluator
 from magistrate.adapters.samples import from_openinference
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.testing import NoVerdict
+from standins import Standin
 
 ROW = {"output": FALSE, "context": CONTEXT, "input": QUESTION}
 
@@ -68,6 +69,13 @@ def test_a_judge_that_asks_a_model_awaited_with_columns_of_other_names() -> None
     (score,) = asyncio.run(evaluator.async_evaluate(row, mapping))
     assert (score.label, score.score) == ("faithful", pytest.approx(0.2))
     assert score.metadata["probability"] == pytest.approx(0.8)
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin) -> None:
+    evaluator = JudgeEvaluator("hallucination", "openai:model-a", base_url=served.url)
+    (score,) = evaluator.evaluate(ROW)
+    assert score.score == 0.75
+    assert SECRET not in str(score.to_dict()) + str(evaluator.describe())
 
 
 def test_what_breaks_is_raised_with_its_reason(broken: tuple[ScriptedEngine, str]) -> None:

@@ -16,6 +16,7 @@ from magistrate.adapters.samples import from_ragas
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.testing import NoVerdict
+from standins import Standin
 
 
 def sample(response: str | None, contexts: list[str] | None = CONTEXT, **fields: Any) -> SingleTurnSample:
@@ -47,6 +48,11 @@ def test_one_means_faithful() -> None:
 def test_a_judge_that_asks_a_model() -> None:
     metric = JudgeMetric("faithfulness", answering({"faithful": 0.8, "hallucinated": 0.2}))
     assert asyncio.run(metric.single_turn_ascore(sample(FALSE))) == pytest.approx(0.8)
+
+
+def test_a_judge_asks_a_server_at_its_address(served: Standin) -> None:
+    metric = JudgeMetric("hallucination", "openai:model-a", base_url=served.url)
+    assert asyncio.run(metric.single_turn_ascore(sample(FALSE))) == 0.25
 
 
 def test_a_conversation_is_judged_by_what_tools_answered() -> None:

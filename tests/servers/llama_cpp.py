@@ -15,9 +15,11 @@ CONTEXT = 2048  # tokens of each of the places
 
 
 @contextmanager
-def llama_cpp_server(gguf: Path, *, places: int = 2, template: str = "") -> Iterator[str]:
+def llama_cpp_server(
+    gguf: Path, *, places: int = 2, context: int = CONTEXT, template: str = ""
+) -> Iterator[str]:
     """The base URL of a server on `gguf`, with another chat template where one is given."""
-    command = [sys.executable, __file__, str(gguf), str(places), template]
+    command = [sys.executable, __file__, str(gguf), str(places), str(context), template]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -30,7 +32,7 @@ def llama_cpp_server(gguf: Path, *, places: int = 2, template: str = "") -> Iter
             server.wait(timeout=60)
 
 
-def serve(gguf: str, places: str, template: str) -> None:
+def serve(gguf: str, places: str, context: str = str(CONTEXT), template: str = "") -> None:
     """Serve until the input ends."""
     import xllamacpp
 
@@ -39,7 +41,7 @@ def serve(gguf: str, places: str, template: str) -> None:
     params.model_alias = {"smollm2"}
     params.n_gpu_layers = 0
     params.n_parallel = int(places)
-    params.n_ctx = int(places) * CONTEXT
+    params.n_ctx = int(places) * int(context)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
     params.hostnames, params.port = ["127.0.0.1"], 0
     params.verbosity = -1

@@ -39,13 +39,15 @@ class JudgeMetric(BaseMetric):
         model: Model = None,
         threshold: float | None = None,
         *,
+        base_url: str | None = None,
         name: str | None = None,
         async_mode: bool = True,
         flaky: bool = False,
     ) -> None:
         # DeepEval copies a metric by the attributes that are named as these arguments.
-        self.judge, self.model, self.async_mode, self.flaky = judge, model, async_mode, flaky
-        self._adapted = Adapted(judge, model)
+        self.judge, self.model, self.base_url = judge, model, base_url
+        self.async_mode, self.flaky = async_mode, flaky
+        self._adapted = Adapted(judge, model, base_url)
         info = self._adapted.info
         own = self._adapted.threshold
         self._own_threshold = own if info.direction == "maximize" else 1 - own

@@ -19,7 +19,9 @@ except ModuleNotFoundError as error:
 
 
 @scorer(metrics=[accuracy(), stderr()])
-def judge_scorer(judge: str | Judge = "auto", model: Model = None, context: str = "") -> Scorer:
+def judge_scorer(
+    judge: str | Judge = "auto", model: Model = None, context: str = "", *, base_url: str | None = None
+) -> Scorer:
     """A judge for `Task(scorer=judge_scorer("faithfulness"))`.
 
     The value is `C` where the judge is content and `I` where it is not, so that accuracy is the share of
@@ -29,7 +31,7 @@ def judge_scorer(judge: str | Judge = "auto", model: Model = None, context: str 
     without it metadata under a known name, such as `documents`, is taken, and what was said before the output
     is a source too. The metadata is the evidence: claims with quotes and offsets, probability, recipe.
     """
-    adapted = Adapted(judge, model)
+    adapted = Adapted(judge, model, base_url)
     mapping = {"context": context} if context else None
 
     async def score(state: TaskState, target: Target) -> Score:

@@ -13,6 +13,8 @@ from typing import Any
 from magistrate import background, resolve
 from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
+from magistrate.engines.remote.addresses import checked
+from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError, EngineGone, MissingPackage, SpecError
 from magistrate.judges.base import FIELDS, Judge, JudgeInfo
 from magistrate.judging import judge_sample
@@ -39,12 +41,15 @@ class Adapted:
     """A judge and the model that it asks, for a framework that calls it sample by sample.
 
     `judge` is a name or an object, `model` a catalogue name, a path, a word such as `openai:gpt-4o-mini`, or
-    an engine; nothing is loaded before the first sample. Raises `SpecError` for a judge that is not known.
+    an engine; `base_url` says where the server of a named model listens. Nothing is loaded or asked before
+    the first sample. Raises `SpecError` for a judge that is not known, and for an address that is none, holds
+    a secret or names no model's server.
     """
 
-    def __init__(self, judge: str | Judge, model: Model) -> None:
+    def __init__(self, judge: str | Judge, model: Model, base_url: str | None = None) -> None:
         self.judge = resolve.judge(judge)
         self.model = model
+        self.settings = _settings(model, base_url)
         resolve.warn_unasked([self.judge], model)
 
     @property
@@ -55,7 +60,7 @@ class Adapted:
     @property
     def engine(self) -> Engine:
         """The engine that the judge asks, made once a process."""
-        return resolve.engine_for([self.judge], self.model)
+        return resolve.engine_for([self.judge], self.model, self.settings)
 
     def sample(
         self, values: Mapping[str, Any], *, id: str = "sample", mapping: Mapping[str, str] | None = None
@@ -189,6 +194,22 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "reasoning": claim.reasoning,
         "probability": claim.probability,
     }
+
+
+def _settings(model: Model, base_url: str | None) -> EngineSettings:
+    if base_url is None:
+        return EngineSettings()
+    if model is None:
+        raise SpecError("base_url says where a server listens; name its model too: model='openai:MODEL'")
+    if not isinstance(model, str | Path):
+        raise SpecError(
+            f"{type(model).__name__} is an engine, which knows whom it asks; base_url is for a model that is "
+            "named: leave base_url out, or say model='openai:MODEL'"
+        )
+    # At once: frameworks write down what a metric was made with, and an address could hold a key.
+    how = "write http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
+    checked(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
+    return EngineSettings(base_url=base_url)
 
 
 def _quote(span: Span | None, text: str | None) -> dict[str, Any] | None:

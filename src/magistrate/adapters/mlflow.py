@@ -40,9 +40,15 @@ class JudgeScorer(Scorer):
     _adapted: Adapted = PrivateAttr()
 
     def __init__(
-        self, judge: str | Judge = "auto", model: Model = None, *, name: str | None = None, **options: Any
+        self,
+        judge: str | Judge = "auto",
+        model: Model = None,
+        *,
+        base_url: str | None = None,
+        name: str | None = None,
+        **options: Any,
     ) -> None:
-        adapted = Adapted(judge, model)
+        adapted = Adapted(judge, model, base_url)
         # A name is part of a metric's, in which MLflow takes few characters.
         super().__init__(name=name or re.sub(r"[^\w.-]+", "_", adapted.name("maximize")), **options)
         self._adapted = adapted

@@ -30,12 +30,13 @@ class JudgeMetric(BaseMetric):
         judge: str | Judge = "auto",
         model: Model = None,
         *,
+        base_url: str | None = None,
         name: str | None = None,
         direction: Direction | None = None,
         track: bool = True,
         project_name: str | None = None,
     ) -> None:
-        self._adapted = Adapted(judge, model)
+        self._adapted = Adapted(judge, model, base_url)
         self.direction = check_direction(direction, self._adapted.info.direction)
         super().__init__(name or self._adapted.name(self.direction), track, project_name)
 

@@ -37,10 +37,11 @@ class JudgeEvaluator(Evaluator):
         judge: str | Judge = "auto",
         model: Model = None,
         *,
+        base_url: str | None = None,
         name: str | None = None,
         direction: Direction | None = None,
     ) -> None:
-        self._adapted = Adapted(judge, model)
+        self._adapted = Adapted(judge, model, base_url)
         info = self._adapted.info
         run = check_direction(direction, info.direction)
         super().__init__(

@@ -34,8 +34,15 @@ class JudgeMetric(SingleTurnMetric, MultiTurnMetric):
     name and `evidence`.
     """
 
-    def __init__(self, judge: str | Judge = "auto", model: Model = None, *, name: str | None = None) -> None:
-        self._adapted = Adapted(judge, model)
+    def __init__(
+        self,
+        judge: str | Judge = "auto",
+        model: Model = None,
+        *,
+        base_url: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._adapted = Adapted(judge, model, base_url)
         info = self._adapted.info
         if lacking := [field for field in info.requires if field not in COLUMNS]:
             raise SpecError(

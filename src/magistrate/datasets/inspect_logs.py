@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,12 @@ from magistrate.errors import DatasetError, MissingPackage
 HEAD = re.compile(rb'\s*\{\s*"(?:version|status|eval)"\s*:')
 EVALUATION = re.compile(rb'"eval"\s*:\s*\{')
 LOOKED_AT = 1 << 16  # bytes of a JSON file, at its beginning: what is said of the evaluation comes first
+MEMBER = re.compile(r"samples/(?P<id>.+)_epoch_(?P<epoch>[0-9]{1,9})\.json", re.DOTALL)  # of a `.eval`, a zip
+LARGEST = 512 << 20  # bytes of a member when it is unpacked
+PIECE = 1 << 12  # bytes; what is read at once can unpack to ten thousand times as much
+ENCRYPTED = 1  # the bit of a member's flags
+
+Place = tuple[str, int]  # a sample's id and its epoch
 
 
 def is_log(head: bytes) -> bool:
@@ -24,7 +34,7 @@ def is_log(head: bytes) -> bool:
 
 
 def rows(path: Path, shown: str) -> Iterator[Row | Problem]:
-    """The samples of a log, one an epoch, as `values_of` gives them.
+    """The samples of a log, one an epoch, as `values_of` gives them; those of a `.eval` one at a time.
 
     A sample that is not in the log or cannot be read is a problem, and the others go on. `shown` is the
     file's name in messages. Raises `MissingPackage` without inspect-ai, `DatasetError` where the log as a
@@ -39,36 +49,108 @@ def rows(path: Path, shown: str) -> Iterator[Row | Problem]:
     # In a thread of its own: under a running event loop Inspect would make that loop re-entrant.
     with ThreadPoolExecutor(1, "magistrate-inspect") as reader:
 
-        def read(what: Callable[..., Any], *words: Any, **options: Any) -> Any:
-            return reader.submit(what, str(path), *words, **options).result()
+        def log_of(**options: Any) -> Any:
+            return reader.submit(read_eval_log, str(path), **options).result()
 
-        packed = path.suffix.lower() == ".eval"
+        def sample_of(id: str, epoch: int) -> Any:
+            options: dict[str, Any] = {"resolve_attachments": "core", "exclude_fields": {"events"}}
+            return reader.submit(read_eval_log_sample, str(path), id, epoch, **options).result()
+
+        if path.suffix.lower() == ".eval":
+            yield from _packed(path, shown, log_of, sample_of)
+        else:
+            with _whole(shown):
+                log = log_of(resolve_attachments="core")
+            held = {(str(sample.id), sample.epoch): sample for sample in log.samples or ()}
+            yield from _listed(log, shown, held, lambda *place: held[place])
+
+
+def _packed(
+    path: Path, shown: str, log_of: Callable[..., Any], sample_of: Callable[[str, int], Any]
+) -> Iterator[Row | Problem]:
+    with ExitStack() as closed:
+        with _whole(shown):
+            archive = closed.enter_context(zipfile.ZipFile(path))
+            _check_archive(archive, path.stat().st_size)
+            log = log_of(header_only=True)
+        found = [each for each in map(MEMBER.fullmatch, archive.namelist()) if each]
+        held = {(each["id"], int(each["epoch"])): each[0] for each in found}
+
+        def checked(*place: Any) -> Any:
+            _check_member(archive, held[place])
+            return sample_of(*place)
+
+        yield from _listed(log, shown, held, checked)
+
+
+def _listed(
+    log: Any, shown: str, held: Collection[Place], sample_of: Callable[[str, int], Any]
+) -> Iterator[Row | Problem]:
+    """The rows of all samples that a log names, and of those that it holds beside them."""
+    for id, epoch in dict.fromkeys([*_named(log), *held]):
+        where = f"{shown} sample {plain(id)}, epoch {epoch}"
+        if (id, epoch) not in held:
+            yield Problem(where, None, f"it is not in the log, whose status is {log.status}")
+            continue
         try:
-            log = read(read_eval_log, header_only=packed, resolve_attachments=not packed and "core")
+            sample = sample_of(id, epoch)
         except Exception as error:  # a package's own code, on a foreign file
-            reason = plain(" ".join(f"{type(error).__name__}: {error}".split()), 200)
-            raise DatasetError(f"{shown} is no log that inspect-ai can read ({reason})") from None
-        if not packed:
-            yield from of_samples(log.samples or (), shown)
-            return
-        for id, epoch in _expected(log):
-            where = f"{shown} sample {plain(str(id))}, epoch {epoch}"
-            try:
-                sample = read(
-                    read_eval_log_sample, id, epoch, resolve_attachments="core", exclude_fields={"events"}
-                )
-            except IndexError:
-                yield Problem(where, None, f"it is not in the log, whose status is {log.status}")
-            except Exception as error:  # as above
-                yield Problem(where, None, plain(" ".join(f"{type(error).__name__}: {error}".split()), 200))
-            else:
-                yield from of_samples((sample,), shown)
+            yield Problem(where, None, _reason(error))
+        else:
+            yield from of_samples((sample,), shown)
 
 
-def _expected(log: Any) -> Iterator[tuple[Any, int]]:
+def _named(log: Any) -> Iterator[Place]:
     for id in log.eval.dataset.sample_ids or ():
         for epoch in range(1, (log.eval.config.epochs or 1) + 1):
-            yield id, epoch
+            yield str(id), epoch
+
+
+@contextmanager
+def _whole(shown: str) -> Iterator[None]:
+    """What is wrong with a log as a whole is a `DatasetError`."""
+    try:
+        yield
+    except Exception as error:  # a package's own code, on a foreign file
+        raise DatasetError(f"{shown} is no log that inspect-ai can read ({_reason(error)})") from None
+
+
+def _check_archive(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise for an archive that is not safe to unpack, its samples apart."""
+    if sum(member.compress_size for member in archive.infolist()) > size:
+        raise DatasetError("its members lie on top of each other")
+    for name in dict.fromkeys(archive.namelist()):
+        if not MEMBER.fullmatch(name):
+            _check_member(archive, name)
+
+
+def _check_member(archive: zipfile.ZipFile, name: str) -> None:
+    """Raise for a member that is encrypted, damaged or too large.
+
+    It is unpacked once and thrown away, and little more than `LARGEST` bytes of it: inspect-ai unpacks all
+    that there is, whatever the archive says of its size.
+    """
+    member = copy(archive.getinfo(name))
+    if member.flag_bits & ENCRYPTED:
+        raise DatasetError(f"{plain(name)} is encrypted; pack the log again without a password")
+    member.file_size = sys.maxsize  # or zipfile would stop where the archive says that it ends
+    seen = 0
+    with archive.open(member) as stream:
+        while seen <= LARGEST and (piece := stream.read(PIECE)):
+            seen += len(piece)
+    if seen > LARGEST:
+        raise DatasetError(
+            f"{plain(name)} unpacks to more than {LARGEST >> 20} MiB; leave out of the log what it need not "
+            "hold, such as images"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DatasetError):
+        return str(error)
+    if isinstance(error, NotImplementedError):  # zipfile's, of a way of packing that is newer than inspect-ai
+        return f"{error}; pip install --upgrade inspect-ai"
+    return plain(" ".join(f"{type(error).__name__}: {error}".split()), 200)
 
 
 def of_samples(samples: Any, shown: str) -> Iterator[Row | Problem]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.settings import OPTIONS, EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 
@@ -48,9 +48,10 @@ def engine(
     `KIND:MODEL` is a model of an installed kind of engine, such as `openai:gpt-4o-mini`, or `transformers:`
     and a folder. Anything else is for the embedded engine: a catalogue name, a GGUF file or an OpenVINO
     folder. Each engine is made once a process, so that weights are loaded and servers are probed once.
-    Raises `SpecError` for settings that it has no use for.
+    Raises `SpecError` for settings that it has no use for; one that is made already has none for any.
     """
     if model is not None and not isinstance(model, str | Path):
+        settings.refuse(f"an engine that is made already ({type(model).__name__})", *OPTIONS)
         return model
     if model is None:
         from magistrate.engines.catalog import default

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from magistrate.engines.base import Engine
 from magistrate.engines.settings import EngineSettings
 
@@ -16,7 +18,8 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     from magistrate.engines.anthropic.client import Client
     from magistrate.engines.anthropic.engine import AnthropicEngine
     from magistrate.engines.anthropic.options import address, key_for, read_options
-    from magistrate.engines.remote.steady import TIMEOUT, steady
+    from magistrate.engines.remote.calling import LOOKING, TIMEOUT, Caller
+    from magistrate.engines.remote.steady import steady
     from magistrate.engines.remote.wire import awaited
 
     settings.refuse("an engine on a server", "device", "threads", "hidden_states")
@@ -24,5 +27,7 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     url = address(settings.base_url)
     timeout = TIMEOUT if settings.timeout is None else settings.timeout
     client = Client(url, key_for(url), f"anthropic:{name} at {url}", timeout)
-    engine = AnthropicEngine(client, name, options, awaited(client.model(name)))
+    looking = Caller(client.who, replace(LOOKING, timeout=timeout))
+    said, _ = awaited(looking.answered(lambda: client.model(name)))
+    engine = AnthropicEngine(client, name, options, said)
     return steady(engine, concurrency=settings.concurrency, timeout=timeout)

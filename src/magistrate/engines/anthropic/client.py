@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from magistrate.engines.anthropic.options import OFFICIAL
-from magistrate.engines.anthropic.reading import Model, read
-from magistrate.engines.remote.refusals import engine_error
-from magistrate.engines.remote.wire import awaited, bounding, carried, own_error
-from magistrate.errors import EngineGone, EngineRefused, InvalidOutput, MissingExtra
+from magistrate.engines.anthropic.reading import Model
+from magistrate.engines.remote.connections import Connections, events_of, json_of
+from magistrate.engines.remote.foreign import read
+from magistrate.engines.remote.wire import carried
+from magistrate.errors import EngineGone, EngineRefused, MissingExtra
 
 T = TypeVar("T")
-
-CONNECT = 10.0  # seconds until a connection is there
 
 
 class Client:
@@ -34,72 +31,47 @@ class Client:
             raise MissingExtra("anthropic", "anthropic") from None
         self.base_url, self.who, self.timeout = base_url, who, timeout
         self._response, self._stream = httpx2.Response, AsyncStream[object]
-        self._http = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(timeout, connect=min(CONNECT, timeout)),
-            limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
-            follow_redirects=False,
-            headers={"Accept-Encoding": "identity"},
-            event_hooks={"response": [bounding(httpx2.AsyncByteStream, who)]},
-        )
+        self._connections = Connections(who, timeout)
         self._api = AsyncAnthropic(
             api_key=key,
             base_url=base_url,
             max_retries=0,
             timeout=timeout,
-            http_client=self._http,
+            http_client=self._connections.http,
             open_telemetry=False,
         )
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to `body`. Raises an `EngineError` or `OverLength`."""
         return await self._asked(
-            lambda: self._api.post(f"/v1/{path}", cast_to=self._response, body=body), _json
+            lambda: self._api.post(f"/v1/{path}", cast_to=self._response, body=body), json_of
         )
 
     async def streamed(self, body: dict[str, Any]) -> list[Any]:
         """The JSON events of a streamed message, in order."""
-
-        async def collect(stream: Any) -> list[Any]:
-            async with stream:
-                return [event async for event in stream]
-
         return await self._asked(
             lambda: self._api.post(
                 "/v1/messages", cast_to=object, body=body, stream=True, stream_cls=self._stream
             ),
-            collect,
+            events_of,
         )
 
     async def model(self, name: str) -> Model | None:
         """What the server says of a model, None where it is none of Anthropic's own and does not say."""
         try:
             said = await self._asked(
-                lambda: self._api.get(f"/v1/models/{quote(name, safe='')}", cast_to=self._response), _json
+                lambda: self._api.get(f"/v1/models/{quote(name, safe='')}", cast_to=self._response), json_of
             )
         except (EngineGone, EngineRefused) as error:
-            unknown = isinstance(error, EngineRefused) or str(error).startswith(f"{self.who}: HTTP 404")
+            unknown = isinstance(error, EngineRefused) or error.status == 404
             if self.base_url != OFFICIAL and unknown:
                 return None
             raise
         return read(Model, said, "description of a model")
 
     def close(self) -> None:
-        """Close the connections."""
-        awaited(self._api.close())
+        """Close the connections; who forgets it leaves that to the garbage collector."""
+        self._connections.close()
 
-    async def _asked(self, ask: Callable[[], Awaitable[Any]], digest: Callable[[Any], Awaitable[T]]) -> T:
-        async def work() -> T:
-            async with asyncio.timeout(self.timeout):
-                return await digest(await ask())
-
-        try:
-            return await carried(work())
-        except Exception as error:  # whatever a client, a socket or a foreign answer brings about
-            raise own_error(error) or engine_error(error, self.who) from None
-
-
-async def _json(response: Any) -> Any:
-    try:
-        return json.loads(response.content)
-    except RecursionError:
-        raise InvalidOutput("the server's answer is JSON nested too deeply to be read") from None
+    async def _asked(self, ask: Callable[[], Awaitable[Any]], reader: Callable[[Any], Awaitable[T]]) -> T:
+        return await carried(self._connections.answered(ask, reader))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magistrate.engines.anthropic.client import Client
 from magistrate.engines.anthropic.forms import Form, Way, form_of, form_of_labels
 from magistrate.engines.anthropic.options import Options
-from magistrate.engines.anthropic.reading import Counted, Model, read, read_events, read_message
+from magistrate.engines.anthropic.reading import Counted, Model, read_events, read_message
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
@@ -27,10 +27,12 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.remote.asking import settled
 from magistrate.engines.remote.choosing import named
+from magistrate.engines.remote.foreign import read
 from magistrate.engines.remote.messages import Chat, chat
 from magistrate.engines.remote.reply import Reply
+from magistrate.engines.remote.wording import told
 from magistrate.errors import CapabilityError, InvalidOutput
-from magistrate.types import Data, Message, Prompt, Trusted, Usage
+from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
@@ -109,7 +111,7 @@ class AnthropicEngine:
         self, prompt: Prompt, attempts: tuple[Attempt, ...], form: Form, sampling: Sampling
     ) -> Reply:
         """What the model wrote, in the constraint's own terms."""
-        made = self._chat(_told(prompt, form.words), attempts)
+        made = self._chat(told(prompt, form.words) if form.words else prompt, attempts)
         room = sampling.max_tokens + self._thoughts
         body = {**self._body(made), **form.body, "max_tokens": min(room, self._most or room)}
         if self._options.stream:
@@ -213,15 +215,3 @@ def _unsent(sampling: Sampling) -> tuple[str, ...]:
         name for name in ("temperature", "top_p", "min_p") if getattr(sampling, name) != getattr(GREEDY, name)
     ]
     return (UNSENT.format(names=" and no ".join(asked)),) if asked else ()
-
-
-def _told(prompt: Prompt, words: str) -> Prompt:
-    """`prompt` with `words` at the end of what its user says last; a schema may repeat judged texts."""
-    if not words:
-        return prompt
-    messages = list(prompt.messages)
-    at = max((at for at, message in enumerate(messages) if message.role == "user"), default=None)
-    if at is None:
-        return Prompt((*messages, Message("user", (Data(words, "form"),))))
-    messages[at] = Message("user", (*messages[at].parts, Trusted("\n\n"), Data(words, "form")))
-    return Prompt(tuple(messages))

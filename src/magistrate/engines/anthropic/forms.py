@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, express
+from magistrate.engines.remote.wording import in_words
 from magistrate.errors import ConstraintError
 
 TOOL = "answer"
@@ -45,12 +46,12 @@ def form_of(constraint: Constraint | None, way: Way) -> Form:
         return PLAIN
     constraint.require_bounds()
     if way == "words" or constraint.kind == "lark":
-        return Form(words=_in_words(constraint))
+        return Form(words=in_words(constraint))
     schema, undo = _object_of(constraint)
     try:
         return _sent(schema, way, undo)
     except ValueError:  # the package's own word for a schema that cannot be said there
-        return Form(words=_in_words(constraint))
+        return Form(words=in_words(constraint))
 
 
 def form_of_labels(labels: list[str], way: Way) -> Form:
@@ -114,16 +115,3 @@ def _unwrapped(text: str) -> str:
 def _unwrapped_json(text: str) -> str:
     inner = _inner(text)
     return text if inner is None else json.dumps(inner, ensure_ascii=False)
-
-
-def _in_words(constraint: Constraint) -> str:
-    """What the answer must be, said to the model."""
-    given = constraint.schema or {}
-    if constraint.kind == "choice":
-        return "Reply with exactly one of: " + json.dumps(given["enum"], ensure_ascii=False)
-    if constraint.kind == "regex":
-        return f"Reply with a text that the regular expression /{given['pattern']}/ matches as a whole."
-    if constraint.kind == "lark":
-        return f"Reply with a text of this Lark grammar, and nothing else:\n{constraint.grammar}"
-    shape = json.dumps(express(constraint, "json_schema").payload, ensure_ascii=False)
-    return f"Reply with JSON that this JSON Schema accepts, and nothing else:\n{shape}"

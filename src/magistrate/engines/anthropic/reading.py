@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
+from magistrate.engines.remote.foreign import Count, Foreign, read
 from magistrate.engines.remote.redaction import shown
 from magistrate.engines.remote.reply import Reply
 from magistrate.errors import EngineError, EngineRefused, InvalidOutput
 from magistrate.types import Usage
 
-Count = Annotated[int, Field(ge=0, le=10**9)]
-Kind = TypeVar("Kind", bound=BaseModel)
-
 CUT = ("max_tokens", "model_context_window_exceeded")
 ENDED = ("end_turn", "stop_sequence")
 HIDDEN_THOUGHTS = "the server keeps a part of the model's thoughts to itself"
-
-
-class Foreign(BaseModel):
-    """Something a server wrote; what is not named here is not looked at."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class _Usage(Foreign):
@@ -113,16 +103,6 @@ class Counted(Foreign):
     """How many tokens a prompt has."""
 
     input_tokens: Count
-
-
-def read(kind: type[Kind], body: Any, what: str) -> Kind:
-    """`body` as a value of `kind`. Raises `InvalidOutput`, which says at what place it is something else."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(each) for each in first["loc"]) or "the answer"
-        raise InvalidOutput(f"the server's answer is no {what}: {place}: {first['msg']}") from None
 
 
 def read_message(body: Any, *, tool: bool) -> Reply:

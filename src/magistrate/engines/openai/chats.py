@@ -10,15 +10,16 @@ from typing import Any
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
 from magistrate.engines.openai.client import Client
-from magistrate.engines.openai.constraining import Sent, in_words
+from magistrate.engines.openai.constraining import Sent
 from magistrate.engines.openai.findings import Findings, chooses
-from magistrate.engines.openai.naming import drawn_by, named_by, told
+from magistrate.engines.openai.naming import drawn_by, named_by
 from magistrate.engines.openai.options import Options
 from magistrate.engines.openai.reading import read_chat, read_events, read_first_token, usage_of_chat
 from magistrate.engines.openai.scoring import Scorer
 from magistrate.engines.remote.choosing import from_listed
 from magistrate.engines.remote.messages import Chat, chat
 from magistrate.engines.remote.reply import Reply
+from magistrate.engines.remote.wording import in_words, told
 from magistrate.errors import CapabilityError, OverLength
 from magistrate.types import Prompt, Usage
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -69,19 +68,6 @@ def sendings(constraint: Constraint, names: tuple[str, ...]) -> list[Sent]:
     """What to send for `constraint` under each of these ways, what loses least first."""
     found = [sent for name in names if name in NAMED and (sent := _sent(constraint, NAMED[name])) is not None]
     return sorted(found, key=lambda sent: len(sent.lost))
-
-
-def in_words(constraint: Constraint) -> str:
-    """What the answer must be, for a server that can only be asked."""
-    schema = constraint.schema or {}
-    if constraint.kind == "choice":
-        return "Reply with exactly one of: " + json.dumps(schema["enum"], ensure_ascii=False)
-    if constraint.kind == "regex":
-        return f"Reply with a text that the regular expression /{schema['pattern']}/ matches as a whole."
-    if constraint.kind == "lark":
-        return f"Reply with a text of this Lark grammar, and nothing else:\n{constraint.grammar}"
-    shape = json.dumps(express(constraint, "json_schema").payload, ensure_ascii=False)
-    return f"Reply with JSON that this JSON Schema accepts, and nothing else:\n{shape}"
 
 
 def _sent(constraint: Constraint, way: Way) -> Sent | None:

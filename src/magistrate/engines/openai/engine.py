@@ -24,6 +24,7 @@ from magistrate.engines.openai.chats import ChatServer
 from magistrate.engines.openai.client import Client
 from magistrate.engines.openai.constraining import Sent, sendings
 from magistrate.engines.openai.findings import Findings, info_of
+from magistrate.engines.openai.insisting import Insisting
 from magistrate.engines.openai.llama import LlamaServer
 from magistrate.engines.openai.options import Options
 from magistrate.engines.openai.probes import Probe
@@ -110,17 +111,23 @@ class OpenAIEngine:
     # ------------------------------------------------------------------------------------------------
 
     async def _look(self, model: str) -> tuple[str, Findings]:
-        """What the server is, and what it can do: as it is kept, else seen now."""
-        who = await serving(self._client, model)
+        """What the server is, and what it can do: as it is kept, else seen now.
+
+        What was seen is kept only where nothing broke meanwhile: what a failure hid is not known.
+        """
+        client = Insisting(self._client)
+        who = await serving(client, model)
         address = self._client.base_url
         kept = recalled(address, model, who.identity) if self.options.probe == "kept" else None
         if kept is not None and (known := Findings.of(kept)) is not None:
             return who.identity, known
-        found = await Probe(self._client, model, self.options).found(who)
+        found = await Probe(client, model, self.options).found(who)
         if not who.window:  # Ollama tells it only once the model is loaded
-            who = await serving(self._client, model)
+            who = await serving(client, model)
             found = replace(found, window=who.window)
-        remember(address, model, who.identity, found.kept())
+        found = replace(found, broken=client.broken)
+        if not found.broken:
+            remember(address, model, who.identity, found.kept())
         return who.identity, found
 
     async def _generated(
@@ -139,7 +146,7 @@ class OpenAIEngine:
                     return await self._server.ask(prompt, attempts, constraint, sent, sampling)
                 except EngineRefused as error:
                     # It may not compile a constraint of this size or kind: then the next best is sent.
-                    if sent is None or "HTTP 4" not in str(error):
+                    if sent is None or (error.status or 0) // 100 != 4:
                         raise
                     offered.pop(0)
                     notes = (*notes, f"the server refused the constraint as {sent.name}")

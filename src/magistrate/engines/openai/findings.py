@@ -14,6 +14,7 @@ from magistrate.engines.openai.options import Options
 
 VERSION = 1  # of the probes: what older ones have found is found out anew
 LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
+SHOWN = 4  # requests that broke which are told of
 UNTOLD = 1 << 20  # tokens; where nobody tells the window it is the server that refuses what does not fit
 
 
@@ -28,7 +29,9 @@ class Findings:
     the tokens that begin one, `end` those that end an answer, and `spaced` says that the tokenizer puts a
     space before every text. `tokenizes` is whether chats are turned into tokens, `scores` how prompts get
     log-probabilities. `seeds` is whether a seed repeats a draw, `caches` whether tokens read before are told
-    of. `window` is 0 where it is not told, and `cuts` is whether the server cuts what does not fit.
+    of. `window` is 0 where it is not told, and `cuts` is whether the server cuts what does not fit. `broken`
+    are requests that met a failure of the server, also when asked again: what they would have shown counts as
+    not there, but is not known, so that findings with any are not kept.
     """
 
     server: str = "unknown"
@@ -48,6 +51,7 @@ class Findings:
     seeds: bool = False
     caches: bool = False
     cuts: bool = False
+    broken: tuple[str, ...] = ()
 
     def kept(self) -> dict[str, Any]:
         """As JSON values."""
@@ -114,6 +118,12 @@ def _words(found: Findings, options: Options, window: int) -> dict[str, str]:
         "prefix cache": "told" if found.caches else "not told",
         "stream": "yes" if options.stream else "no",
     }
+    if found.broken:
+        more = f", and {len(found.broken) - SHOWN} more" if len(found.broken) > SHOWN else ""
+        words["probing"] = (
+            f"met {'; '.join(found.broken[:SHOWN])}{more}: what that would have shown counts as not there, "
+            "and will be asked again"
+        )
     if not found.samples:
         words["sampling"] = "the server's own; it takes no temperature"
     if method == "sampled":

@@ -12,16 +12,18 @@ from pydantic import Field
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
 from magistrate.engines.openai.client import Client
-from magistrate.engines.openai.constraining import Sent, in_words
+from magistrate.engines.openai.constraining import Sent
 from magistrate.engines.openai.findings import LISTED, Findings
-from magistrate.engines.openai.naming import drawn_by, named_by, told
+from magistrate.engines.openai.naming import drawn_by, named_by
 from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.reading import Count, Foreign, Logprob, read
+from magistrate.engines.openai.reading import Logprob
 from magistrate.engines.openai.tokens import PromptTokens
 from magistrate.engines.remote.choosing import Listed, Token, from_listed
+from magistrate.engines.remote.foreign import Count, Foreign, read
 from magistrate.engines.remote.messages import asked_anew
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.thinking import split_thinking
+from magistrate.engines.remote.wording import in_words, told
 from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Usage
 

@@ -9,8 +9,9 @@ from magistrate.engines.base import Attempt, Choice, Option, Sampling
 from magistrate.engines.remote.choosing import named
 from magistrate.engines.remote.messages import asked_anew
 from magistrate.engines.remote.reply import Reply
+from magistrate.engines.remote.wording import told
 from magistrate.errors import InvalidOutput
-from magistrate.types import Data, Message, Prompt, Trusted, Usage
+from magistrate.types import Prompt, Usage
 
 ROOM = 16  # tokens of a reply that names an option
 ONLY = "Reply with nothing but one of these: "
@@ -59,14 +60,3 @@ async def named_by(ask: Ask, prompt: Prompt, options: Sequence[Option], anew: in
             attempts.append(Attempt(reply.text, str(error)))
             continue
         return Choice(best, None, None, "label_only", usage, thinking=reply.thinking, notes=reply.notes)
-
-
-def told(prompt: Prompt, words: str) -> Prompt:
-    """`prompt` with `words` at the end of what its user says last. They are data: a schema may repeat
-    judged texts."""
-    last = max((at for at, message in enumerate(prompt.messages) if message.role == "user"), default=None)
-    if last is None:
-        return Prompt((*prompt.messages, Message("user", (Data(words, "form"),))))
-    message = prompt.messages[last]
-    more = Message("user", (*message.parts, Trusted("\n\n"), Data(words, "form")))
-    return Prompt((*prompt.messages[:last], more, *prompt.messages[last + 1 :]))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
 
-from magistrate.engines.remote.addresses import checked
-from magistrate.errors import SpecError
+from magistrate.engines.remote.options import Service
 
 OFFICIAL = "https://api.openai.com/v1"
-URL_VARIABLE, KEY_VARIABLE = "OPENAI_BASE_URL", "OPENAI_API_KEY"
-
-Choosing = Literal["best", "top_k", "sampled", "label_only"]
-Scoring = Literal["offered", "forced"]
+SERVICE = Service(
+    whose="OpenAI's",
+    word="openai",
+    official=OFFICIAL,
+    url_variable="OPENAI_BASE_URL",
+    key_variable="OPENAI_API_KEY",
+    example="http://127.0.0.1:8080/v1",
+)
+key_for = SERVICE.key_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,22 +31,14 @@ class Options:
     the server does not tell it. `probe=anew` looks again at what the server can do.
     """
 
-    choose: Choosing = "best"
+    choose: Literal["best", "top_k", "sampled", "label_only"] = "best"
     draws: int = 20
-    likelihood: Scoring = "offered"
+    likelihood: Literal["offered", "forced"] = "offered"
     stream: bool = False
     anew: int = 2
     thoughts: int = 2048
     window: int = 0
     probe: Literal["kept", "anew"] = "kept"
-
-
-_WORDS: dict[str, tuple[Any, ...]] = {
-    "choose": get_args(Choosing),
-    "likelihood": get_args(Scoring),
-    "probe": ("kept", "anew"),
-    "stream": ("true", "false"),
-}
 
 
 def read_options(words: str) -> tuple[str, Options]:
@@ -51,47 +47,10 @@ def read_options(words: str) -> tuple[str, Options]:
     >>> read_options("qwen2.5:0.5b,draws=5")[0]
     'qwen2.5:0.5b'
     """
-    model, *said = words.split(",")
-    if not model.strip():
-        raise SpecError("an OpenAI-compatible engine needs a model: openai:MODEL")
-    options = Options()
-    known = ", ".join(field.name for field in fields(Options))
-    for each in said:
-        name, sign, value = each.partition("=")
-        if not sign or name not in {field.name for field in fields(Options)}:
-            raise SpecError(f"{each!r} is no option of openai:{model}; known, as name=value: {known}")
-        options = replace(options, **{name: _value(name, value)})
-    return model, options
-
-
-def _value(name: str, value: str) -> Any:
-    if name in _WORDS:
-        if value not in _WORDS[name]:
-            raise SpecError(f"{name}={value!r} is not known; known: {', '.join(_WORDS[name])}")
-        return value == "true" if name == "stream" else value
-    least = 1 if name in ("draws", "window") else 0
-    if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) < least:
-        raise SpecError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)
+    return SERVICE.read_options(words, Options, {"draws": 1, "window": 1})
 
 
 def base_url(said: str | None) -> str:
-    """The address of the server: what was said, else `$OPENAI_BASE_URL`, else OpenAI's own.
-
-    Raises `SpecError` for what is no address, and for one that holds a secret: it would be stored and shown.
-    """
-    url = (said or os.environ.get(URL_VARIABLE) or OFFICIAL).strip()
-    how = "write http://HOST:PORT/v1, as in --base-url http://127.0.0.1:8080/v1"
-    parts = checked(url, KEY_VARIABLE, how)
-    return f"{url.rstrip('/')}{'' if parts.path.strip('/') else '/v1'}"
-
-
-def key_for(url: str) -> str:
-    """The key to send to `url`, from the environment. Raises `SpecError` where OpenAI's own is missing."""
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not key and url == OFFICIAL:
-        raise SpecError(
-            f"OpenAI's server needs a key: set {KEY_VARIABLE}; for a server of your own name it with "
-            "--base-url http://127.0.0.1:8080/v1"
-        )
-    return key or "none"  # the package demands one; servers without keys do not look at it
+    """As `Service.address`, with `/v1` where it has no path."""
+    url = SERVICE.address(said)
+    return url if urlsplit(url).path.strip("/") else f"{url}/v1"

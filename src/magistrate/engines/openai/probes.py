@@ -12,14 +12,16 @@ from typing import Any, Literal
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.base import Option
 from magistrate.engines.openai.chats import PATH
-from magistrate.engines.openai.client import Client
+from magistrate.engines.openai.client import Requests
 from magistrate.engines.openai.constraining import NATIVE, WAYS, Way, sendings
 from magistrate.engines.openai.findings import Findings
+from magistrate.engines.openai.insisting import broke
 from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.reading import Foreign, read, read_chat, read_first_token
+from magistrate.engines.openai.reading import read_chat, read_first_token
 from magistrate.engines.openai.scoring import Scorer
 from magistrate.engines.openai.serving import Serving
 from magistrate.engines.openai.tokens import render
+from magistrate.engines.remote.foreign import Foreign, read
 from magistrate.engines.remote.messages import chat
 from magistrate.engines.remote.thinking import OPENING
 from magistrate.errors import (
@@ -65,7 +67,7 @@ class _Answer(Foreign):
 class Probe:
     """Asks one server about one model; `options` give the room that thoughts may take."""
 
-    client: Client
+    client: Requests
     model: str
     options: Options
 
@@ -115,6 +117,10 @@ class Probe:
             first = spelled["tokens"][0]["piece"]
         except (EngineRefused, EngineGone, InvalidOutput, KeyError, IndexError, TypeError, AttributeError):
             return found
+        except EngineError as error:
+            if broke(error):
+                return found
+            raise
         begins = len(with_bos) - len(bare)
         seen = "\ue0000\ue001" in rendered and probabilities and len(end) == 1 and len(apart) > 3
         if not seen or with_bos[begins:] != bare:
@@ -177,8 +183,10 @@ class Probe:
         for seed in (7, 7, 8, 9):
             more = {"temperature": 1.0, "seed": seed}
             answer = await self._tried(found, "Say any three words.", room=8, more=more)
-            texts.append(None if answer is None else _text(answer))
-        return texts[0] is not None and texts[0] == texts[1] and len(set(texts)) > 1
+            if answer is None:
+                return False
+            texts.append(_text(answer))
+        return texts[0] == texts[1] and len(set(texts)) > 1
 
     async def _continued(self, found: Findings) -> Findings:
         """Whether a begun answer is gone on with, and what has to be said for that."""
@@ -233,16 +241,15 @@ class Probe:
         return await self.client.post(PATH, {**body, **(more or {})})
 
     async def _tried(self, found: Findings, said: str, *, room: int, more: dict[str, Any]) -> Any:
-        """The answer; None where the server does not take the request. Other errors are errors here too."""
+        """The answer; None where the server does not take the request, or breaks at it. Other errors are
+        errors here too."""
         try:
             answer = await self._chat(found, said, room=room, more=more)
             read_chat(answer)
         except (EngineRefused, InvalidOutput, OverLength):
             return None
-        except (EngineBusy, EngineTimeout, EngineGone):
-            raise
         except EngineError as error:
-            if "HTTP 5" in str(error):  # some break at a parameter that they do not know
+            if broke(error):
                 return None
             raise
         return answer

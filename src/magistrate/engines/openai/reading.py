@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from magistrate.engines.remote.choosing import Listed, Token
+from magistrate.engines.remote.foreign import Count, Foreign, read
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.thinking import split_thinking
 from magistrate.errors import EngineError, EngineRefused, InvalidOutput
 from magistrate.types import Usage
 
-Count = Annotated[int, Field(ge=0, le=10**9)]
 Logprob = Annotated[float, Field(le=1e-3, allow_inf_nan=True)]
 
 CUT = ("length", "max_tokens", "model_length", "max_output_tokens")
 FILTERED = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
 CALLS = ("tool_calls", "function_call", "tool_use")
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-class Foreign(BaseModel):
-    """Something a server wrote; what is not named here is not looked at."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class _Details(Foreign):
@@ -77,16 +69,6 @@ class _Choice(Foreign):
 class _Chat(Foreign):
     choices: tuple[_Choice, ...] = ()
     usage: UsageBody | None = None
-
-
-def read(kind: type[Model], body: Any, what: str) -> Model:
-    """`body` as a value of `kind`. Raises `InvalidOutput`, which says at what place it is something else."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(each) for each in first["loc"]) or "the answer"
-        raise InvalidOutput(f"the server's answer is no {what}: {place}: {first['msg']}") from None
 
 
 def read_chat(body: Any, *, opened: bool = False) -> Reply:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from magistrate.engines.base import Choice, Likelihood, Option
-from magistrate.engines.openai.client import Client
+from magistrate.engines.openai.client import Requests
 from magistrate.engines.openai.findings import Findings
-from magistrate.engines.openai.reading import Foreign, Logprob, UsageBody, read, usage_of
+from magistrate.engines.openai.reading import Logprob, UsageBody, usage_of
+from magistrate.engines.remote.foreign import Foreign, read
 from magistrate.engines.remote.messages import Chat
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.types import Data, Message, Prompt, Usage
@@ -46,7 +47,7 @@ class _Completion(Foreign):
 class Scorer:
     """Scores texts after a chat by prompts of tokens."""
 
-    def __init__(self, client: Client, model: str, found: Findings) -> None:
+    def __init__(self, client: Requests, model: str, found: Findings) -> None:
         self._client, self._model, self._found = client, model, found
 
     async def tokens(self, made: Chat) -> list[int]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from magistrate.engines.openai.client import Client
+from magistrate.engines.openai.client import Requests
 from magistrate.engines.openai.findings import VERSION
 from magistrate.engines.openai.options import OFFICIAL
-from magistrate.engines.openai.reading import Foreign
+from magistrate.engines.remote.foreign import Foreign
 from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout, MagistrateError, SpecError
 
 SHOWN = 20  # models that an error names
@@ -48,11 +48,12 @@ class Serving:
     identity: str
 
 
-async def serving(client: Client, model: str) -> Serving:
+async def serving(client: Requests, model: str) -> Serving:
     """What answers at the client's address. Raises `SpecError` for a model that it does not have, and what
     stands in the way of asking it at all."""
-    listing, props, version, ollama, sglang = await asyncio.gather(
-        _listing(client), *(_told(client, path) for path in _own_paths(client))
+    listing = await _listing(client)  # first: where nobody is there, nobody needs to be asked further
+    props, version, ollama, sglang = await asyncio.gather(
+        *(_told(client, path) for path in _own_paths(client))
     )
     entries = [entry for each in listing if (entry := _entry(each)) is not None]
     raw = next((each for each in listing if isinstance(each, dict) and each.get("id") == model), {})
@@ -82,14 +83,14 @@ async def serving(client: Client, model: str) -> Serving:
     return Serving(name, window, llama, "version" in ollama, digest)
 
 
-def _own_paths(client: Client) -> list[str | None]:
+def _own_paths(client: Requests) -> list[str | None]:
     """Where servers of a kind tell of themselves; OpenAI's own has no such places."""
     if client.base_url == OFFICIAL:
         return [None] * 4
     return ["/props", "/version", "/api/version", "/get_server_info"]
 
 
-async def _told(client: Client, path: str | None) -> dict[str, Any]:
+async def _told(client: Requests, path: str | None) -> dict[str, Any]:
     """What the server says there; nothing where it has no such place."""
     if path is None:
         return {}
@@ -100,18 +101,18 @@ async def _told(client: Client, path: str | None) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-async def _listing(client: Client) -> tuple[Any, ...]:
+async def _listing(client: Requests) -> tuple[Any, ...]:
     """The models that are there; none where the server does not list them."""
     try:
         answer = await client.get("models")
     except (EngineTimeout, EngineBusy):
         raise
     except EngineGone as error:
-        if "HTTP 404" in str(error) or "HTTP 405" in str(error):
+        if error.status in (404, 405):
             return ()
         raise
     except EngineError as error:
-        if "HTTP" in str(error):
+        if (error.status or 0) >= 300:
             return ()
         raise
     try:
@@ -166,7 +167,7 @@ def _window(props: dict[str, Any], sglang: dict[str, Any], entry: _Entry | None)
     return int(told) if isinstance(told, int) and _positive(told) else 0
 
 
-async def _loaded(client: Client, model: str) -> int:
+async def _loaded(client: Requests, model: str) -> int:
     """The window that Ollama has loaded the model with: what is longer it cuts without a word."""
     for each in (await _told(client, "/api/ps")).get("models") or ():
         named = isinstance(each, dict) and each.get("name") in (model, f"{model}:latest")

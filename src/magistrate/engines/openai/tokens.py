@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
-from magistrate.engines.openai.client import Client
+from magistrate.engines.openai.client import Requests
 from magistrate.engines.openai.findings import Findings
-from magistrate.engines.openai.reading import Foreign, read
+from magistrate.engines.remote.foreign import Foreign, read
 from magistrate.errors import EngineError, SpecError
 from magistrate.types import Prompt, Trusted
 
@@ -54,7 +54,7 @@ class Encoded:
 class PromptTokens:
     """Turns prompts and texts into tokens by asking the server."""
 
-    def __init__(self, client: Client, found: Findings) -> None:
+    def __init__(self, client: Requests, found: Findings) -> None:
         self._client = client
         self._found = found
         self._templates: OrderedDict[Any, Any] = OrderedDict()
@@ -155,7 +155,7 @@ class PromptTokens:
         return str(known)
 
 
-async def render(client: Client, messages: list[dict[str, str]]) -> str:
+async def render(client: Requests, messages: list[dict[str, str]]) -> str:
     """The server's chat template over `messages`, up to where the answer begins."""
     body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
     return read(_Rendered, await client.post("/apply-template", body), "rendered template").prompt

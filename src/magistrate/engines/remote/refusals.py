@@ -92,7 +92,8 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     if isinstance(error, UnicodeEncodeError):
         return _unsendable(error, who)
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        return EngineError(f"{who} answered what is no JSON; is this the address of a model's server?")
+        told = f"{who} answered what is no JSON; is this the address of a model's server?"
+        return EngineError(told, status=200)
     if names & {"APIResponseValidationError", "APIError", "OpenAIError", "AnthropicError"}:
         told = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
         return EngineError(f"{who} failed: {_shown(told, error) or type(error).__name__}")
@@ -108,26 +109,30 @@ def _of_status(error: Exception, status: int, who: str, now: Callable[[], float]
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
     variable = KEY_VARIABLES.get(type(error).__module__.partition(".")[0], "the key's environment variable")
     if status == 402 or (status in (400, 403, 429) and UNPAID.search(coded)):
-        return EngineGone(f"{told}; nothing is answered until the account has funds or quota again")
+        return EngineGone(f"{told}; nothing is answered until there are funds or quota again", status=status)
     if status in (400, 413, 422, 500) and TOO_LONG.search(coded):
         return OverLength(told)
     if status == 403 and FILTERED.search(coded):
-        return EngineRefused(told)
+        return EngineRefused(told, status=status)
     if status in (401, 403):
-        return EngineGone(f"{told}; the key is taken from {variable}: set it to one that this server accepts")
+        return EngineGone(
+            f"{told}; the key is taken from {variable}: set it to one that this server accepts",
+            status=status,
+        )
     if status in (404, 405, 410):
         return EngineGone(
-            f"{told}; the server does not know the model or the address: check --model and --base-url"
+            f"{told}; the server does not know the model or the address: check --model and --base-url",
+            status=status,
         )
     if status == 413:
-        return EngineRefused(told) if PER_MINUTE.search(coded) else OverLength(told)
+        return EngineRefused(told, status=status) if PER_MINUTE.search(coded) else OverLength(told)
     if status in (408, 504, 524):
-        return EngineTimeout(told)
+        return EngineTimeout(told, status=status)
     if status in (429, 503, 529):
-        return EngineBusy(told, retry_after=retry_after(headers, now()))
+        return EngineBusy(told, retry_after=retry_after(headers, now()), status=status)
     if status in (409, 425, 499) or (status >= 500 and status != 501):
-        return EngineError(told)
-    return EngineRefused(told)
+        return EngineError(told, status=status)
+    return EngineRefused(told, status=status)
 
 
 def _of_connection(error: Exception, names: set[str], who: str) -> EngineError:

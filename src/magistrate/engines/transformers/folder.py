@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from magistrate.datasets.fields import near, plain
 from magistrate.engines.catalog import ModelCard, disk
 from magistrate.engines.catalog.folder import chat_template, published
 from magistrate.errors import MissingExtra, ModelError, SpecError
@@ -23,20 +26,38 @@ MOVING = {"dynamic", "longrope", "su"}  # positions that turn otherwise as a tex
 def located(model: str | Path) -> Path:
     """The folder of a model: a folder as it is, or what OWNER/NAME[@REVISION] of a hub is kept in.
 
-    What is in the hub's cache is not asked for again. Raises `SpecError` for what is neither, `ModelError`
-    where it cannot be downloaded.
+    What is in the hub's cache is not asked for again, and a word in the form of a path is never asked for.
+    Raises `SpecError` for what is neither, `ModelError` where it cannot be downloaded.
     """
-    path = Path(model).expanduser()
+    path = Path(model)
+    with contextlib.suppress(RuntimeError):  # ~NOBODY
+        path = path.expanduser()
     if path.is_dir():
         return path
     if path.is_file():
         raise SpecError(f"{path} is a file; give the folder that it lies in")
-    found = HUB.fullmatch(str(model))
+    found = None if _is_path(model) else HUB.fullmatch(str(model))
     if found is None:
         raise SpecError(
-            f"there is no folder {path}; give the folder of a model, or OWNER/NAME of a model hub"
+            f"there is no folder {model}{_beside(path)}; give the folder of a model, or OWNER/NAME of a hub"
         )
     return _of_hub(found["repo"], found["revision"])
+
+
+def _is_path(model: str | Path) -> bool:
+    """Whether a word can mean nothing but a folder here: it is formed like one, or begins in one."""
+    word = str(model)
+    formed = word.startswith((".", "~", "/", os.sep)) or word.endswith(("/", os.sep)) or word.count("/") > 1
+    return isinstance(model, Path) or formed or Path(word.partition("/")[0]).is_dir()
+
+
+def _beside(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f": there is no folder {path.parent} either"
+    try:
+        return near(path.name, (child.name for child in path.parent.iterdir() if child.is_dir()))
+    except PermissionError:
+        return ""
 
 
 def card_of(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, Any]]:
@@ -133,7 +154,24 @@ def _of_hub(repo: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(repo, **settings))
     except Exception as error:
-        told = " ".join(str(error).split())[:300]
         raise ModelError(
-            f"cannot download {repo}: {told}; check the name and the network, or give a folder that you have"
+            f"there is no folder {repo} here, and {_told(error, revision)}; check the name, or give a folder "
+            "that you have"
         ) from (absent or error)
+
+
+def _told(error: Exception, revision: str | None) -> str:
+    """Why the hub did not give a model."""
+    from huggingface_hub import errors
+
+    match error:
+        case errors.GatedRepoError():
+            return "the model hub's is gated: accept its terms there and set HF_TOKEN"
+        case errors.RepositoryNotFoundError():
+            return "the model hub has no public model of that name (for others set HF_TOKEN)"
+        case errors.RevisionNotFoundError():
+            return f"the model hub has no revision {revision} of that name"
+    told = plain(" ".join(str(error).split()), 200)
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return f"the model hub could not be reached ({told})"
+    return f"the model hub did not give it ({told})"

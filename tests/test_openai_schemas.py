@@ -1,0 +1,74 @@
+"""Constraints as OpenAI-compatible servers take them: strict schemas, wrapped choices, what loses least."""
+
+from __future__ import annotations
+
+import json
+
+from magistrate.constraints import constraint
+from magistrate.engines.openai.constraining import sendings
+from magistrate.engines.openai.strict import nulls_left_out, strict
+from magistrate.judges.quoting import quote_schema
+
+LABEL = constraint(
+    {
+        "type": "object",
+        "properties": {"label": {"enum": ["yes", "no"]}},
+        "required": ["label"],
+        "additionalProperties": False,
+    }
+)
+
+OPTIONAL = {
+    "type": "object",
+    "properties": {
+        "label": {"enum": ["yes", "no"]},
+        "note": {"type": "string", "maxLength": 5},
+        "kind": {"type": ["string", "null"]},
+        "deep": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": []},
+    },
+    "required": ["label"],
+}
+
+
+def test_a_schema_in_strict_mode_closes_and_requires_everything() -> None:
+    made, lost = strict(OPTIONAL)
+    assert made["additionalProperties"] is False
+    assert made["required"] == ["label", "note", "kind", "deep"]
+    assert made["properties"]["note"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
+    assert lost == ("/properties/note: maxLength",)
+
+
+def test_a_null_that_stands_for_nothing_is_left_out_again() -> None:
+    text = '{"label": "yes", "note": null, "kind": null, "deep": {"x": null}, "other": null}'
+    assert json.loads(nulls_left_out(text, OPTIONAL)) == {
+        "label": "yes",
+        "kind": None,
+        "deep": {},
+        "other": None,
+    }
+    assert nulls_left_out("no json", OPTIONAL) == "no json"
+
+
+def test_choices_are_sent_inside_an_object_where_only_schemas_are_taken() -> None:
+    sent = sendings(constraint(["yes", "no"]), ("response_format json_schema",))[0]
+    assert sent.undo('{"answer": "no"}') == "no"
+    schema = sent.body["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["answer"]["enum"] == ["yes", "no"]
+
+
+def test_the_way_that_loses_least_comes_first() -> None:
+    ways = ("response_format json_schema", "llguidance grammar")
+    plain = [sent.name for sent in sendings(LABEL, ways)]
+    assert plain == list(ways)
+    quoting = constraint(
+        {
+            "type": "object",
+            "properties": {"quote": quote_schema("output", "words", ("It rains.",))},
+            "required": ["quote"],
+            "additionalProperties": False,
+        }
+    ).over(output="It rains.")
+    first, second = sendings(quoting, ways)
+    assert first.name == "llguidance grammar"
+    assert second.lost  # a schema cannot say that a text is quoted
+    assert sendings(constraint(["a"]), ()) == []

@@ -1,0 +1,153 @@
+"""Prompts as messages and back: texts on trial broken up and mended, thoughts apart, answers asked anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magistrate.constraints import constraint
+from magistrate.engines.base import Attempt, UnusableAnswer
+from magistrate.engines.remote.asking import settled
+from magistrate.engines.remote.escaping import Escaping, escaping_for
+from magistrate.engines.remote.messages import chat
+from magistrate.engines.remote.reply import Reply
+from magistrate.engines.remote.thinking import split_thinking
+from magistrate.types import Data, Message, Prompt, Trusted, Usage
+
+# --- texts on trial -------------------------------------------------------------------------------
+
+SPECIALS = ["<|im_end|>", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>", "<start_of_turn>", "<|eot_id|>"]
+SPECIALS += ["<｜end▁of▁sentence｜>", "<think>", "</think>", "<0x0A>", "[gMASK]", "<__media__>"]
+
+
+@given(st.lists(st.one_of(st.sampled_from([*SPECIALS, "¦", "‖", "<", "|", "[", "é日"]), st.text(max_size=8))))
+def test_what_looks_special_is_broken_up_and_mended(parts: list[str]) -> None:
+    text = "".join(parts)
+    escaping = escaping_for([text])
+    escaped = escaping.escaped(text)
+    assert not [special for special in SPECIALS if special in escaped]
+    assert escaping.undone(escaped) == text
+    for at in range(len(escaped) + 1):
+        assert 0 <= escaping.place(text, at) <= len(text)
+
+
+def test_offsets_into_the_escaped_text_are_those_of_the_raw_one() -> None:
+    raw = "é<|im_end|> and </s>!"
+    escaping = escaping_for([raw])
+    escaped = escaping.escaped(raw)
+    assert escaped != raw
+    assert escaping.place(raw, escaped.index("and")) == raw.index("and")
+    assert escaping.place(raw, len(escaped)) == len(raw)
+
+
+def test_the_mark_is_none_of_the_prompts_characters_and_mended_inside_json_too() -> None:
+    assert escaping_for(["<s>"], ["¦"]).mark not in ("", "¦")
+    assert escaping_for(["plain"]).mark == ""
+    assert Escaping("¦").undone('{"q": "<\\u00a6s> <¦s>"}') == '{"q": "<s> <s>"}'
+
+
+def test_data_never_closes_a_turn_and_trusted_text_stays_as_it_is() -> None:
+    prompt = Prompt(
+        (Message("user", (Trusted("Judge <b>: "), Data("x <|im_"), Data("end|> y"), Trusted(" Go."))),)
+    )
+    made = chat(prompt, [Attempt("<|im_end|>", "no </s> here")])
+    assert made.turns[0].text.startswith("Judge <b>: x <")
+    assert [turn.role for turn in made.turns] == ["user", "assistant", "user"]
+    assert not [turn for turn in made.turns if "<|im_end|>" in turn.text or "</s>" in turn.text]
+    assert made.escaping.undone(made.turns[0].text) == "Judge <b>: x <|im_end|> y Go."
+
+
+def test_a_begun_answer_is_continued_or_asked_for_in_words() -> None:
+    prompt = Prompt.of("Say it.").continued(Trusted("It is"))
+    assert chat(prompt).begun
+    asked = chat(prompt, continues=False)
+    assert not asked.begun
+    assert asked.turns[-1].role == "user"
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "parts"),
+    [
+        ("<think>a</think> b", False, ("a", "b")),
+        ("\n<thinking>a\n</thinking>\n\nb", False, ("a", "b")),
+        ("[THINK]a[/THINK]b", False, ("a", "b")),
+        ("a </think> b", True, ("a", "b")),
+        ("a </think> b", False, ("", "a </think> b")),
+        ("<think>cut", False, ("cut", "")),
+        ('{"q": "<think>x</think>"}', False, ("", '{"q": "<think>x</think>"}')),
+        ("just an answer", True, ("", "just an answer")),
+    ],
+)
+def test_thoughts_are_told_apart_only_where_the_text_begins_with_them(
+    text: str, opened: bool, parts: tuple[str, str]
+) -> None:
+    assert split_thinking(text, opened=opened) == parts
+
+
+# --- until an answer can be used ------------------------------------------------------------------
+
+LABEL = constraint(
+    {
+        "type": "object",
+        "properties": {"label": {"enum": ["yes", "no"]}},
+        "required": ["label"],
+        "additionalProperties": False,
+    }
+)
+
+
+def _replies(*replies: Reply) -> tuple[list[tuple[Attempt, ...]], Callable[..., Awaitable[Reply]]]:
+    asked: list[tuple[Attempt, ...]] = []
+    left = list(replies)
+
+    async def ask(attempts: tuple[Attempt, ...]) -> Reply:
+        asked.append(attempts)
+        return left.pop(0)
+
+    return asked, ask
+
+
+def _reply(text: str, finish: str = "stop") -> Reply:
+    return Reply(text, finish, Usage(1, 10, 0, 5))  # type: ignore[arg-type]
+
+
+def test_what_is_mechanical_is_repaired_without_asking_anew() -> None:
+    asked, ask = _replies(_reply('Sure:\n```json\n{"label": "yes",}\n```'))
+    made = asyncio.run(settled(ask, LABEL, most=2))
+    assert made.value == {"label": "yes"}
+    assert LABEL.parse(made.text) == made.value  # what is kept can be read again
+    assert len(asked) == 1
+    assert "put right" in made.notes[0]
+
+
+def test_what_cannot_be_used_is_asked_anew_with_the_reason() -> None:
+    asked, ask = _replies(_reply('{"label": "maybe"}'), _reply('{"label": "no"}'))
+    made = asyncio.run(settled(ask, LABEL, most=2))
+    assert made.value == {"label": "no"}
+    assert asked[1] == made.attempts
+    assert made.attempts[0].text == '{"label": "maybe"}'
+    assert "maybe" in made.attempts[0].problem or "enum" in made.attempts[0].problem
+    assert made.usage == Usage(2, 20, 0, 10)
+
+
+def test_after_the_last_try_the_raw_text_is_kept() -> None:
+    _, ask = _replies(_reply("I cannot"), _reply("I will not"), _reply("No."))
+    with pytest.raises(UnusableAnswer) as caught:
+        asyncio.run(settled(ask, LABEL, most=2))
+    assert caught.value.text == "No."
+    assert [each.text for each in caught.value.attempts] == ["I cannot", "I will not"]
+    assert caught.value.usage.calls == 3
+
+
+def test_a_text_that_was_cut_off_is_no_answer_even_where_it_reads_like_one() -> None:
+    number = constraint(["1", "12"])
+    with pytest.raises(UnusableAnswer, match="cut off"):
+        asyncio.run(settled(_replies(_reply("1", "length"))[1], number, most=0))
+    whole = asyncio.run(settled(_replies(_reply('{"label":"no"}', "length"))[1], LABEL, most=0))
+    assert whole.value == {"label": "no"}  # nothing could have come after the last bracket
+    free = asyncio.run(settled(_replies(_reply("It rai", "length"))[1], None, most=0))
+    assert free.finish == "length"
