@@ -7,8 +7,8 @@
 ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`, `llamacpp:FILE`,
 `openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
 and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
-engine; what was recorded of the same engine before is not asked again. Each may be recorded in an
-environment of its own, where its packages are. `table` prints what is there, the first line being what the
+engine; what was recorded of the same engine before is asked again only where `--judge` names it. Each may be
+recorded in an environment of its own, where its packages are. `table` prints what is there, the first line being what the
 others are held against; `make docs` writes it to docs/engines.md. `close` asks two engines the same, URL
 being where the OTHER one listens, and prints how far apart their probabilities are: of the answers that
 `faithfulness` chooses among, and of every token of the outputs behind the prompt of the judge `likelihood`.
@@ -57,10 +57,12 @@ def asking_judges() -> list[str]:
     return found
 
 
-def record(engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample]) -> None:
+def record(
+    engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sample], *, again: bool = False
+) -> None:
     """Keep what the engine is, and what every judge says over it, each as soon as it is known.
 
-    What was recorded of the same engine before is not asked again.
+    What was recorded of the same engine before is asked only `again`.
     """
     info = engine.info
     line = {
@@ -80,7 +82,7 @@ def record(engine: Engine, name: str, words: Sequence[str], samples: Sequence[Sa
     known = before.get("judges", {}) if same else {}
     keep({**line, "judges": known})
     for each in words:
-        if each not in known:
+        if again or each not in known:
             start = time.perf_counter()
             known[each] = said(resolve.judge(each), engine, samples)
             keep({**line, "judges": known})
@@ -226,7 +228,8 @@ def main() -> None:
     if given.command == "record":
         engine = resolve.engine(given.engine, EngineSettings(base_url=given.base_url))
         samples = list(load("quickstart", limit=SAMPLES))
-        record(engine, given.name or given.engine, given.judge or asking_judges(), samples)
+        name = given.name or given.engine
+        record(engine, name, given.judge or asking_judges(), samples, again=bool(given.judge))
     columns, rows = agreement(read())
     for row in (columns, *rows):
         print(" | ".join(row))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magistrate.constraints import constraint
+from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Attempt, UnusableAnswer
 from magistrate.engines.remote.asking import settled
 from magistrate.engines.remote.escaping import Escaping, escaping_for
@@ -104,7 +104,7 @@ def _replies(*replies: Reply) -> tuple[list[tuple[Attempt, ...]], Callable[..., 
     asked: list[tuple[Attempt, ...]] = []
     left = list(replies)
 
-    async def ask(attempts: tuple[Attempt, ...]) -> Reply:
+    async def ask(attempts: tuple[Attempt, ...], held: Constraint | None) -> Reply:
         asked.append(attempts)
         return left.pop(0)
 
@@ -151,3 +151,29 @@ def test_a_text_that_was_cut_off_is_no_answer_even_where_it_reads_like_one() -> 
     assert whole.value == {"label": "no"}  # nothing could have come after the last bracket
     free = asyncio.run(settled(_replies(_reply("It rai", "length"))[1], None, most=0))
     assert free.finish == "length"
+
+
+def test_after_an_answer_that_did_not_end_in_time_there_is_half_the_room() -> None:
+    told = constraint(
+        {
+            "type": "object",
+            "properties": {"reason": {"type": "string", "maxLength": 100}},
+            "required": ["reason"],
+            "additionalProperties": False,
+        }
+    )
+    held: list[Constraint | None] = []
+    left = [_reply('{"reason":"It', "length"), _reply("No.", "stop"), _reply('{"reason":"It rains."}')]
+
+    async def ask(attempts: tuple[Attempt, ...], now: Constraint | None) -> Reply:
+        held.append(now)
+        return left.pop(0)
+
+    made = asyncio.run(settled(ask, told, most=2))
+    assert [each and each.schema and each.schema["properties"]["reason"]["maxLength"] for each in held] == [
+        100,
+        50,
+        50,  # what is merely wrong is not made shorter
+    ]
+    assert made.value == {"reason": "It rains."}
+    assert "half the room" in made.notes[-1]

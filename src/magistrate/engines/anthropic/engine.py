@@ -80,10 +80,9 @@ class AnthropicEngine:
         """A text that `constraint` accepts, asked for anew a few times where it does not."""
         if sampling.trace:
             raise CapabilityError(f"{self._client.who} tells no probabilities of tokens, so nothing to trace")
-        form = form_of(constraint, self._way)
 
-        async def ask(attempts: tuple[Attempt, ...]) -> Reply:
-            return await self._asked(prompt, attempts, form, sampling)
+        async def ask(attempts: tuple[Attempt, ...], held: Constraint | None) -> Reply:
+            return await self._asked(prompt, attempts, form_of(held, self._way), sampling)
 
         return await settled(ask, constraint, most=self._options.anew)
 

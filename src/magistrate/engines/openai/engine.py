@@ -133,29 +133,27 @@ class OpenAIEngine:
     async def _generated(
         self, prompt: Prompt, constraint: Constraint | None, sampling: Sampling
     ) -> Generation:
-        offered: list[Sent | None] = [None]
-        if constraint is not None:
-            offered = [*sendings(constraint, self.found.ways), None]
-        notes: tuple[str, ...] = ()
+        refused: list[str] = []
+        sent: Sent | None = None
 
-        async def ask(attempts: tuple[Attempt, ...]) -> Reply:
-            nonlocal notes
+        async def ask(attempts: tuple[Attempt, ...], held: Constraint | None) -> Reply:
+            nonlocal sent
+            offered = iter([] if held is None else sendings(held, self.found.ways))
             while True:
-                sent = offered[0]
+                sent = next((each for each in offered if each.name not in refused), None)
                 try:
-                    return await self._server.ask(prompt, attempts, constraint, sent, sampling)
+                    return await self._server.ask(prompt, attempts, held, sent, sampling)
                 except EngineRefused as error:
                     # It may not compile a constraint of this size or kind: then the next best is sent.
                     if sent is None or (error.status or 0) // 100 != 4:
                         raise
-                    offered.pop(0)
-                    notes = (*notes, f"the server refused the constraint as {sent.name}")
+                    refused.append(sent.name)
 
         made = await settled(ask, constraint, most=self.options.anew)
-        sent = offered[0]
+        notes = [f"the server refused the constraint as {name}" for name in refused]
         if constraint is not None:
             how = "asked for in words" if sent is None else f"held by the server as {sent.name}"
-            notes = (*notes, f"constraint {how}, validated here")
+            notes.append(f"constraint {how}, validated here")
         return replace(made, notes=(*made.notes, *notes))
 
     def _refuse(self, capture: Capture | None) -> None:

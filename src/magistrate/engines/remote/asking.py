@@ -8,27 +8,33 @@ from dataclasses import replace
 from typing import Any
 
 from magistrate.constraints import Constraint, repair
+from magistrate.constraints.shortening import shorter
 from magistrate.engines.base import Attempt, Generation, UnusableAnswer
 from magistrate.engines.remote.reply import Reply
 from magistrate.errors import InvalidOutput
 from magistrate.types import Usage
 
 SHOWN = 2000  # characters of what was written that a note repeats
+SHORTENED = (
+    "an answer did not end in time, so the next had half the room: texts and lists half as long at most"
+)
 
-Ask = Callable[[tuple[Attempt, ...]], Awaitable[Reply]]
+Ask = Callable[[tuple[Attempt, ...], Constraint | None], Awaitable[Reply]]
 
 
 async def settled(ask: Ask, constraint: Constraint | None, *, most: int) -> Generation:
     """The first reply that `constraint` accepts; without one, the first reply.
 
-    `ask(attempts)` is to add each refused text as an assistant's turn and its problem as a user's. What is
-    not as it should be is repaired where only one reading is possible, else asked for anew, at most `most`
-    times. Raises `UnusableAnswer`, with all that was written and spent.
+    `ask(attempts, held)` is to add each refused text as an assistant's turn and its problem as a user's, and
+    to hold the model to `held`: the constraint, with half the room after each answer that did not end in
+    time. What is not as it should be is repaired where only one reading is possible, else asked for anew, at
+    most `most` times. Raises `UnusableAnswer`, with all that was written and spent.
     """
     attempts: list[Attempt] = []
+    held = constraint
     usage = Usage()
     while True:
-        reply = await ask(tuple(attempts))
+        reply = await ask(tuple(attempts), held)
         usage += reply.usage
         if constraint is None:
             text, value, notes = reply.text, reply.text, reply.notes
@@ -42,8 +48,10 @@ async def settled(ask: Ask, constraint: Constraint | None, *, most: int) -> Gene
                     f"{error}{tried}", reply.text, attempts, reply.thinking, usage
                 ) from error
             attempts.append(Attempt(reply.text, str(error)))
+            if held is not None and _is_cut(reply, constraint):
+                held = shorter(held)
             continue
-        notes = (*reply.notes, *told)
+        notes = (*reply.notes, *told, *(() if held is constraint else (SHORTENED,)))
         break
     finish = reply.finish if constraint is None else "stop"
     return Generation(
@@ -53,7 +61,7 @@ async def settled(ask: Ask, constraint: Constraint | None, *, most: int) -> Gene
 
 def _read(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ...]]:
     """A text that the constraint accepts, what it stands for, and what was done to it."""
-    if reply.finish == "length" and not _closed(reply.text, constraint):
+    if _is_cut(reply, constraint):
         raise InvalidOutput("the answer was cut off where its tokens ran out; it must be shorter", reply.text)
     try:
         return reply.text, constraint.parse(reply.text), ()
@@ -62,6 +70,10 @@ def _read(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ..
     text = json.dumps(plain, ensure_ascii=False) if constraint.kind == "json" else str(plain)
     told = f"the answer was put right; what was written: {reply.text[:SHOWN]}"
     return text, constraint.parse(text), (told,)
+
+
+def _is_cut(reply: Reply, constraint: Constraint) -> bool:
+    return reply.finish == "length" and not _closed(reply.text, constraint)
 
 
 def _closed(text: str, constraint: Constraint) -> bool:
