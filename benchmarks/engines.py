@@ -8,10 +8,11 @@ ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`,
 `openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
 and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
 engine; what was recorded of the same engine before is asked again only where `--judge` names it. Each may be
-recorded in an environment of its own, where its packages are. `table` prints what is there, the first line being what the
-others are held against; `make docs` writes it to docs/engines.md. `close` asks two engines the same, URL
-being where the OTHER one listens, and prints how far apart their probabilities are: of the answers that
-`faithfulness` chooses among, and of every token of the outputs behind the prompt of the judge `likelihood`.
+recorded in an environment of its own, where its packages are. `table` prints what is there, the first line
+being what the others are held against; `make docs` writes it to docs/engines.md. `close` asks two engines the
+same, URL being where the OTHER one listens, and prints how far apart their probabilities are: of the answers
+that `faithfulness` chooses among, and of every token of the outputs behind the prompt of the judge
+`likelihood`.
 """
 
 from __future__ import annotations
