@@ -28,7 +28,7 @@ from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
 from magistrate.judges.novelty import Novelty
 from magistrate.train.synthetic import Lexicon, perturb
-from magistrate.types import HALLUCINATED, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 
 SEED = 3
 LEAST_WORDS = 5  # of an output that is changed
@@ -66,7 +66,10 @@ def paired(name: str, originals: int, lexicon: Lexicon) -> Iterator[Pair]:
     ]
     taken = random.Random(SEED).sample(clean, min(originals, len(clean)))
     made = iter(perturb(taken, seed=SEED, lexicon=lexicon))
-    yield from zip(made, made, strict=True)  # they come in pairs, the wrong one first
+    for wrong, right in zip(made, made, strict=True):
+        assert wrong.metadata["of"] == right.metadata["of"], "variants come in pairs of one original"
+        assert (wrong.label, right.label) == (HALLUCINATED, FAITHFUL), "the wrong one comes first"
+        yield wrong, right
 
 
 def detected(detector: Detector) -> Doubt:

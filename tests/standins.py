@@ -48,10 +48,12 @@ class Standin:
     """A server's behaviour. `takes` are the parameters it knows, and it refuses others if `strict`;
     `first` are the likeliest first tokens of every answer with their probabilities, of which it lists
     `most_top`. `says` is asked for the text where nothing constrains it. `breaks` answers the status that a
-    request meets instead of its answer, 0 where the connection is closed, None where nothing is wrong."""
+    request meets instead of its answer, 0 where the connection is closed, None where nothing is wrong.
+    `room` is how many characters a text may have before it is cut off, 0 for any number."""
 
     says: Callable[[Mapping[str, Any]], str] = lambda body: "It rains."
     breaks: Callable[[str, Any], int | None] = lambda path, body: None
+    room: int = 0
     models: tuple[str, ...] = ("model-a", "model-b")
     owner: str = "someone"
     window: int = 0
@@ -111,7 +113,8 @@ class Standin:
             if self.strict:
                 raise Refused(f"top_logprobs must be at most {self.most_top}")
             body = {**body, "logprobs": False}
-        text = self._text(body)
+        whole = self._text(body)
+        text = whole[: self.room] if self.room else whole
         usage = {
             "prompt_tokens": sum(len(each["content"]) for each in body["messages"]),
             "completion_tokens": len(text),
@@ -120,9 +123,10 @@ class Standin:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if self.thinks_in in ("reasoning_content", "reasoning"):
             message[self.thinks_in] = self.thoughts
+        finish = "stop" if text == whole else "length"
         if body.get("stream"):
-            return _events(message, usage)
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
+            return _events(message, usage, finish)
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish}
         if body.get("logprobs"):
             top = [{"token": token, "logprob": math.log(p)} for token, p in self.first.items()]
             top = sorted(top, key=lambda each: -float(each["logprob"]))[: body["top_logprobs"]]
@@ -228,7 +232,7 @@ def _check_strict(schema: Any) -> None:
         _check_strict(each)
 
 
-def _events(message: Mapping[str, Any], usage: Any) -> list[Any]:
+def _events(message: Mapping[str, Any], usage: Any, finish: str) -> list[Any]:
     """A message in pieces of three characters, thoughts first, and what it took."""
     deltas = []
     for name in ("reasoning_content", "reasoning", "content"):
@@ -236,7 +240,7 @@ def _events(message: Mapping[str, Any], usage: Any) -> list[Any]:
         deltas += [{name: text[at : at + 3]} for at in range(0, len(text), 3)]
     ends: list[str | None] = [None] * len(deltas)
     choices = [{"delta": delta, "finish_reason": end} for delta, end in zip(deltas, ends, strict=True)]
-    choices.append({"delta": {}, "finish_reason": "stop"})
+    choices.append({"delta": {}, "finish_reason": finish})
     return [*({"choices": [choice]} for choice in choices), {"choices": [], "usage": usage}]
 
 

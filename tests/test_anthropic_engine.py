@@ -179,6 +179,15 @@ def test_what_the_constraint_refuses_is_asked_anew_with_the_reason(stand_in: Sta
     assert roles == ["user", "assistant", "user", "assistant", "user"]
 
 
+def test_what_did_not_end_in_time_is_asked_anew_with_half_the_room(stand_in: StandIn) -> None:
+    reason = {"type": "string", "maxLength": 80}
+    asked = {"type": "object", "properties": {"reason": reason}, "additionalProperties": False}
+    said(stand_in, Answer('{"reason": "It', finish="length"), '{"reason": "It rains."}')
+    asyncio.run(stand_in.open("form=words").generate(Prompt.of("why"), constraint(asked)))
+    first, second = (each.text.replace("\\", "") for each in stand_in.server.calls())
+    assert '"maxLength": 80' in first and '"maxLength": 40' in second
+
+
 def test_what_is_never_right_fails_with_the_text_and_with_what_it_spent(stand_in: StandIn) -> None:
     said(stand_in, '{"n": 700}')
     with pytest.raises(UnusableAnswer) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -106,6 +107,20 @@ def test_a_constraint_that_the_server_does_not_compile_is_sent_in_the_next_best_
     found = asyncio.run(made.generate(prompt(), LABEL))
     assert found.value == {"label": "yes"}
     assert any("refused the constraint as structured_outputs" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_what_did_not_end_in_time_is_asked_anew_under_a_constraint_with_half_the_room(stream: str) -> None:
+    reason = {"type": "string", "maxLength": 80}
+    asked = {"type": "object", "properties": {"reason": reason}, "required": ["reason"]}
+    texts = [json.dumps({"reason": letter * n}) for letter, n in (("l", 70), ("s", 30))]
+    with running(ollama_like()) as standin:
+        made = engine(standin, f"model-a,stream={stream}")
+        standin.answers, standin.room = tuple(texts), 60
+        found = asyncio.run(made.generate(prompt(), constraint({**asked, "additionalProperties": False})))
+    assert found.text == texts[1]  # the longer one was what the server wrote as long as it was allowed to
+    assert [each.text for each in found.attempts] == [texts[0][:60]]
+    assert any("half the room" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("how", ["reasoning_content", "reasoning", "tags", "closed"])
