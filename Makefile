@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# Tests run beside each other, one process for each core; each may load a model (1 GB), so there are four at most.
+PYTEST := $(BIN)/python -X faulthandler -m pytest -n logical --maxprocesses 4 --dist worksteal
 PEERS := .venv-peers
 TRAIN := .venv-train
 TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
@@ -12,7 +14,7 @@ LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 LLAMACPP := .venv-llamacpp
 LLAMACPP_PIP := $(LLAMACPP)/bin/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: all demo test test-train test-adapters test-llamacpp lint format docs bench bench-peers chaos lock clean
+.PHONY: all demo test test-all test-train test-adapters test-llamacpp lint format docs bench bench-peers chaos lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -22,11 +24,15 @@ demo: .venv/.local  ## judge the built-in set by code and with the embedded mode
 	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
-test: .venv/.dev .venv/.browser  ## run every test, on the embedded model too
+# Tests that take long are marked `full`; within a week `make test` runs these too, each day a seventh (tests/tiers.py).
+test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: 8 minutes on two cores
 	$(BIN)/magistrate models pull
-	$(BIN)/python -X faulthandler -m pytest
-	@$(MAKE) --no-print-directory test-train
-	@$(MAKE) --no-print-directory test-adapters
+	$(PYTEST) -m "today or not full"
+
+test-all: .venv/.dev .venv/.browser  ## run every test, those of training (with torch) and of the adapters too
+	$(BIN)/magistrate models pull
+	$(PYTEST) --hypothesis-profile=full
+	@$(MAKE) --no-print-directory test-train test-adapters
 
 test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
 	$(TRAIN)/bin/python -m pytest tests/train

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+import tiers
 from desk import Desk
 from magistrate.cli import main
 from magistrate.engines import catalog
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 # How long an example takes says more of what else the machine does than of the code.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(tiers)
+
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs deaf to Ctrl-C, and the programs that tests interrupt would inherit that.

@@ -115,7 +115,11 @@ TERSE = classifier(
 )  # what an explanation is read again with is longer than this
 
 
-@pytest.mark.parametrize("judge", [Rubric(), Rubric(least=4, reasoning_tokens=64), TERSE], ids=str)
+@pytest.mark.parametrize(
+    "judge",
+    [Rubric(), Rubric(least=4, reasoning_tokens=64), TERSE],
+    ids=["as it comes", "at least four", "an explanation after"],
+)
 def test_nothing_is_asked_where_only_a_later_step_does_not_fit(judge: Judge) -> None:
     first, *_, last = (words(call.prompt) + call.answer + call.extra for call in planned(judge, SAMPLE))
     assert first < last

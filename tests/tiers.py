@@ -1,0 +1,92 @@
+"""Which tests run when.
+
+`make test-all` runs every test. `make test` runs those without the mark `full`, and each day a seventh of
+those with it, marked `today`: within a week all are seen. Which seventh it is follows from the date, or from
+the number in MAGISTRATE_TEST_DAY, which is printed.
+
+    @pytest.mark.full   what takes long: a whole matrix, a second database, a browser, chaos
+    @pytest.mark.alone  what measures time or needs the whole machine: no other test runs meanwhile
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DAY = "MAGISTRATE_TEST_DAY"
+DAYS = 7
+LEFT = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT] = 0
+    os.environ.setdefault(DAY, str(date.today().toordinal()))  # all processes have the same one
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    full = [item for item in items if item.get_closest_marker("full")]
+    for item in full[int(os.environ[DAY]) % DAYS :: DAYS]:
+        item.add_marker("today")
+
+
+# --- what is left out is counted ----------------------------------------------------------------
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for config in {item.config for item in items}:
+        config.stash[LEFT] += len(items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = session.config.stash[LEFT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each process of pytest-xdist leaves out the same tests."""
+    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.markexpr:
+        terminalreporter.write_line(
+            f"{config.stash[LEFT]} tests were left to `make test-all`; "
+            f"the same ones again: {DAY}={os.environ[DAY]} make test"
+        )
+
+
+# --- some run alone -----------------------------------------------------------------------------
+
+DOOR, ROOM = Path(__file__), Path(__file__).with_name("conftest.py")  # any two files that all processes see
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with ExitStack() as held:
+        if hasattr(item.config, "workerinput"):  # there are other processes
+            alone = item.get_closest_marker("alone") is not None
+            # Who waits to be alone stands in the door: nobody else comes in meanwhile.
+            with locked(DOOR, exclusive=True):
+                held.enter_context(locked(ROOM, exclusive=alone))
+        return (yield)
+
+
+@contextmanager
+def locked(path: Path, *, exclusive: bool) -> Iterator[None]:
+    """A file that one process holds, or that several share."""
+    import fcntl
+
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # also for children that were forked meanwhile
