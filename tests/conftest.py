@@ -67,7 +67,7 @@ def postgres() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new store can be made: once a path, once the URL of an empty database."""
     if request.param == "sqlite":

@@ -13,6 +13,8 @@ from browsing import HOSTILE, PAYLOADS, Reader, contrast, luminance
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Turn, Verdict
 from reported import CLAIMS, CONTEXT, OUTPUT, outcomes_of, samples_of, stored
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 PAINTED = """(name) => {
     const probe = document.querySelector("h1");
     return (probe.attributeStyleMap.set("color", `var(${name})`), getComputedStyle(probe).color);

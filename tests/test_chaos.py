@@ -28,6 +28,7 @@ def load_chaos() -> ModuleType:
 CHAOS = load_chaos()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", CHAOS.FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_costs_nothing_but_time(fault: object, tmp_path: Path) -> None:
     row = CHAOS.suffered(fault, SAMPLES, tmp_path / "scene")

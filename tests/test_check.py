@@ -96,16 +96,16 @@ def data(name: str) -> list[dict[str, Any]]:
 # --- the grammar of JSON ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("answer", "text"), [(a, text) for a, texts in EXAMPLES.items() for text in texts])
-def test_text_is_read_by_the_letter_of_rfc_8259(answer: str, text: str) -> None:
-    assert check(text) == answer
+def test_text_is_read_by_the_letter_of_rfc_8259() -> None:
+    for answer, texts in EXAMPLES.items():
+        assert {text: check(text) for text in texts} == dict.fromkeys(texts, answer)
 
 
-@pytest.mark.parametrize("text", EXAMPLES["incomplete"])
-def test_an_incomplete_text_can_really_be_continued(text: str) -> None:
+def test_an_incomplete_text_can_really_be_continued() -> None:
     ends = ["", "e", "ue", "0", '"', 'a"', '\\"', '34"', "1", "ull", '"a', "a", "ull]"]
     closers = ["", "]", "}", ":1}", '":1}', "1]", "1}", '"a":1}', "ull]}]", "]}]", "}}", '"a":1}}', "0]"]
-    assert any(check(text + end + closer) == "valid" for end in ends for closer in closers)
+    for text in EXAMPLES["incomplete"]:
+        assert any(check(text + end + closer) == "valid" for end in ends for closer in closers), text
 
 
 JSON = st.recursive(

@@ -81,18 +81,17 @@ def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 EVERY = dict(commands())
 
 
-@pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_every_command_has_help_with_an_example_and_data_for_machines(
-    words: tuple[str, ...], call: Call
-) -> None:
-    done = call(*words, "--help")
-    assert (done.code, done.err) == (0, "")
-    assert f"Usage: magistrate {' '.join(words)}" in done.out
-    assert f"magistrate {' '.join(words)}" in done.out.partition("Example")[2].replace("\n  ", " ")
+def test_every_command_has_help_with_an_example_and_data_for_machines(call: Call) -> None:
     without = {("bench",), ("models",), ("cache",), ("train",), ("runs", "schema"), ("serve",)}
-    assert "--json" in done.out or words in without
-    options = [each for each in EVERY[words].params if isinstance(each, click.Option)]
-    assert [each.name for each in options if not each.help] == []
+    for words, each in EVERY.items():
+        name = " ".join(words)
+        done = call(*words, "--help")
+        assert (done.code, done.err) == (0, ""), name
+        assert f"Usage: magistrate {name}" in done.out
+        assert f"magistrate {name}" in done.out.partition("Example")[2].replace("\n  ", " ")
+        assert "--json" in done.out or words in without, name
+        options = [option for option in each.params if isinstance(option, click.Option)]
+        assert [option.name for option in options if not option.help] == [], name
 
 
 def test_help_of_the_whole_names_every_command(call: Call) -> None:

@@ -508,11 +508,12 @@ def exactly(schema: dict[str, Any], text: str) -> bool:
     return Draft202012Validator(schema, format_checker=checker).is_valid(value)
 
 
-@pytest.mark.parametrize(("schema", "text"), [(schema, text) for schema, texts in WITHIN for text in texts])
-def test_masks_let_through_exactly_what_jsonschema_accepts(schema: dict[str, Any], text: str) -> None:
-    rule = constraint(schema)
-    assert lets_through(rule, text) == exactly(schema, text)
-    assert (check(text + " ", rule) == "valid") == exactly(schema, text)
+def test_masks_let_through_exactly_what_jsonschema_accepts() -> None:
+    for schema, texts in WITHIN:
+        rule = constraint(schema)
+        for text in texts:
+            assert lets_through(rule, text) == exactly(schema, text), (schema, text)
+            assert (check(text + " ", rule) == "valid") == exactly(schema, text), (schema, text)
 
 
 def test_the_table_has_every_enforced_keyword() -> None:

@@ -88,15 +88,15 @@ READ: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("field", "alias"), [(f, a) for f, names in ALIASES.items() for a in names])
-def test_every_known_column_name_gives_its_field(field, alias):
-    camel = "".join(word.capitalize() if at else word for at, word in enumerate(alias.split("_")))
-    for name in (alias, alias.upper(), alias.replace("_", " ").title(), camel):
-        row = {"output": "said", name: VALUES[field]} if field != "output" else {name: "said"}
-        sample = one(row)
-        part = "label" if field in ("hallucination", "faithful") else field
-        assert getattr(sample, part) == READ[part]
-        assert field == "metadata" or sample.metadata == {}
+def test_every_known_column_name_gives_its_field():
+    for field, alias in [(field, alias) for field, names in ALIASES.items() for alias in names]:
+        camel = "".join(word.capitalize() if at else word for at, word in enumerate(alias.split("_")))
+        for name in (alias, alias.upper(), alias.replace("_", " ").title(), camel):
+            row = {"output": "said", name: VALUES[field]} if field != "output" else {name: "said"}
+            sample = one(row)
+            part = "label" if field in ("hallucination", "faithful") else field
+            assert getattr(sample, part) == READ[part], name
+            assert field == "metadata" or sample.metadata == {}, name
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 from browsing import Visit
 from furnished import Furnished
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 WATER = "On Thursday water will be shut off in Mill Lane, and on Friday in Station Road."
 

@@ -14,6 +14,8 @@ from playwright.sync_api import Page, expect
 from browsing import NARROW, WIDE, Visit, fits, pages_of, settled
 from hostile_store import HARMLESS, IN_DETAIL, SAMPLES, Attacked, N, attacks, filled
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 TEXTS = attacks()
 # Elements of ours, which nobody else may add to, and those that there are never.

@@ -15,6 +15,8 @@ from browsing import Visit
 from magistrate.store import Store
 from paced import NAME, paced
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 N = 60
 MARK = "document.body.dataset.mark = 'the page that was loaded'"

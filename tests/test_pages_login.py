@@ -12,6 +12,8 @@ from browsing import NARROW, Visit, fits, is_whole, pages_of
 from furnished import Furnished
 from served import TOKEN
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 
 

@@ -12,6 +12,8 @@ from playwright.sync_api import Browser, Page, expect
 from browsing import NARROW, WIDE, Visit, contrast, fits, is_whole, luminance, settled
 from furnished import Furnished
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 # What of a page can be used and is covered by something else in its middle, in words.
 COVERED = """() => {

@@ -14,6 +14,8 @@ from furnished import Furnished, N, run_of
 from magistrate.store import Store
 from reported import outcomes_of, samples_of
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[[str, str], Page]
 
 

@@ -15,6 +15,8 @@ from furnished import LONG, NIGHTS, Furnished, N, run_of
 from magistrate.store import Store
 from reported import outcomes_of, samples_of
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 NAMES = "#list .run h2"
 LINES = "#samples li.outcome"

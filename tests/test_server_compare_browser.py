@@ -18,6 +18,8 @@ from magistrate.store import Store
 from reported import outcomes_of, samples_of
 from served import served
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 Look = Callable[..., Visit]
 
 

@@ -15,6 +15,8 @@ from magistrate import Run
 from magistrate.types import Claim, Sample, Span, Verdict
 from reported import CLAIMS, CONTEXT, OUTPUT, outcomes_of, samples_of, stored
 
+pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
+
 LINES = [f"Line {n} of the survey: the bridge at Holm is {n} metres long.\n" for n in range(40_000)]
 LONG = "".join(LINES)
 PLACES = [0, 100, 20_000, 39_000, 39_999]

@@ -171,14 +171,12 @@ def test_the_same_again_in_any_order_and_in_any_process() -> None:
         assert done.stdout.strip() == str([(each.id, each.output) for each in first])
 
 
-@pytest.mark.parametrize(
-    "output",
-    ["", " ", "Yes", "🙂", "東京は日本の首都です。", "¿Quién ganó? Nadie.", "?", "...", "A\n\nB", "X" * 5000],
-)
 @pytest.mark.parametrize("context", ["", CONTEXT, "🙂 " * 50, "東京は日本の首都です。" * 40])
-def test_odd_texts_do_not_break_it(output: str, context: str) -> None:
-    for each in perturb([Sample("odd", output, (context,)), SAMPLE], seed=1, lexicon=LEXICON):
-        assert each.output
+def test_odd_texts_do_not_break_it(context: str) -> None:
+    plain = ["", " ", "Yes", "?", "...", "A\n\nB", "X" * 5000]
+    for output in (*plain, "🙂", "東京は日本の首都です。", "¿Quién ganó? Nadie."):
+        for each in perturb([Sample("odd", output, (context,)), SAMPLE], seed=1, lexicon=LEXICON):
+            assert each.output, output
 
 
 def test_a_sample_without_context_or_output_gives_nothing() -> None:
