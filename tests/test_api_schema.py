@@ -23,7 +23,6 @@ from furnished import Furnished, furnished
 
 ASKED, MISTAKEN = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EXAMPLES = 60
 OPERATIONS = [
     ("get", "/api/runs"),
     ("get", "/api/runs/{run_id}"),
@@ -114,8 +113,9 @@ def test_no_operation_is_left_out(api: Api) -> None:
     assert told == set(OPERATIONS)
 
 
+@pytest.mark.parametrize("examples", [16, pytest.param(60, marks=pytest.mark.full)])
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_an_operation_answers_as_it_says(api: Api, method: str, path: str) -> None:
+def test_an_operation_answers_as_it_says(api: Api, method: str, path: str, examples: int) -> None:
     found = set[int]()
     ways = [(api.told, ASKED), (api.told, MISTAKEN), (api.hinted, ASKED)]
     if (method, path) in ALL_RIGHT:
@@ -124,7 +124,7 @@ def test_an_operation_answers_as_it_says(api: Api, method: str, path: str) -> No
         operation = schemathesis.openapi.from_dict(document)[path][method]
 
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             derandomize=True,
             deadline=None,
             database=None,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import magistrate
 
 ROOT = Path(magistrate.__file__).parent
@@ -262,6 +264,7 @@ def test_help_of_the_command_line_loads_no_engine_and_no_science() -> None:
     assert top & (heavy | {"jsonschema", "jinja2", "pydantic", "tokenizers", "huggingface_hub"}) == set()
 
 
+@pytest.mark.alone
 def test_importing_the_package_takes_less_than_150_ms() -> None:
     def best(code: str) -> float:
         return min(_seconds([sys.executable, "-c", code]) for _ in range(5))

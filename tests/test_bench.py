@@ -404,6 +404,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     yield called
 
 
+@pytest.mark.full
 def test_the_embedded_model_is_measured_for_machines(model_folder: Path, call: Call, tmp_path: Path) -> None:
     journal = tmp_path / "speed.jsonl"
     done = call("--quick", "--json", "--contender", "magistrate", "--soak", 40, "--append", journal)

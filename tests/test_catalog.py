@@ -709,6 +709,7 @@ def test_f16_weights_are_the_q8_ones_rounded(tiny: Tiny, tmp_path: Path) -> None
             np.testing.assert_array_equal(sixteen.data, rounded.reshape(sixteen.data.shape))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("weights", catalog.WEIGHTS)
 @pytest.mark.parametrize("tiny", KINDS.values(), ids=list(KINDS))
 def test_a_conversion_computes_the_same_model_and_tokens(

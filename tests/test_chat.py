@@ -69,6 +69,7 @@ def judge_prompts(input: str, first: str, second: str, output: str) -> list[Prom
 # --- the default model ------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_changes_no_token_of_a_judges_template(chat: ChatTokenizer, name: str) -> None:
     hostile = HOSTILE[name]

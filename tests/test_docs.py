@@ -240,11 +240,13 @@ CHECKS: dict[str, Callable[[str], bool]] = {
 
 def examples() -> list[Any]:
     """Every Python example of every page, in order, with its name and what the page says that it prints."""
-    return [
-        pytest.param(block["name"], block["code"], block["prints"], id=f"{page.name}: {block['name']}")
-        for page in PAGES
-        for block in PYTHON.finditer(page.read_text(encoding="utf-8"))
-    ]
+    found = []
+    for page in PAGES:
+        marks = () if page == README else pytest.mark.full
+        for block in PYTHON.finditer(page.read_text(encoding="utf-8")):
+            name, code, prints = block["name"], block["code"], block["prints"]
+            found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}", marks=marks))
+    return found
 
 
 def test_every_example_has_a_check_and_every_check_an_example() -> None:

@@ -30,7 +30,12 @@ OPENERS: Mapping[str, Callable[[str, EngineSettings], Engine]] = {
     "openai": open_openai,
     "anthropic": open_anthropic,
 }
-KINDS = ["openai", "openai,stream=true", "anthropic", "anthropic,stream=true"]
+KINDS = [
+    "openai",
+    "anthropic",
+    pytest.param("openai,stream=true", marks=pytest.mark.full),
+    pytest.param("anthropic,stream=true", marks=pytest.mark.full),
+]
 JUDGES = ["faithfulness", "hallucination"]
 
 ONCE = range(1, 2)
@@ -152,38 +157,29 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.MonkeyPat
         yield patch
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def met(request: pytest.FixtureRequest, apart: pytest.MonkeyPatch) -> tuple[str, dict[tuple[str, str], Met]]:
-    return request.param, all_faults(request.param)
-
-
 def test_every_fault_has_an_expected_end() -> None:
     assert set(EXPECTED) == set(FAULTS)
 
 
-@pytest.mark.parametrize("judge", JUDGES)
-def test_without_a_fault_it_is_faithful(met: tuple[str, dict[tuple[str, str], Met]], judge: str) -> None:
-    outcome = met[1]["fine", judge].outcome
-    assert isinstance(outcome, Verdict) and outcome.label == "faithful", outcome
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_has_its_end_in_time_and_is_never_a_verdict(apart: pytest.MonkeyPatch, kind: str) -> None:
+    found = all_faults(kind)
+    for judge in JUDGES:
+        outcome = found.pop(("fine", judge)).outcome
+        assert isinstance(outcome, Verdict) and outcome.label == "faithful", outcome
+    wrong = {name: one for name, one in found.items() if not is_as_expected(one, kind, name[0])}
+    assert (wrong, len(found)) == ({}, len(JUDGES) * len(FAULTS))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("judge", JUDGES)
-def test_a_fault_has_its_end_in_time_and_is_never_a_verdict(
-    met: tuple[str, dict[tuple[str, str], Met]], judge: str, fault: str
-) -> None:
-    kind, found = met
-    one = found[fault, judge]
+def is_as_expected(one: Met, kind: str, fault: str) -> bool:
+    """Whether a fault became what it should, in time, with no more questions, and shows no key."""
     became, times = EXPECTED[fault]
-    assert not isinstance(one.outcome, Verdict)
-    assert one.seconds < (SHORT if fault in SLOW else TIMEOUT) + 5
-    assert "sk-of-a-test" not in str(one.outcome)
+    ends: tuple[str, ...] = (became,)
     if "stream" in kind and fault in NO_STREAM:
-        assert one.became in ("engine_error", "invalid_output")
-        assert 1 <= one.asked <= 1 + RETRIES
-    else:
-        assert one.became == became, one
-        assert one.asked in times, one
+        ends, times = ("engine_error", "invalid_output"), range(1, 2 + RETRIES)
+    in_time = one.seconds < (SHORT if fault in SLOW else TIMEOUT) + 5
+    said = not isinstance(one.outcome, Verdict) and "sk-of-a-test" not in str(one.outcome)
+    return said and in_time and one.became in ends and one.asked in times
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])

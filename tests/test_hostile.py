@@ -310,6 +310,7 @@ def test_no_attack_changes_a_token_of_the_template(desk: Desk, spec: str, where:
         assert [tokens(prompt) for prompt in asked(spec, attack, where)[0].prompts] == expected, attack.name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", dict.fromkeys(attack.family for attack in ATTACKS))
 @pytest.mark.parametrize(("spec", "where"), [("candidates", "output"), ("rubric", "context")])
 def test_a_model_that_quotes_the_attack_comes_to_an_end(
@@ -361,7 +362,14 @@ TRIED = {
 }
 
 
-@pytest.mark.parametrize("spec", ["faithfulness", "candidates:n=1", "rubric:free_stage=false,most=1"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "faithfulness",
+        pytest.param("candidates:n=1", marks=pytest.mark.full),
+        pytest.param("rubric:free_stage=false,most=1", marks=pytest.mark.full),
+    ],
+)
 def test_the_model_under_attack_gives_verdicts_whose_quotes_stand_where_they_say(
     engine: LocalEngine, spec: str
 ) -> None:

@@ -133,6 +133,7 @@ def test_type_checkers_and_python_find_each_name_in_the_same_place() -> None:
         assert getattr(magistrate, name) is getattr(importlib.import_module(home), name)
 
 
+@pytest.mark.full
 def test_a_type_checker_knows_the_names_and_misses_those_that_are_not_there(tmp_path: Path) -> None:
     assert FACE.with_name("py.typed").is_file()
     program = tmp_path / "program.py"

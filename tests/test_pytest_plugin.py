@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -278,43 +279,46 @@ def test_an_engine_of_ones_own_replaces_the_fixture(suite: pytest.Pytester) -> N
     assert loaded(suite) == []
 
 
-@pytest.mark.parametrize(
-    ("marker", "test", "told"),
-    [
-        ("'rows.jsonl'", "def test_it(judge): pass", "takes the argument 'sample'"),
-        ("'no.jsonl'", "def test_it(sample): pass", "no.jsonl"),
-        ("'bad.jsonl'", "def test_it(sample): pass", "bad.jsonl:2: not JSON"),
-        ("'empty.jsonl'", "def test_it(sample): pass", "empty.jsonl has no samples"),
-        (
-            "'rows.jsonl', limt=3",
-            "def test_it(sample): pass",
-            "no option 'limt' (did you mean 'limit'?); known: limit",
-        ),
-        (
-            "'rows.jsonl', mapping={'output': 'said'}",
-            "def test_it(sample): pass",
-            "no column 'said', which mapping asks for",
-        ),
-        (
-            "'rows.jsonl', mapping={'outpt': 'said'}",
-            "def test_it(sample): pass",
-            "unknown field 'outpt' in mapping (did",
-        ),
-        ("'rows.jsonl', balance='label'", "def test_it(sample): pass", "balance"),
-        ("'bare.jsonl'", "def test_it(sample): pass", 'say which with mapping={"output": "COLUMN"}'),
-        ("", "def test_it(sample): pass", "takes one data set, got 0"),
-    ],
-)
-def test_a_data_set_that_would_test_less_than_it_says_ends_the_collection(
-    suite: pytest.Pytester, marker: str, test: str, told: str
-) -> None:
+LESS = [
+    ("'rows.jsonl'", "def test_it(judge): pass", "takes the argument 'sample'"),
+    ("'no.jsonl'", "def test_it(sample): pass", "no.jsonl"),
+    ("'bad.jsonl'", "def test_it(sample): pass", "bad.jsonl:2: not JSON"),
+    ("'empty.jsonl'", "def test_it(sample): pass", "empty.jsonl has no samples"),
+    (
+        "'rows.jsonl', limt=3",
+        "def test_it(sample): pass",
+        "no option 'limt' (did you mean 'limit'?); known: limit",
+    ),
+    (
+        "'rows.jsonl', mapping={'output': 'said'}",
+        "def test_it(sample): pass",
+        "no column 'said', which mapping asks for",
+    ),
+    (
+        "'rows.jsonl', mapping={'outpt': 'said'}",
+        "def test_it(sample): pass",
+        "unknown field 'outpt' in mapping (did",
+    ),
+    ("'rows.jsonl', balance='label'", "def test_it(sample): pass", "balance"),
+    ("'bare.jsonl'", "def test_it(sample): pass", 'say which with mapping={"output": "COLUMN"}'),
+    ("", "def test_it(sample): pass", "takes one data set, got 0"),
+]
+
+
+def test_a_data_set_that_would_test_less_than_it_says_ends_the_collection(suite: pytest.Pytester) -> None:
     (suite.path / "bad.jsonl").write_text(json.dumps(ROWS[0]) + "\n{broken\n")
     (suite.path / "empty.jsonl").write_text("")
     (suite.path / "bare.jsonl").write_text('{"said": "it is old"}\n')
-    suite.makepyfile(f"import pytest\n@pytest.mark.magistrate_dataset({marker})\n{test}\n")
+    files = {
+        f"test_less_{number}": f"import pytest\n@pytest.mark.magistrate_dataset({marker})\n{test}\n"
+        for number, (marker, test, _) in enumerate(LESS)
+    }
+    suite.makepyfile(**files)
     done = suite.runpytest_subprocess()
-    done.assert_outcomes(errors=1)
-    assert told in done.stdout.str() and "--map" not in done.stdout.str()
+    done.assert_outcomes(errors=len(LESS))
+    told = re.split(r"_+ ERROR collecting test_less_\d+\.py _+", done.stdout.str())[1:]
+    for (marker, _, said), error in zip(LESS, told, strict=True):
+        assert said in error and "--map" not in error, marker
 
 
 def test_a_file_stands_beside_the_test_or_below_the_root(suite: pytest.Pytester) -> None:
@@ -339,6 +343,7 @@ SPREAD = """
 """
 
 
+@pytest.mark.full
 def test_with_xdist_and_loadgroup_the_engine_is_loaded_once_in_all(suite: pytest.Pytester) -> None:
     suite.makepyfile(SPREAD)
     done = suite.runpytest_subprocess("-n", "2", "--dist", "loadgroup", "-v")
@@ -349,12 +354,14 @@ def test_with_xdist_and_loadgroup_the_engine_is_loaded_once_in_all(suite: pytest
     assert len(loaded(suite)) == 1 if grouped else len(loaded(suite)) == len(set(loaded(suite)))
 
 
+@pytest.mark.full
 def test_with_xdist_and_loadfile_the_engine_is_loaded_once_a_file(suite: pytest.Pytester) -> None:
     suite.makepyfile(SPREAD, test_others="def test_it(): pass")
     suite.runpytest_subprocess("-n", "2", "--dist", "loadfile").assert_outcomes(passed=25)
     assert len(loaded(suite)) == 1
 
 
+@pytest.mark.full
 def test_with_xdist_alone_it_is_loaded_once_a_process(suite: pytest.Pytester) -> None:
     suite.makepyfile(SPREAD)
     suite.runpytest_subprocess("-n", "2").assert_outcomes(passed=24)

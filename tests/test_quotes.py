@@ -380,6 +380,7 @@ def test_a_context_is_compiled_once_and_forked(desk: Desk, monkeypatch: pytest.M
     second.consume(tokens[:2])
 
 
+@pytest.mark.full
 def test_compiled_texts_are_forgotten_before_they_fill_the_memory(desk: Desk) -> None:
     long = "word " * 40_000
     shapes = [quoting(long + str(number)) for number in range(12)]

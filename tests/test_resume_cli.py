@@ -397,6 +397,7 @@ def test_the_log_says_what_a_run_does_and_quotes_nothing(call: Call, engine: Scr
 # --- ended from outside, on the real model ------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_a_run_that_can_go_on(
     number: signal.Signals, model_folder: Path, home: Path, tmp_path: Path

@@ -180,6 +180,7 @@ for line in sys.stdin:
         process.stdin.close()  # type: ignore[union-attr]
 
 
+@pytest.mark.full
 def test_a_run_that_is_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     data, store = written(tmp_path), tmp_path / "runs.db"
     whole = tmp_path / "whole.db"

@@ -26,6 +26,8 @@ from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecEr
 from magistrate.train.lora.bases import base_of
 from magistrate.types import Data, Message, Prompt, Trusted, Verdict
 
+pytestmark = pytest.mark.full  # a real server with a second copy of the model
+
 YES_NO = (
     Option("supported", ("Yes", "yes", "YES", " Yes", " yes")),
     Option("hallucinated", ("No", "no", "NO", " No", " no")),
