@@ -31,7 +31,7 @@ test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: 8 min
 
 test-all: .venv/.dev .venv/.browser  ## run every test, those of training (with torch) and of the adapters too
 	$(BIN)/magistrate models pull
-	$(PYTEST) --hypothesis-profile=full
+	$(PYTEST)
 	@$(MAKE) --no-print-directory test-train test-adapters
 
 test-train: $(TRAIN)/.train  ## run the tests of training, which need torch

@@ -244,25 +244,8 @@ def test_the_verdict_comes_into_the_open_page(tmp_path: Path, visit: Callable[..
 # --- texts that attack --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", HOSTILE[:60])
-def test_no_text_becomes_part_of_the_page(client: TestClient, text: str) -> None:
-    sent = {
-        "output": f"It closes at six. {text}",
-        "context": [CONTEXT, text],
-        "input": text,
-        "expected": text[:1000],
-        "judge": "novelty",
-    }
-    plain = client.post(
-        "/try",
-        data={
-            **sent,
-            **dict.fromkeys(("output", "input", "expected"), "It is six"),
-            "context": [CONTEXT, "b"],
-        },
-    )
-    page = client.post("/try", data=sent)
-    for tag in (
+def test_no_text_becomes_part_of_the_page(client: TestClient) -> None:
+    tags = (
         "<script",
         "<iframe",
         "<form",
@@ -273,15 +256,27 @@ def test_no_text_becomes_part_of_the_page(client: TestClient, text: str) -> None
         "<style",
         "<svg onload",
         "<img",
-    ):
-        assert page.text.count(tag) == plain.text.count(tag)
-    again = client.get(re.findall(r'href="(/try\?again=[^"]+)"', page.text)[0]).text
-    wrong = client.post(
-        "/try", data={**sent, "judge": text[:100], "options": text[:100], "model": text[:100]}
-    ).text
-    for shown in (again, wrong):
-        assert typed(shown, "input") == [text.replace("\r\n", "\n")], "it is sent again as it was"
-        assert shown.count("<script") == client.get("/try").text.count("<script")
+    )
+    plain = client.post("/try", data=typed_in("It is six", "b"))
+    empty = client.get("/try").text
+    for text in HOSTILE[:60]:
+        sent = {**typed_in(text, text), "output": f"It closes at six. {text}", "expected": text[:1000]}
+        page = client.post("/try", data=sent)
+        assert {tag: page.text.count(tag) for tag in tags} == {tag: plain.text.count(tag) for tag in tags}, (
+            text
+        )
+        again = client.get(re.findall(r'href="(/try\?again=[^"]+)"', page.text)[0]).text
+        odd = dict.fromkeys(("judge", "options", "model"), text[:100])
+        wrong = client.post("/try", data={**sent, **odd}).text
+        for shown in (again, wrong):
+            assert typed(shown, "input") == [text.replace("\r\n", "\n")], "it is sent again as it was"
+            assert shown.count("<script") == empty.count("<script"), text
+
+
+def typed_in(text: str, context: str) -> dict[str, Any]:
+    """What is sent by the form: the same text in every field."""
+    told = dict.fromkeys(("output", "input", "expected"), text)
+    return {**told, "context": [CONTEXT, context], "judge": "novelty"}
 
 
 # --- what is kept -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 `make test-all` runs every test. `make test` runs those without the mark `full`, and each day a seventh of
 those with it, marked `today`: within a week all are seen. Which seventh it is follows from the date, or from
-the number in MAGISTRATE_TEST_DAY, which is printed.
+the number in MAGISTRATE_TEST_DAY, which is printed. A file that is marked as a whole runs as a whole.
 
     @pytest.mark.full   what takes long: a whole matrix, a second database, a browser, chaos
     @pytest.mark.alone  what measures time or needs the whole machine: no other test runs meanwhile
@@ -32,8 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     full = [item for item in items if item.get_closest_marker("full")]
-    for item in full[int(os.environ[DAY]) % DAYS :: DAYS]:
-        item.add_marker("today")
+    # What a whole file is marked for is dear once for all of its tests: it runs whole.
+    files = dict.fromkeys(item.path for item in full if is_marked(item.getparent(pytest.Module)))
+    single = [item for item in full if item.path not in files]
+    share = slice(int(os.environ[DAY]) % DAYS, None, DAYS)
+    today = {*list(files)[share], *single[share]}
+    for item in full:
+        if item in today or item.path in today:
+            item.add_marker("today")
+
+
+def is_marked(module: pytest.Module | None) -> bool:
+    return module is not None and any(mark.name == "full" for mark in module.own_markers)
 
 
 # --- what is left out is counted ----------------------------------------------------------------
