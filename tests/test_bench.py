@@ -424,6 +424,7 @@ def test_the_embedded_model_is_measured_for_machines(model_folder: Path, call: C
     assert len(journal.read_text(encoding="utf-8").splitlines()) == len(data["rows"])
 
 
+@pytest.mark.full
 def test_a_missing_peer_is_a_row_with_a_reason(log: Path, model_folder: Path, call: Call) -> None:
     names = [word for name in ("fakes:Fake", "llama.cpp") for word in ("--contender", name)]
     done = call("--quick", "--rounds", 2, "--append", log.parent / "x.jsonl", *names)

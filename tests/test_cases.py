@@ -82,7 +82,7 @@ parts = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     required=names,
     condition=st.one_of(

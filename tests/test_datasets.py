@@ -419,6 +419,7 @@ def test_standard_input_is_a_dataset_with_a_digest():
     assert len(done.stdout.split()[0]) == 64
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_rows_stream_in_flat_memory(tmp_path):
     path = tmp_path / "many.jsonl"
     filler = "something was said about this " * 8

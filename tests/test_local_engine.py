@@ -267,6 +267,7 @@ def test_what_is_captured_agrees_with_what_is_answered(engine: LocalEngine) -> N
     asyncio.run(ask())
 
 
+@pytest.mark.full
 def test_hidden_states_lead_to_the_logits(model_folder: Path) -> None:
     engine = LocalEngine(model_folder, hidden_states=True)
 
@@ -503,6 +504,7 @@ def test_a_closed_engine_says_so(model_folder: Path) -> None:
         asyncio.run(engine.choose(ASKED, YES_NO))
 
 
+@pytest.mark.full
 def test_one_thread_is_one_thread_and_no_telemetry_is_loaded(model_folder: Path) -> None:
     code = """
 import asyncio, sys, time

@@ -442,6 +442,7 @@ OPEN = "The museum closes at six in the evening.", "Entry is free for children."
 LISTED = json.dumps({"candidates": [{"reason": "odd", "quote": quote} for quote in OPEN]})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("title", "judge", "text", "calls"),
     [

@@ -46,6 +46,7 @@ def verdict(sample_id: str, judge: str = "j") -> Verdict:
 # --- places -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_server_is_named_in_every_usual_way(url: str) -> None:
     with Store.open(url) as store:
         run = start(store, [])
@@ -127,6 +128,7 @@ def test_a_server_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
         Store.open("postgresql://me:secret@127.0.0.1:1/db?sslmode=wrong")
 
 
+@pytest.mark.full
 def test_who_may_not_in_is_told_why(postgres: Server, url: str) -> None:
     with refused("the server has no such database; make it with: createdb"):
         Store.open(postgres.url("nowhere"))
@@ -168,6 +170,7 @@ def wait_for_words(words: str, url: str) -> None:
     raise AssertionError(f"the server never said {words!r}")
 
 
+@pytest.mark.full
 def test_a_database_of_another_program_is_refused_and_a_schema_of_its_own_helps(
     postgres: Server, url: str
 ) -> None:
@@ -190,6 +193,7 @@ def test_a_database_of_another_program_is_refused_and_a_schema_of_its_own_helps(
     assert postgres.execute("SELECT count(*) FROM bookmarks", url) == [(0,)]
 
 
+@pytest.mark.full
 def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Server) -> None:
     latin = postgres.new_database("ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     with refused("its encoding is LATIN1; make a database with: createdb --encoding=UTF8"):
@@ -197,6 +201,7 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres: Server) -> 
     assert postgres.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'", latin) == []
 
 
+@pytest.mark.full
 def test_text_sorts_by_code_point_whatever_the_language_of_the_server(postgres: Server, url: str) -> None:
     judges = ["a", "B", "ä", "Z", "z", "_", "é", "👩", "\uffff"]
     with Store.open(url) as store:
@@ -213,6 +218,7 @@ def test_text_sorts_by_code_point_whatever_the_language_of_the_server(postgres: 
 # --- what happens to a server meanwhile ---------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_server_that_stops_is_said_and_the_run_goes_on_when_it_is_back() -> None:
     with a_server() as server, Store.open(server.new_database()) as store:
         run = start(store, numbered(1200))
@@ -239,6 +245,7 @@ def test_a_server_that_stops_is_said_and_the_run_goes_on_when_it_is_back() -> No
             assert store.held(run)
 
 
+@pytest.mark.full
 def test_a_connection_that_is_cut_is_said_and_the_next_call_has_another(postgres: Server, url: str) -> None:
     with Store.open(url) as store:
         run = start(store, numbered(2))
@@ -256,6 +263,7 @@ def test_a_connection_that_is_cut_is_said_and_the_next_call_has_another(postgres
         lock.release()
 
 
+@pytest.mark.full
 def test_a_lock_of_another_program_is_waited_for_and_said(postgres: Server, url: str) -> None:
     with Store.open(url, busy_seconds=0.1) as store:
         run = start(store, numbered(2))
@@ -267,6 +275,7 @@ def test_a_lock_of_another_program_is_waited_for_and_said(postgres: Server, url:
         assert store.judged(run) == {("s0", "j")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -300,6 +309,7 @@ def test_a_server_in_trouble_is_said_and_keeps_what_was_stored(
         store.add_outcome(run, verdict("s1"))
 
 
+@pytest.mark.full
 def test_an_id_too_long_for_an_index_is_said(url: str) -> None:
     import random
 
@@ -315,6 +325,7 @@ def test_an_id_too_long_for_an_index_is_said(url: str) -> None:
 # --- several programs ---------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_older_store_is_upgraded_once_by_many_at_once(url: str) -> None:
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
@@ -334,6 +345,7 @@ def test_an_older_store_is_upgraded_once_by_many_at_once(url: str) -> None:
     assert opened == [0] * 6
 
 
+@pytest.mark.full
 def test_runs_over_the_same_samples_come_and_go_without_hurting_each_other(url: str) -> None:
     common = numbered(40)
     errors: list[BaseException] = []
@@ -359,6 +371,7 @@ def test_runs_over_the_same_samples_come_and_go_without_hurting_each_other(url: 
         assert connection.execute("SELECT count(*) FROM samples").fetchone() == (0,)
 
 
+@pytest.mark.full
 def test_samples_added_to_one_run_by_two_at_once_all_get_a_place(url: str) -> None:
     with Store.open(url) as store:
         run = start(store, [])
@@ -377,6 +390,7 @@ def test_samples_added_to_one_run_by_two_at_once_all_get_a_place(url: str) -> No
         assert len({sample.id for sample in store.samples(run)}) == 75
 
 
+@pytest.mark.full
 def test_a_stream_that_outlives_its_store_leaves_no_connection_behind(postgres: Server, url: str) -> None:
     with Store.open(url) as store:
         run = start(store, numbered(1200))
