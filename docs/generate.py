@@ -21,7 +21,7 @@ from magistrate import cli, resolve, specs
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
-from magistrate.engines.kinds import KINDS
+from magistrate.engines.kinds import KINDS, SHORTHANDS
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,6 +186,10 @@ def kinds_part() -> str:
     for kind in KINDS:
         installed = f"`pip install 'magistrate[{kind.extra}]'`"
         rows.append([f"`{kind.word}:MODEL`" if kind.word else "a name, a file", kind.summary, installed])
+        for short in SHORTHANDS:
+            if short.kind == kind.word:
+                told = f"{short.server} at `{short.base_url}`, unless `--base-url` says otherwise"
+                rows.append([f"`{short.word}:MODEL`", told, installed])
     return table(["`--model`", "what it is", "installed by"], rows)
 
 

@@ -55,6 +55,7 @@ class Standin:
     breaks: Callable[[str, Any], int | None] = lambda path, body: None
     room: int = 0
     models: tuple[str, ...] = ("model-a", "model-b")
+    any_name: bool = False  # whether it answers for models that it does not list
     owner: str = "someone"
     window: int = 0
     takes: frozenset[str] = frozenset(CHAT)
@@ -107,7 +108,7 @@ class Standin:
             if self.strict:
                 raise Refused(f"Unsupported parameter: {sorted(unknown)[0]}")
             body = {name: value for name, value in body.items() if name not in unknown}
-        if body["model"] not in self.models:
+        if body["model"] not in self.models and not self.any_name:
             raise Refused(f"The model {body['model']} does not exist", 404)
         if body.get("top_logprobs", 0) > self.most_top:
             if self.strict:

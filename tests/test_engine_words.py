@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from copy import copy
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,12 @@ class Elsewhere(ScriptedEngine):
     def __init__(self, model: str, settings: EngineSettings) -> None:
         super().__init__([], name=model)
         self.settings = settings
-        self.bounds: list[int] = []
+        self.at_most: int | None = None
 
-    def bound(self, concurrency: int) -> None:
-        self.bounds.append(concurrency)
+    def sharing(self, concurrency: int) -> Elsewhere:
+        share = copy(self)
+        share.at_most = concurrency
+        return share
 
 
 @pytest.fixture
@@ -42,20 +46,18 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_packages_bring_kinds_of_engines_of_their_own() -> None:
-    settings = EngineSettings(base_url="http://127.0.0.1:1", timeout=5.0, concurrency=3)
+    settings = EngineSettings(base_url="http://127.0.0.1:1", timeout=5.0)
     made = resolve.engine("elsewhere:one,of=them", settings)
     assert isinstance(made, Elsewhere)
-    assert (made.info.model, made.settings) == ("one,of=them", settings)
-    again = resolve.engine("elsewhere:one,of=them", EngineSettings(**_said(settings), concurrency=7))
-    assert again is made, "an engine is made once, however many calls it is allowed"
-    assert made.bounds == [3, 7]
+    assert (made.info.model, made.settings, made.at_most) == ("one,of=them", settings, None)
+    shares = [resolve.engine("elsewhere:one,of=them", replace(settings, concurrency=n)) for n in (3, 7)]
+    assert [share.at_most for share in shares if isinstance(share, Elsewhere)] == [3, 7]
+    assert made.at_most is None
+    again = resolve.engine("elsewhere:one,of=them", settings)
+    assert again is made, "an engine is made once, however many calls others are allowed"
     assert resolve.engine("elsewhere:another", settings) is not made
     with pytest.raises(SpecError, match=r"engine 'broken' \(no_such_module:open_engine\) cannot be loaded"):
         resolve.engine("broken:model")
-
-
-def _said(settings: EngineSettings) -> dict[str, Any]:
-    return {"base_url": settings.base_url, "timeout": settings.timeout}
 
 
 @pytest.mark.parametrize(

@@ -233,19 +233,39 @@ def test_first_come_first_served_also_after_a_retry() -> None:
     virtually(work)
 
 
-def test_the_bound_can_be_moved() -> None:
+def test_users_have_shares_of_their_own_and_learn_of_the_server_together() -> None:
     async def work(clock: Callable[[], float]) -> None:
         server = Server(100)
         engine = server.engine(2, clock)
+        other = engine.sharing(10)
         first = asyncio.create_task(asked(engine, names(40)))
         await asyncio.sleep(0.1)
         assert server.under_way == 2
-        engine.bound(10)
-        await asyncio.sleep(0.01)
-        assert server.under_way == 10
-        engine.bound(1)
-        await first
-        assert (engine.counters.limit, engine.counters.most) == (1, 1)
+        second = asyncio.create_task(asked(other, names(200)))
+        await asyncio.sleep(0.1)
+        assert server.under_way == 12
+        assert (engine.counters.under_way, other.counters.under_way) == (2, 10)
+        server.capacity = 3
+        await asyncio.gather(first, second)
+        assert (engine.counters.most, other.counters.most) == (2, 10)
+        assert other.counters.limit <= 4, "what was too much for the server was so for both"
+        assert server.under_way == engine.counters.under_way == other.counters.under_way == 0
+
+    virtually(work)
+
+
+def test_a_server_of_which_little_is_known_gets_few_at_first_and_more_while_it_is_quick() -> None:
+    async def work(clock: Callable[[], float]) -> None:
+        for latency, least, most in ((0.1, 16, 16), (4.0, 3, 8), (8.0, 2, 5)):
+            server = Server(16, latency=latency)
+            engine = steady(ScriptedEngine(server.answer), first=2, timeout=12, clock=clock)
+            calls = asyncio.create_task(asked(engine, names(40)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(latency / 4)
+            assert server.under_way == 2
+            await engine.count(Prompt.of("a"))  # what costs the server nothing says nothing of it
+            assert await calls == names(40)
+            assert least <= server.most <= most, latency
 
     virtually(work)
 
@@ -323,6 +343,20 @@ def test_what_a_retry_can_help_is_asked_a_few_times_with_jitter(error: Exception
         assert all(most / 2 <= gap <= most for gap, most in zip(gaps, longest, strict=True))
         assert len({round(gap / most, 6) for gap, most in zip(gaps, longest, strict=True)}) == len(gaps)
         assert (engine.counters.retries, engine.counters.failures) == (tries - 1, 1)
+
+    virtually(work)
+
+
+def test_a_crowd_leaves_the_tries_for_broken_connections() -> None:
+    async def work(clock: Callable[[], float]) -> None:
+        busy, broken = EngineBusy("429"), EngineError("reset")
+        for errors in ([busy] * BUSY_RETRIES + [broken] * RETRIES, [broken, busy] * RETRIES + [busy] * 5):
+            engine = steady(ScriptedEngine([*errors, "yes"]), clock=clock)
+            assert await asked(engine, ["a"]) == ["yes"], errors
+        for last, errors in ((busy, [broken] * RETRIES + [busy] * 9), (broken, [busy] * 8 + [broken] * 4)):
+            script = ScriptedEngine([*errors, "yes"])
+            assert await asked(steady(script, clock=clock), ["a"]) == [last]
+            assert len(script.prompts) == len(errors)
 
     virtually(work)
 

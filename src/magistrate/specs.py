@@ -7,8 +7,8 @@ run file are relative to the folder that it lies in; a resolved one holds whole 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +96,7 @@ class EnginePart(_Part):
     model: str | None = Field(
         default=None,
         description="Catalogue name, GGUF file or OpenVINO folder, or another kind of engine and its model, "
-        "such as openai:gpt-4o-mini.",
+        "such as openai:gpt-4o-mini or ollama:llama3.2.",
     )
     base_url: str | None = Field(
         default=None, description="Where its server listens, such as http://127.0.0.1:8080/v1."
@@ -213,19 +213,28 @@ def anchored(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def judges_of(spec: RunSpec) -> list[Judge]:
-    """The judges that are asked, with the engines that they name."""
-    return [judge_of(spec, words) for words in spec.judges]
+    """The judges that are asked, with the engines that they name; those that name the same one share it."""
+    engines = _others(spec)
+    return [resolve.judge(words, engines) for words in spec.judges]
 
 
 def judge_of(spec: RunSpec, words: str) -> Judge:
     """One of them."""
-    others = {name: part for name, part in spec.engines.items() if name != DEFAULT}
-    return resolve.judge(words, {name: partial(engine_of, part) for name, part in others.items()})
+    return resolve.judge(words, _others(spec))
+
+
+def _others(spec: RunSpec) -> dict[str, Callable[[], Engine]]:
+    """What makes the engines beside the run's own, each once, when it is first asked for."""
+    return {
+        name: cache(partial(engine_of, part, concurrency=spec.limits.concurrency))
+        for name, part in spec.engines.items()
+        if name != DEFAULT
+    }
 
 
 def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int = CONCURRENCY) -> Engine:
-    """The engine that a part describes, of `concurrency` calls at once; with `hidden_states` one that shows
-    them."""
+    """The engine that a part describes, for a user who has at most `concurrency` calls under way at once;
+    with `hidden_states` one that shows them."""
     settings = EngineSettings(
         base_url=part.base_url,
         device=part.device,

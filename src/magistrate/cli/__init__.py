@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -98,6 +99,7 @@ def main() -> None:
         # Foreign text and frames also come out where the locale knows few characters.
         sys.stdout.reconfigure(errors="replace")
     logs.configure(verbose=False)
+    warnings.showwarning = _warned
     signals = [each for name in ("SIGTERM", "SIGHUP") if (each := getattr(signal, name, None)) is not None]
     for each in signals:
         if signal.getsignal(each) is signal.SIG_DFL:  # nohup and its like want theirs ignored
@@ -130,6 +132,13 @@ def _run() -> int:
 
         click.echo(f"error: {plain(str(error))}", err=True)
         return exit_code(error)
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as a line for people, without the place in the code."""
+    from magistrate.report.plain import plain
+
+    click.echo(f"warning: {plain(str(message))}", err=True)
 
 
 def interrupted_code() -> int:

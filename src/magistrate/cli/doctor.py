@@ -83,7 +83,7 @@ def _packages() -> Iterator[Finding]:
 def _engines() -> Iterator[Finding]:
     """What each kind of engine needs; only the embedded one has to be there."""
     from magistrate.engines.kinds import KINDS
-    from magistrate.resolve import engine_entries
+    from magistrate.resolve import engine_entries, shorthands
 
     for kind in KINDS:
         what = f"engine {kind.word or 'embedded'}"
@@ -91,6 +91,10 @@ def _engines() -> Iterator[Finding]:
         found = [", ".join(kind.found)] if kind.found else []
         state: Literal["ok", "missing", "note"] = "note" if missing else "ok"
         yield Finding(what, "missing" if kind.absent and not kind.word else state, "; ".join(missing + found))
+    there = {kind.word for kind in KINDS if not kind.absent}
+    for word, short in shorthands().items():
+        detail = f"{word}:MODEL is {short.kind}:MODEL at {short.base_url}, unless --base-url says otherwise"
+        yield Finding(f"engine {word}", "ok" if short.kind in there else "note", detail)
     for name, entry in engine_entries().items():
         if name not in {kind.word for kind in KINDS}:
             package = "" if entry.dist is None else f", from {entry.dist.name} {entry.dist.version}"

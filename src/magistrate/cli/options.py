@@ -68,8 +68,8 @@ def model_options(function: Decorated) -> Decorated:
         ),
         click.option(
             "--model",
-            help="Who is asked: a catalogue name, GGUF file or OpenVINO folder, or openai:MODEL, "
-            "anthropic:MODEL, transformers:FOLDER (default: the small built-in one).",
+            help="Who is asked: a catalogue name, GGUF file or OpenVINO folder, openai:MODEL, ollama:MODEL, "
+            "vllm:MODEL, anthropic:MODEL or transformers:FOLDER (default: the small built-in one).",
         ),
     ):
         function = option(function)

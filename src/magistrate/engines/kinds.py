@@ -1,4 +1,4 @@
-"""The kinds of engines of this package: what each needs, and what is missing of that here."""
+"""The kinds of engines of this package: what each needs, what is missing of that here, and shorthands."""
 
 from __future__ import annotations
 
@@ -67,6 +67,21 @@ class Kind:
             except PackageNotFoundError:
                 yield name, None
 
+
+@dataclass(frozen=True, slots=True)
+class Shorthand:
+    """`word:MODEL`, which is `kind:MODEL` at `base_url`, where `server` usually listens."""
+
+    word: str
+    kind: str
+    base_url: str
+    server: str
+
+
+SHORTHANDS = (
+    Shorthand("ollama", "openai", "http://localhost:11434/v1", "Ollama"),
+    Shorthand("vllm", "openai", "http://localhost:8000/v1", "vLLM"),
+)
 
 KINDS = (
     Kind(

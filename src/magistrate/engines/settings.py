@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from math import inf
 
 from magistrate.errors import SpecError
-from magistrate.limits import CONCURRENCY
 
 OPTIONS = {
     "base_url": "--base-url",
@@ -22,8 +21,8 @@ class EngineSettings:
 
     `base_url` is where a server listens, such as `http://127.0.0.1:8080/v1`; `device` and `threads` are for
     models in this process; `hidden_states` asks for an engine that shows them. A call may take `timeout`
-    seconds, and at most `concurrency` are under way at once; engines do not differ by that. Raises
-    `SpecError` for what cannot be.
+    seconds. A user of the engine has at most `concurrency` calls under way at once; with None all users that
+    say nothing of it have 16 together. Engines do not differ by that. Raises `SpecError` for what cannot be.
     """
 
     base_url: str | None = None
@@ -31,14 +30,14 @@ class EngineSettings:
     threads: int | None = None
     hidden_states: bool = False
     timeout: float | None = None
-    concurrency: int = field(default=CONCURRENCY, compare=False)
+    concurrency: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise SpecError(f"threads must be at least 1, got {self.threads}")
         if self.timeout is not None and not 0 < self.timeout < inf:
             raise SpecError(f"timeout must be a finite number of seconds above 0, got {self.timeout}")
-        if self.concurrency < 1:
+        if self.concurrency is not None and self.concurrency < 1:
             raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
 
     def refuse(self, who: str, *names: str) -> None:

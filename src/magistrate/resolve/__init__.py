@@ -10,6 +10,7 @@ from magistrate.resolve.engine_words import engine_entries as engine_entries
 from magistrate.resolve.engine_words import engine_for as engine_for
 from magistrate.resolve.engine_words import engine_kind as engine_kind
 from magistrate.resolve.engine_words import read_states as read_states
+from magistrate.resolve.engine_words import shorthands as shorthands
 from magistrate.resolve.engine_words import warn_unasked as warn_unasked
 from magistrate.resolve.judge_words import CALIBRATION as CALIBRATION
 from magistrate.resolve.judge_words import DEFAULT_JUDGE as DEFAULT_JUDGE

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from magistrate.engines.base import Engine
+from magistrate.engines.kinds import SHORTHANDS, Shorthand
 from magistrate.engines.none import NONE
 from magistrate.engines.settings import OPTIONS, EngineSettings
 from magistrate.errors import SpecError
@@ -34,9 +35,19 @@ def engine_kind(model: object) -> tuple[str, str] | None:
 
     >>> engine_kind("openai:gpt-4o-mini"), engine_kind("smollm2-135m")
     (('openai', 'gpt-4o-mini'), None)
+    >>> engine_kind("ollama:llama3.2:1b")
+    ('openai', 'llama3.2:1b')
     """
     kind, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
+    if colon and (short := shorthands().get(kind)) is not None:
+        kind = short.kind
     return (kind, name) if colon and kind in engine_entries() else None
+
+
+def shorthands() -> Mapping[str, Shorthand]:
+    """The words that stand for a kind of engine at a usual address, but for those that a package brings as a
+    kind of its own."""
+    return {each.word: each for each in SHORTHANDS if each.word not in engine_entries()}
 
 
 def engine(
@@ -46,8 +57,11 @@ def engine(
     """The engine of a model; an engine is passed through.
 
     `KIND:MODEL` is a model of an installed kind of engine, such as `openai:gpt-4o-mini`, or `transformers:`
-    and a folder. Anything else is for the embedded engine: a catalogue name, a GGUF file or an OpenVINO
-    folder. Each engine is made once a process, so that weights are loaded and servers are probed once.
+    and a folder; `ollama:MODEL` and `vllm:MODEL` are models on such servers of one's own, where they usually
+    listen unless `settings` name an address. Anything else is for the embedded engine: a catalogue name, a
+    GGUF file or an OpenVINO folder. Each engine is made once a process, so that weights are loaded and
+    servers are probed once; who names a concurrency gets a share of its own in it
+    (`engine.sharing(concurrency)`, where there is such).
     Raises `SpecError` for settings that it has no use for; one that is made already has none for any.
     """
     if model is not None and not isinstance(model, str | Path):
@@ -57,11 +71,12 @@ def engine(
         from magistrate.engines.catalog import default
 
         model = default().name
+    model, settings = _written_out(str(model), settings)
     with _loading:
-        found = _opened(str(model), settings)
-    if (bound := getattr(found, "bound", None)) is not None:
-        bound(settings.concurrency)
-    return found
+        found = _opened(model, replace(settings, concurrency=None))
+    share = None if settings.concurrency is None else getattr(found, "sharing", None)
+    shared: Engine = found if share is None else share(settings.concurrency)
+    return shared
 
 
 def engine_for(
@@ -96,6 +111,16 @@ def asks_none(judges: Sequence[Judge]) -> bool:
     return bool(judges) and not any(judge.info.asks for judge in judges)
 
 
+def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSettings]:
+    """A model and its settings without a shorthand, so that both ways to write it are the same engine."""
+    word, colon, name = model.partition(":")
+    if (short := shorthands().get(word)) is None or (not colon and Path(model).expanduser().exists()):
+        return model, settings
+    if not name:
+        raise SpecError(f"{word!r} needs a model: {word}:MODEL")
+    return f"{short.kind}:{name}", replace(settings, base_url=settings.base_url or short.base_url)
+
+
 @cache
 def _opened(model: str, settings: EngineSettings) -> Engine:
     if (named := engine_kind(model)) is None:
@@ -123,9 +148,10 @@ def _check_kind(model: str) -> None:
         return
     if not colon and word in engine_entries():
         raise SpecError(f"{word!r} needs a model: {word}:MODEL")
-    meant = difflib.get_close_matches(word, list(engine_entries()), n=1) if colon else []
+    known = [*engine_entries(), *shorthands()]
+    meant = difflib.get_close_matches(word, known, n=1) if colon else []
     if meant:
         raise SpecError(
             f"unknown kind of engine {word!r} in {model!r}; did you mean {meant[0]!r}? "
-            f"Known: {', '.join(engine_entries())}"
+            f"Known: {', '.join(known)}"
         )

@@ -18,7 +18,9 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     from magistrate.engines.anthropic.client import Client
     from magistrate.engines.anthropic.engine import AnthropicEngine
     from magistrate.engines.anthropic.options import address, key_for, read_options
-    from magistrate.engines.remote.calling import LOOKING, TIMEOUT, Caller
+    from magistrate.engines.remote.addresses import is_local
+    from magistrate.engines.remote.calling import FIRST, LOOKING, TIMEOUT, Caller
+    from magistrate.engines.remote.naming import warn_misnamed
     from magistrate.engines.remote.steady import steady
     from magistrate.engines.remote.wire import awaited
 
@@ -29,5 +31,8 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     client = Client(url, key_for(url), f"anthropic:{name} at {url}", timeout)
     looking = Caller(client.who, replace(LOOKING, timeout=timeout))
     said, _ = awaited(looking.answered(lambda: client.model(name)))
+    if said is None and (listed := awaited(client.listed())) and name not in listed:
+        warn_misnamed(url, name, listed)
     engine = AnthropicEngine(client, name, options, said)
-    return steady(engine, concurrency=settings.concurrency, timeout=timeout)
+    first = FIRST if is_local(url) else None
+    return steady(engine, concurrency=settings.concurrency, first=first, timeout=timeout)

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from magistrate.engines.anthropic.options import OFFICIAL
-from magistrate.engines.anthropic.reading import Model
+from magistrate.engines.anthropic.reading import Model, Models
 from magistrate.engines.remote.connections import Connections, events_of, json_of
 from magistrate.engines.remote.foreign import read
 from magistrate.engines.remote.wire import carried
-from magistrate.errors import EngineGone, EngineRefused, MissingExtra
+from magistrate.errors import EngineGone, EngineRefused, MagistrateError, MissingExtra
 
 T = TypeVar("T")
 
@@ -68,6 +68,14 @@ class Client:
                 return None
             raise
         return read(Model, said, "description of a model")
+
+    async def listed(self) -> tuple[str, ...]:
+        """The names of the models that the server lists; none where it lists none."""
+        try:
+            said = await self._asked(lambda: self._api.get("/v1/models", cast_to=self._response), json_of)
+            return tuple(each.id for each in read(Models, said, "list of models").data)
+        except MagistrateError:
+            return ()
 
     def close(self) -> None:
         """Close the connections; who forgets it leaves that to the garbage collector."""

@@ -99,6 +99,16 @@ class Model(Foreign):
     capabilities: _Capabilities | None = None
 
 
+class _Listed(Foreign):
+    id: str
+
+
+class Models(Foreign):
+    """The models that a server lists."""
+
+    data: tuple[_Listed, ...] = ()
+
+
 class Counted(Foreign):
     """How many tokens a prompt has."""
 

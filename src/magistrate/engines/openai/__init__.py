@@ -15,13 +15,16 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
     """
     from magistrate.engines.openai.engine import OpenAIEngine
     from magistrate.engines.openai.options import base_url, key_for, read_options
+    from magistrate.engines.remote.addresses import is_local
+    from magistrate.engines.remote.calling import FIRST
     from magistrate.engines.remote.steady import steady
 
     settings.refuse("an OpenAI-compatible engine", "device", "threads", "hidden_states")
     name, options = read_options(model)
     url = base_url(settings.base_url)
     engine = OpenAIEngine(name, base_url=url, key=key_for(url), timeout=settings.timeout, options=options)
-    return steady(engine, concurrency=settings.concurrency, timeout=settings.timeout)
+    first = engine.slots or (FIRST if is_local(url) else None)
+    return steady(engine, concurrency=settings.concurrency, first=first, timeout=settings.timeout)
 
 
 __all__ = ["open_engine"]

@@ -28,8 +28,9 @@ from magistrate.engines.openai.insisting import Insisting
 from magistrate.engines.openai.llama import LlamaServer
 from magistrate.engines.openai.options import Options
 from magistrate.engines.openai.probes import Probe
-from magistrate.engines.openai.serving import serving
+from magistrate.engines.openai.serving import Serving, serving
 from magistrate.engines.remote.asking import settled
+from magistrate.engines.remote.naming import warn_misnamed
 from magistrate.engines.remote.probing import recalled, remember
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.wire import awaited, carried
@@ -61,18 +62,24 @@ class OpenAIEngine:
         self.options = options or Options()
         self._client = Client(base_url, key, f"openai:{model} at {base_url}", timeout)
         try:
-            identity, found = awaited(self._look(model))
+            who, found = awaited(self._look(model))
         except BaseException:
             self._client.close()
             raise
         self.found = found
-        self.info: EngineInfo = info_of(self._client.base_url, model, found, self.options, identity)
+        address = self._client.base_url
+        self.slots = who.slots
+        self.info: EngineInfo = info_of(
+            address, model, found, self.options, who.identity, slots=who.slots, named=who.named
+        )
         window = self.options.window or found.window
         self._server = (
             LlamaServer(self._client, found, self.options, window)
             if found.native
             else ChatServer(self._client, model, found, self.options, window)
         )
+        if who.named:
+            warn_misnamed(address, model, who.named)
 
     async def count(self, prompt: Prompt) -> int:
         """How many tokens `prompt` has, template included; `info.ways` says whether that is estimated."""
@@ -110,7 +117,7 @@ class OpenAIEngine:
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _look(self, model: str) -> tuple[str, Findings]:
+    async def _look(self, model: str) -> tuple[Serving, Findings]:
         """What the server is, and what it can do: as it is kept, else seen now.
 
         What was seen is kept only where nothing broke meanwhile: what a failure hid is not known.
@@ -120,7 +127,7 @@ class OpenAIEngine:
         address = self._client.base_url
         kept = recalled(address, model, who.identity) if self.options.probe == "kept" else None
         if kept is not None and (known := Findings.of(kept)) is not None:
-            return who.identity, known
+            return who, known
         found = await Probe(client, model, self.options).found(who)
         if not who.window:  # Ollama tells it only once the model is loaded
             who = await serving(client, model)
@@ -128,7 +135,7 @@ class OpenAIEngine:
         found = replace(found, broken=client.broken)
         if not found.broken:
             remember(address, model, who.identity, found.kept())
-        return who.identity, found
+        return who, found
 
     async def _generated(
         self, prompt: Prompt, constraint: Constraint | None, sampling: Sampling

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -66,8 +66,18 @@ class Findings:
             return None
 
 
-def info_of(base_url: str, model: str, found: Findings, options: Options, identity: str) -> EngineInfo:
-    """What the engine is and can do, from what was seen and what was asked for."""
+def info_of(
+    base_url: str,
+    model: str,
+    found: Findings,
+    options: Options,
+    identity: str,
+    *,
+    slots: int = 0,
+    named: Sequence[str] = (),
+) -> EngineInfo:
+    """What the engine is and can do, from what was seen and what was asked for; `slots` and `named` are those
+    of `Serving`."""
     can: set[Capability] = {"generate", "choose"}
     if found.ways:
         can.add("constraints")
@@ -82,9 +92,14 @@ def info_of(base_url: str, model: str, found: Findings, options: Options, identi
         can.add("repeatable")
     fingerprint = hashlib.sha256(f"openai {base_url} {model} {identity}".encode()).hexdigest()
     window = options.window or found.window
-    return EngineInfo(
-        "openai", model, fingerprint, window or UNTOLD, frozenset(can), _words(found, options, window)
-    )
+    words = _words(found, options, window)
+    if slots:
+        words["slots"] = f"{slots}: as many requests are sent at first, more while answers come soon"
+    if named:
+        words["weights"] = (
+            f"not those of {model!r}, which the server does not list: {', '.join(named[:SHOWN])}"
+        )
+    return EngineInfo("openai", model, fingerprint, window or UNTOLD, frozenset(can), words)
 
 
 def chooses(found: Findings, options: Options) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,13 +40,19 @@ class _Listing(Foreign):
 @dataclass(frozen=True, slots=True)
 class Serving:
     """A server and a model on it: what answered, how large its window is (0: not told), whether it has
-    llama.cpp's own requests or is known to cut what does not fit, and a digest of all it says of itself."""
+    llama.cpp's own requests or is known to cut what does not fit, and a digest of all it says of itself.
+
+    `slots` is how many requests it answers at once (0: not told). `named` are the models that it lists, where
+    the one that was asked for is not among them, though the server answers for it.
+    """
 
     server: str
     window: int
     llama: bool
     cuts: bool
     identity: str
+    slots: int = 0
+    named: tuple[str, ...] = ()
 
 
 async def serving(client: Requests, model: str) -> Serving:
@@ -62,6 +69,8 @@ async def serving(client: Requests, model: str) -> Serving:
     llama = "default_generation_settings" in props and "total_slots" in props
     # llama.cpp's server has one model and answers for it whatever name is said.
     names = {*known, *aliases, *(name.removesuffix(":latest") for name in known)}
+    if llama:  # it lists the path of its file where it was given no name
+        names |= {short for name in known for short in (PurePath(name).name, PurePath(name).stem)}
     if known and model not in names and not (llama and len(known) == 1):
         listed = ", ".join(known[:SHOWN]) + (", …" if len(known) > SHOWN else "")
         raise SpecError(f"{client.base_url} has no model {model!r}; it has: {listed}")
@@ -80,7 +89,16 @@ async def serving(client: Requests, model: str) -> Serving:
         "sglang": sglang.get("model_path"),
     }
     digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
-    return Serving(name, window, llama, "version" in ollama, digest)
+    slots: Any = props.get("total_slots") or sglang.get("max_running_requests")
+    return Serving(
+        name,
+        window,
+        llama,
+        "version" in ollama,
+        digest,
+        slots=int(slots) if _positive(slots) else 0,
+        named=() if not known or model in names else tuple(known),
+    )
 
 
 def _own_paths(client: Requests) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from magistrate.errors import SpecError
@@ -24,3 +25,13 @@ def checked(url: str, key_variable: str, how: str) -> SplitResult:
     if parts.scheme not in ("http", "https") or not host:
         raise SpecError(f"{url[:200]!r} is no address of a server; {how}")
     return parts
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` names this machine or one of its own network: one computer, not a service."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".localhost", ".lan", ".internal"))
+    return address.is_private or address.is_loopback or address.is_link_local

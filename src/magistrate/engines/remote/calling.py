@@ -23,6 +23,10 @@ TIMEOUT = 120.0  # seconds for a call, all its tries together, from when it firs
 RETRIES = 3
 BUSY_RETRIES = 8  # a server that says so has not begun, and others are kept away from it meanwhile
 FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds before a second try, doubled before every further one
+# Of the time that a call has: where answers take longer, no more calls are let in, or only one more a round.
+SOON, QUICK = 1 / 2, 1 / 8
+FIRST = 2  # calls that a server of one's own gets at first, where it does not say how many it answers at once
+MOST = 1000  # calls that are ever under way at a server
 JITTER = 0.1  # of a wait that the server asked for is added at most, so that not all come back at once
 
 Answer = TypeVar("Answer")
@@ -63,11 +67,18 @@ class Counters:
 
 @dataclass(slots=True)
 class _Call:
-    """One call on its way: its place in the queue, its last moment, and what its failed attempts spent."""
+    """One call on its way: its place in the queue, its last moment, and what its failed attempts spent.
+
+    `busy` is how often the server said that too much was asked at once, `broken` how often it failed
+    otherwise. With `tells` its answer says how much the server bears.
+    """
 
     ticket: int
+    tells: bool = True
     until: float | None = None
     attempts: int = 0
+    busy: int = 0
+    broken: int = 0
     failed: Usage = field(default_factory=Usage)
     last: Exception | None = None
 
@@ -75,8 +86,10 @@ class _Call:
 class Caller:
     """Makes calls to one server, for all threads and event loops. `who` names it in errors.
 
-    At most `concurrency` calls are under way at once. `clock` answers seconds, `sleep` waits for some, and
-    `draw` answers a number in [0, 1).
+    At most `concurrency` of its calls are under way at once, and of all that `share` the server no more than
+    this bears: that is found out from `first` calls on, from any number where None, or known to those who
+    share the places of `server` already. `clock` answers seconds, `sleep` waits for some, and `draw` answers
+    a number in [0, 1).
     """
 
     def __init__(
@@ -85,37 +98,51 @@ class Caller:
         patience: Patience,
         concurrency: int = CONCURRENCY,
         *,
+        first: int | None = None,
+        server: Room | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._who, self._patience = who, patience
         self._clock, self._sleep, self._draw = clock, sleep, draw
-        self._room = Room(concurrency, clock)
+        self._room = server or Room(MOST, clock, first)  # what the server bears, whoever asks
+        self._share = Room(concurrency, clock)  # what this caller may take of it
         self._counting = threading.RLock()
         self._counted = Counters(most=concurrency)
 
     @property
     def counters(self) -> Counters:
         """What became of all calls so far."""
-        return replace(self._counted, under_way=self._room.taken, limit=self._room.limit)
+        return replace(
+            self._counted, under_way=self._share.taken, limit=min(self._room.limit, self._counted.most)
+        )
 
-    def bound(self, concurrency: int) -> None:
-        """Let at most so many calls be under way at once from now on."""
-        self._room.bound(concurrency)
-        with self._counting:
-            self._counted = replace(self._counted, most=concurrency)
+    def sharing(self, concurrency: int) -> Caller:
+        """A caller of its own for the same server: at most `concurrency` of its calls are under way at once,
+        and what one learns of the server the other knows."""
+        return Caller(
+            self._who,
+            self._patience,
+            concurrency,
+            server=self._room,
+            clock=self._clock,
+            sleep=self._sleep,
+            draw=self._draw,
+        )
 
-    async def answered(self, ask: Callable[[], Awaitable[Answer]]) -> tuple[Answer, Usage]:
+    async def answered(
+        self, ask: Callable[[], Awaitable[Answer]], *, tells: bool = True
+    ) -> tuple[Answer, Usage]:
         """What `ask` answers, asked anew after an error that a retry can help; and what the tries that failed
-        have spent."""
+        have spent. With `tells` a quick answer says that the server bears more."""
         from tenacity import AsyncRetrying, retry_if_exception
 
         self._count(calls=1)
-        call = _Call(self._room.ticket())
+        call = _Call(self._room.ticket(), tells)
         retrying = AsyncRetrying(
             retry=retry_if_exception(worth_a_retry),
-            wait=self._wait,
+            wait=lambda state: self._wait(call, state),
             stop=lambda state: self._is_over(call, state),
             sleep=self._sleep,
             reraise=True,
@@ -132,7 +159,7 @@ class Caller:
         """One try: a place first, and the end of a pause, then the answer within what time is left."""
         asked = self._clock()
         async with self._in_time(call):
-            begun = await self._room.enter(call.ticket)
+            begun = await self._enter(call.ticket)
         try:
             if call.until is None:
                 call.until = self._clock() + self._patience.timeout
@@ -144,18 +171,33 @@ class Caller:
             return await self._answered(call, ask, begun)
         finally:
             self._room.leave()
+            self._share.leave()
+
+    async def _enter(self, ticket: int) -> int:
+        """Wait for a place among one's own calls, then at the server; answers the round of this one."""
+        await self._share.enter(ticket)
+        try:
+            return await self._room.enter(ticket)
+        except BaseException:
+            self._share.leave()
+            raise
 
     async def _answered(self, call: _Call, ask: Callable[[], Awaitable[Answer]], begun: int) -> Answer:
         """The answer of one try; what is learnt from it is how much the server bears."""
+        asked = self._clock()
         try:
             async with self._in_time(call, asking=True):
                 answer = await ask()
         except EngineError as error:
             self._learn(error, begun)
+            busy = isinstance(error, EngineBusy)
+            call.busy, call.broken = call.busy + busy, call.broken + (not busy)
             call.last = error
             call.failed += getattr(error, "usage", Usage(calls=1))
             raise
-        self._room.eased()
+        took = (self._clock() - asked) / self._patience.timeout
+        if call.tells and took <= SOON:
+            self._room.eased(quick=took <= QUICK)
         return answer
 
     @asynccontextmanager
@@ -194,18 +236,17 @@ class Caller:
             return
         self._room.crowded(begun)
 
-    def _wait(self, state: RetryCallState) -> float:
+    def _wait(self, call: _Call, state: RetryCallState) -> float:
         """Seconds until the next try."""
         error = None if state.outcome is None else state.outcome.exception()
         asked = error.retry_after if isinstance(error, EngineBusy) else None
-        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (state.attempt_number - 1))
+        times = call.busy if isinstance(error, EngineBusy) else call.broken
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** max(times - 1, 0))
         return max((asked or 0.0) * (1 + JITTER * self._draw()), longest * (1 + self._draw()) / 2)
 
     def _is_over(self, call: _Call, state: RetryCallState) -> bool:
         """Whether no further try is to be made, because there were enough or the time would be over."""
-        busy = state.outcome is not None and isinstance(state.outcome.exception(), EngineBusy)
-        most = self._patience.busy_retries if busy else self._patience.retries
-        if state.attempt_number > most:
+        if call.busy > self._patience.busy_retries or call.broken > self._patience.retries:
             return True
         return call.until is not None and self._clock() + state.upcoming_sleep >= call.until
 

@@ -30,18 +30,19 @@ class _Waiter:
 
 
 class Room:
-    """Places for calls: `limit` of them now, at least 1 and at most `most`.
+    """Places for calls: `limit` of them now, at least 1 and at most `most`; `first` of them at first.
 
     A call takes a ticket, enters, and leaves; one that is tried again enters with the same ticket, before
     those that came later. `clock` answers seconds.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+    def __init__(self, most: int, clock: Callable[[], float], first: int | None = None) -> None:
         # Collecting garbage may end a forgotten call, and with it free a place, at any moment: also in here.
         self._lock = threading.RLock()
         self._clock = clock
         self._most = most
-        self._limit = float(most)
+        self._limit = float(most if first is None else min(first, most))
+        self._unknown = True  # nothing was ever too much
         self._ceiling = float("inf")  # so many were too much
         self._round = 0  # how often it became fewer
         self._taken = 0
@@ -64,13 +65,6 @@ class Room:
         """How many wait for a place."""
         with self._lock:
             return sum(not each.gone for each in self._waiting)
-
-    def bound(self, most: int) -> None:
-        """Let at most so many calls be under way from now on."""
-        with self._lock:
-            self._limit = float(most) if self._limit >= self._most else min(self._limit, float(most))
-            self._most = most
-            self._admit()
 
     def ticket(self) -> int:
         """A number that is higher than all before it."""
@@ -103,19 +97,23 @@ class Room:
             self._taken -= 1
             self._admit()
 
-    def eased(self) -> None:
-        """A call was answered: where all places are taken, there may be a little more."""
+    def eased(self, *, quick: bool = False) -> None:
+        """A call was answered: where all places are taken, there may be a little more, and while nothing was
+        ever too much and all answers are `quick`, twice as many after every round of them."""
         with self._lock:
+            self._unknown = self._unknown and quick
             if self._taken < self.limit:
                 return
             rounds = CAREFUL if self._limit + 1 >= self._ceiling else 1
-            self._limit = min(self._most, self._limit + 1 / (rounds * self._limit))
+            more = 1.0 if self._unknown else 1 / (rounds * self._limit)
+            self._limit = min(self._most, self._limit + more)
             if self._limit >= self._ceiling + 1:
                 self._ceiling = float("inf")  # it bears more than it did
 
     def crowded(self, begun: int) -> None:
         """A call of the round `begun` was too much. What began before the last decrease tells nothing new."""
         with self._lock:
+            self._unknown = False
             if begun == self._round:
                 self._ceiling = min(self._limit, float(self._taken))
                 self._limit = max(1.0, self._ceiling * BACK)

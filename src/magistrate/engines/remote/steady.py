@@ -33,7 +33,8 @@ Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 def steady(
     engine: Engine,
     *,
-    concurrency: int = CONCURRENCY,
+    concurrency: int | None = None,
+    first: int | None = None,
     timeout: float | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -41,12 +42,17 @@ def steady(
 ) -> Steady:
     """`engine`, asked again where a retry can help, by no more calls at once than its server bears.
 
-    A call has `timeout` seconds (120 where None) for all its tries from when it first has a place.
+    At most `concurrency` calls (16 where None) are under way at once. A server of which nothing is known yet
+    gets `first` of them, all where None, and more while its answers come soon. A call has `timeout` seconds
+    (120 where None) for all its tries from when it first has a place.
     `clock` answers seconds, `sleep` waits for some, and `draw` answers a number in [0, 1).
     """
     who = f"{engine.info.name}:{engine.info.model}"
     patience = Patience(timeout=TIMEOUT if timeout is None else timeout)
-    return Steady(engine, Caller(who, patience, concurrency, clock=clock, sleep=sleep, draw=draw))
+    caller = Caller(
+        who, patience, concurrency or CONCURRENCY, first=first, clock=clock, sleep=sleep, draw=draw
+    )
+    return Steady(engine, caller)
 
 
 class Steady:
@@ -65,9 +71,10 @@ class Steady:
         """What became of all calls so far."""
         return self._caller.counters
 
-    def bound(self, concurrency: int) -> None:
-        """Let at most so many calls be under way at once from now on."""
-        self._caller.bound(concurrency)
+    def sharing(self, concurrency: int) -> Steady:
+        """The same engine for another user, who has at most `concurrency` calls under way at once. What the
+        server bears they find out together."""
+        return Steady(self._engine, self._caller.sharing(concurrency))
 
     def close(self) -> None:
         """Close what the wrapped engine holds open."""
@@ -76,7 +83,7 @@ class Steady:
 
     async def count(self, prompt: Prompt) -> int:
         """As the wrapped engine."""
-        return (await self._caller.answered(lambda: self._engine.count(prompt)))[0]
+        return (await self._caller.answered(lambda: self._engine.count(prompt), tells=False))[0]
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
