@@ -181,6 +181,30 @@ def test_differences_are_counted_and_the_first_are_listed(call: Call) -> None:
         assert refused.code == 2 and message in refused.err and "Traceback" not in refused.err
 
 
+def test_rows_without_ids_are_compared_by_what_they_hold_and_not_by_their_lines(call: Call) -> None:
+    rows: list[dict[str, Any]] = [
+        {"question": f"q{n}", "context": f"c{n % 2}", "answer": f"a{n}", "label": "PASS"} for n in range(6)
+    ]
+    write("before.jsonl", rows)
+    write("moved.jsonl", [{"answer": "new", "context": "other"}, *rows[::-1]])
+    done = call("diff", "before.jsonl", "moved.jsonl")
+    assert (done.code, done.out) == (0, "1 added, 0 removed, 0 changed, 6 the same\n+ moved-1\n")
+    changed = [rows[5], {**rows[0], "answer": "b0"}, {**rows[1], "label": "FAIL"}, rows[2], rows[2]]
+    changed.append({**rows[3], "question": "other", "context": "other"})
+    write("changed.jsonl", changed)
+    data = call("diff", "before.jsonl", "changed.jsonl", "--json").data
+    assert data == {
+        "added": ["changed-5"],
+        "removed": ["before-5"],
+        "changed": {"before-1": ["output"], "before-2": ["label"], "before-4": ["context", "input"]},
+        "n_same": 2,
+    }
+    call("add", "before.jsonl", "--name", "kept")
+    write("before.jsonl", rows[1:])
+    done = call("diff", "kept", "before.jsonl")
+    assert done.out == "0 added, 1 removed, 0 changed, 5 the same\n- before-1\n"
+
+
 def test_deleting_asks_first_and_needs_a_person_or_yes(call: Call) -> None:
     call("add", "answers.jsonl", "--name", "refunds")
     call("add", "answers.jsonl", "--name", "refunds", "--limit", 1)

@@ -150,6 +150,30 @@ def test_what_it_asks_is_what_the_file_says(tmp_path: Path) -> None:
     assert [option.surfaces for option in engine.offered] == [("A", " A"), ("B", " B")]
 
 
+def test_what_a_sample_lacks_is_said_in_the_terms_of_the_judge(tmp_path: Path) -> None:
+    asked = (
+        TONE.replace("[output, input?]", "[output, context, question]")
+        .replace("{{ output }}", "{{ output }} {{ context }} {{ question }}")
+        .replace("{% if input %}To: {{ input }}.{% endif %}", "")
+    )
+    (tmp_path / "tone.yaml").write_text(asked)
+    tone = judge_from_file(tmp_path / "tone.yaml")
+    for sample, reason, told in (
+        (Sample("s", "Go away."), "no_context", "judge 'tone' reads a context, and the sample has none"),
+        (
+            Sample("s", "Go.", ("c",)),
+            "missing_input",
+            "judge 'tone' reads 'question', and the sample has none",
+        ),
+    ):
+        outcome = asyncio.run(judge_one(sample, tone, ScriptedEngine([])))
+        assert isinstance(outcome, Abstention) and (outcome.reason, outcome.message) == (reason, told)
+    faithful = asyncio.run(judge_one(Sample("s", "o"), resolve.judge("faithfulness"), ScriptedEngine([])))
+    assert "judge 'faithfulness' reads a context" in str(faithful) and "'hallucination' does without" in str(
+        faithful
+    )
+
+
 def test_answers_count_in_their_spellings(tmp_path: Path) -> None:
     engine = Listening([{"polite": 1.0}])
     judged(judge_from_file(written(tmp_path, WORDS)), engine)

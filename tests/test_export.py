@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyarrow import parquet
 
 import magistrate
 from magistrate import Run, ScriptedEngine
-from magistrate.errors import MissingExtra, SpecError, StoreError
+from magistrate.errors import MissingExtra, SpecError
 from magistrate.report.export import ENDINGS, export
 from magistrate.types import Sample, Verdict
 from reported import CLAIMS, outcomes_of, samples_of, stored
@@ -93,8 +94,10 @@ def test_a_file_is_replaced_only_when_asked_and_appears_whole(run: Run, tmp_path
         run.export(target)
     with pytest.raises(SpecError, match=r"end it in \.jsonl, .* or \.html"):
         run.export(tmp_path / "o.xlsx")
-    with pytest.raises(StoreError, match="cannot write"):
-        run.export(tmp_path / "nothere" / "o.html")
+    for name in ("o.html", "o.csv", "o.parquet"):
+        place = tmp_path / "nothere" / name
+        with pytest.raises(SpecError, match=rf"^cannot write {re.escape(str(place))}: No such file"):
+            run.export(place)
     assert target.read_text() == "mine"
     assert run.export(target, replace=True) == 20
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("runs.db")} == {"o.parquet"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import inspect
 import pkgutil
@@ -11,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -63,6 +65,15 @@ def test_star_import_gives_the_public_names() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'magistrate' has no attribute 'verdikt'"):
         magistrate.verdikt  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_who_judges_without_naming_the_texts_is_told_their_names() -> None:
+    words: Any = ("It rains.", "The sun shines.")
+    for judged in (magistrate.judge, lambda *args, **more: asyncio.run(magistrate.ajudge(*args, **more))):
+        with pytest.raises(TypeError, match=r"^judge\(\) takes its arguments by name, as in judge\(output="):
+            judged(*words)
+        with pytest.raises(TypeError, match=r"^judge\(\) has no argument 'text'; it takes output, context, "):
+            judged(text="It rains.")
 
 
 def test_every_public_name_says_what_it_is() -> None:

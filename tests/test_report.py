@@ -26,6 +26,7 @@ from magistrate.report import (
     table,
     to_pandas,
 )
+from magistrate.report.terminal import print_outcome
 from magistrate.signals import ngram_novelty
 from magistrate.stats import METRICS
 from magistrate.types import (
@@ -534,6 +535,19 @@ def test_a_sample_is_shown_with_its_spans_and_every_outcome() -> None:
         r"{\"a\": 1}",
     ):
         assert part in detailed
+
+
+@pytest.mark.parametrize("letters", ["x", "雨", "ab\n"], ids=["latin", "chinese", "lines"])
+def test_an_excerpt_of_a_text_without_spaces_is_bounded(letters: str) -> None:
+    text = letters * 20_000
+    for start, end in ((9_000, 9_020), (0, 20), (len(text) - 20, len(text)), (5_000, 19_000)):
+        claim = Claim("contradiction", Span(start, end), Span(0, 10), 0, "It is said otherwise.")
+        subject = Sample("s", text, (text,))
+        printed = io.StringIO()
+        console = Console(file=printed, width=80, color_system=None)
+        print_outcome(Verdict("s", "exact", HALLUCINATED, 0.9, claims=(claim,)), subject, console)
+        assert len("".join(printed.getvalue().split())) < 3_500, (start, end)
+        assert "⟦" in printed.getvalue() and "It is said otherwise." in printed.getvalue()
 
 
 def test_a_sample_without_output_or_label_is_shown() -> None:

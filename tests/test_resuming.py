@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -731,6 +732,22 @@ def test_seconds_are_a_budget(tmp_path: Path) -> None:
     assert record.n_failures == 0
     magistrate.resume(run, model=ScriptedEngine(answer), limits=Limits())
     assert (run.record.n_verdicts, run.record.status) == (200, "done")
+
+
+def test_time_is_allowed_anew_each_time_a_run_goes_on(tmp_path: Path) -> None:
+    slow = ScriptedEngine(answer, delay=0.05)
+    limits = Limits(max_seconds=0.4, concurrency=1)
+    run = magistrate.evaluate(
+        rows(12), "faithfulness", model=slow, store=tmp_path / "runs.db", limits=limits, cache=False
+    )
+    judged = [run.record.n_verdicts]
+    while run.record.status == "interrupted":
+        assert run.record.reason == "0.4 seconds have passed (max_seconds)"
+        assert len(judged) < 20
+        magistrate.resume(run, model=slow)  # within the limits that it had
+        judged.append(run.record.n_verdicts)
+    assert run.record.status == "done" and judged[-1] == 12
+    assert len(judged) > 1 and all(later > sooner for sooner, later in itertools.pairwise(judged))
 
 
 def test_time_at_work_is_added_up_without_the_pauses(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -367,6 +367,19 @@ def test_an_outcome_needs_its_sample_and_its_run(store: Store) -> None:
         store.outcomes("nope")
     with pytest.raises(SpecError, match="unknown run 'nope'"):
         store.samples("nope")
+    questions: list[Callable[[], object]] = [
+        lambda: store.expect("nope", 3),
+        lambda: store.add_seconds("nope", 1.0),
+        lambda: store.reopen_run("nope"),
+        lambda: store.replace_sample("nope", numbered(1)[0]),
+        lambda: store.spent("nope"),
+        lambda: store.dearest("nope"),
+        lambda: store.sample_ids("nope"),
+        lambda: next(store.samples_by_page("nope")),
+    ]
+    for question in questions:
+        with pytest.raises(SpecError, match="unknown run 'nope'"):
+            question()
     with pytest.raises(SpecError, match=r"has no sample 's00'; near: 's0'"):
         store.sample(run, "s00")
     with pytest.raises(SpecError, match="cannot finish as 'over'; known: done, interrupted, failed"):

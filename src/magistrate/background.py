@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -64,6 +65,33 @@ def synchronous(twin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     call.__name__ = call.__qualname__ = twin.__name__.removeprefix("a")
     return call
+
+
+def explained(
+    example: str,
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """An async function whose arguments all have names; what is called otherwise is told how, by `example`.
+
+    Raises `TypeError`, which names the function without its `a`, for arguments without names and for names
+    that it does not have.
+    """
+
+    def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        known = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            name = function.__name__.removeprefix("a")
+            if args:
+                raise TypeError(f"{name}() takes its arguments by name, as in {example}")
+            if unknown := [each for each in kwargs if each not in known]:
+                listed = f"it takes {', '.join(known)}, as in {example}"
+                raise TypeError(f"{name}() has no argument {unknown[0]!r}; {listed}")
+            return await function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -16,7 +16,12 @@ from magistrate.limits import DEADLINE, Limits
 from magistrate.running import check_stream, judge_one
 from magistrate.types import Outcome, Sample
 
+EXAMPLE = (
+    "judge(output='what the model wrote', context=['what it must be faithful to'], input='what was asked')"
+)
 
+
+@background.explained(EXAMPLE)
 async def ajudge(
     *,
     output: str | None = None,

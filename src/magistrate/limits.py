@@ -27,7 +27,8 @@ class Limits:
     that would, if it takes as much as the dearest one so far, spend more than `max_tokens` (asked and
     written; what a cache answered is not counted) or `max_cost` (US dollars); both count what a run spent
     before it was resumed.
-    After `max_seconds` what is under way is given up, to be judged when the run is resumed.
+    After `max_seconds` what is under way is given up, to be judged when the run is resumed, which has as many
+    seconds again.
     Raises `SpecError` for values that nothing can be done within.
     """
 

@@ -120,7 +120,9 @@ class LimitsPart(_Part):
     max_tokens: int | None = Field(
         default=None, ge=1, description="Begin nothing more once so many are spent."
     )
-    max_seconds: float | None = Field(default=None, gt=0, description="Stop after so many seconds.")
+    max_seconds: float | None = Field(
+        default=None, gt=0, description="Stop after so many seconds, counted anew when resumed."
+    )
     max_cost: float | None = Field(
         default=None, gt=0, description="Begin nothing more once so many dollars are spent."
     )

@@ -154,7 +154,11 @@ def show(data: str, store: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def diff(a: str, b: str, store: str | None, as_json: bool) -> None:
-    """Say what became of the samples of A in B, by their ids; each is NAME, NAME@VERSION or a file."""
+    """Say what became of the samples of A in B; each is NAME, NAME@VERSION or a file.
+
+    Samples are told apart by their ids; those without ids of their own by what they hold, wherever they
+    stand.
+    """
     from magistrate.store.difference import difference
 
     with _samples(a, store) as (_, before, _opened), _samples(b, store) as (_, after, _again):

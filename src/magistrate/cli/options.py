@@ -118,7 +118,11 @@ def limit_options(function: Decorated) -> Decorated:
     """How much at once, and how much in all."""
     for option in (
         click.option("--max-cost", type=ABOVE_0, help="Begin nothing more once so many dollars are spent."),
-        click.option("--max-seconds", type=ABOVE_0, help="Stop after so many seconds."),
+        click.option(
+            "--max-seconds",
+            type=ABOVE_0,
+            help="Stop after so many seconds, counted anew when the run is resumed.",
+        ),
         click.option(
             "--max-tokens", type=click.IntRange(1), help="Begin nothing more once so many are spent."
         ),

@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from magistrate.engines.base import Engine
-from magistrate.judges.base import LISTS, Call, Judge
-from magistrate.types import Abstention, AbstentionReason, Outcome, Sample
+from magistrate.judges.base import LISTS, Call, Judge, JudgeInfo
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, AbstentionReason, Outcome, Sample
 
 Answer = TypeVar("Answer")
 
@@ -22,7 +22,7 @@ async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
     info = judge.info
     for name in info.requires:
         if not present(sample, name, info.reads):
-            reason, message = _missing(name)
+            reason, message = _missing(name, info)
             return Abstention(sample.id, info.name, reason, message)
     if short := await shortage(judge, sample, engine):
         return Abstention(sample.id, info.name, "over_length", f"{short}. {ADVICE}")
@@ -114,12 +114,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _missing(name: str) -> tuple[AbstentionReason, str]:
+def _missing(name: str, info: JudgeInfo) -> tuple[AbstentionReason, str]:
     if name == "context":
-        return (
-            "no_context",
-            "there is no context to be faithful to; judge it with 'hallucination' instead",
-        )
+        told = f"judge {info.name!r} reads a context, and the sample has none"
+        if set(info.labels) == {FAITHFUL, HALLUCINATED}:
+            told += "; 'hallucination' does without"
+        return "no_context", told
     if name == "output":
         return "no_output", "the output is empty: nothing was said that could be judged"
-    return "missing_input", f"the sample has no {name}, which this judge needs"
+    return "missing_input", f"judge {info.name!r} reads {name!r}, and the sample has none"

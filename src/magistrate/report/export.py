@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from magistrate.errors import SpecError, StoreError
+from magistrate.errors import SpecError
 from magistrate.report.frames import COLUMNS, table
 from magistrate.types import Outcome, Sample, Verdict
 
@@ -70,7 +70,7 @@ def export(
 def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
     """Let `write` write a file, which appears whole or not at all; answers what `write` does.
 
-    Raises `StoreError` where it cannot be written.
+    Raises `SpecError` where it cannot be written.
     """
     # Opened like any other file, so that others may read it where the user lets them.
     temporary = target.parent / f".magistrate-{uuid4().hex}"
@@ -83,7 +83,7 @@ def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}") from error
+        raise SpecError(f"cannot write {target}: {error.strerror or error}") from error
     return written
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate.display import Heat
 from magistrate.errors import InputError
-from magistrate.report.plain import CLOSE, OPEN, plain
+from magistrate.report.plain import CLOSE, OPEN, around, plain
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -83,10 +83,7 @@ def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
         return [(0, len(text))]
     joined: list[tuple[int, int]] = []
     for start, end in sorted(worst) or [(0, LONGEST)]:
-        first = 0 if start <= AROUND else max(text.rfind(" ", 0, start - AROUND) + 1, start - 2 * AROUND)
-        end = min(end, start + LONGEST)
-        stop = text.find(" ", end + AROUND, end + 2 * AROUND)
-        last = min(end + 2 * AROUND, len(text)) if stop < 0 else stop
+        first, last = around(text, start, min(end, start + LONGEST), AROUND)
         if joined and first <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], last))
         else:

@@ -34,6 +34,14 @@ def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
     return shown.append(plain(text[end:]))
 
 
+def around(text: str, start: int, end: int, by: int) -> tuple[int, int]:
+    """Where to cut `text` so that about `by` characters are shown on both sides of a place: at a space where
+    there is one, and never more than twice as many characters away."""
+    first = 0 if start <= by else max(text.rfind(" ", 0, start - by) + 1, start - 2 * by)
+    stop = text.find(" ", end + by, end + 2 * by)
+    return first, min(end + 2 * by, len(text)) if stop < 0 else stop
+
+
 def _merged(spans: Iterable[Marked], length: int) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for start, stop in sorted((max(s.start, 0), min(s.end, length)) for s in spans):

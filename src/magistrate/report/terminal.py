@@ -10,7 +10,7 @@ from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
 from magistrate.report.heat import heat_block, without_heat
-from magistrate.report.plain import marked, plain
+from magistrate.report.plain import CLOSE, OPEN, around, marked, plain
 from magistrate.report.tables import numbers
 from magistrate.report.values import JudgeReport, Report
 from magistrate.stats.classification import METRICS, Classification, Confusion
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 AROUND = 40  # characters shown before and behind a quote
+LONGEST = 1_200  # characters of a quote that are shown whole
 ROOMY = 100  # columns from which the comparison has room for F1
 
 
@@ -246,15 +247,21 @@ def _claim(claim: Claim, sample: Sample) -> Text:
 
 
 def _excerpt(text: str, span: Span) -> Text:
-    """A quote, marked, between the words around it."""
+    """A quote, marked, between the words around it; the middle of a long one is left out."""
     from rich.text import Text
 
-    start = 0 if span.start <= AROUND else text.rfind(" ", 0, span.start - AROUND) + 1
-    end = len(text) if span.end + AROUND >= len(text) else text.find(" ", span.end + AROUND)
-    end = len(text) if end < 0 else end
-    inner = Span(span.start - start, span.end - start)
-    shown = marked(text[start:end], [inner], "bold underline")
-    return Text.assemble("… " if start else "", shown, " …" if end < len(text) else "")
+    start, end = around(text, span.start, span.end, AROUND)
+    shown = Text("… " if start else "")
+    if span.end - span.start <= LONGEST:
+        inner = Span(span.start - start, span.end - start)
+        shown.append_text(marked(text[start:end], [inner], "bold underline"))
+    else:
+        half = LONGEST // 2
+        shown.append(plain(text[start : span.start]))
+        quote = f"{plain(text[span.start : span.start + half])} … {plain(text[span.end - half : span.end])}"
+        shown.append(f"{OPEN}{quote}{CLOSE}", style="bold underline")
+        shown.append(plain(text[span.end : end]))
+    return shown.append(" …" if end < len(text) else "")
 
 
 def _step(number: int, step: Step, console: Console) -> None:

@@ -275,7 +275,7 @@ class DatasetShelf(Transactions):
             return [record_of(connection, run_id) for run_id in run_ids_over(connection, refs)]
 
     def diff_datasets(self, a: str, b: str) -> Difference:
-        """What became of the samples of `a` in `b`, by their ids."""
+        """What became of the samples of `a` in `b`, as `difference` matches them."""
         before, after = self.find_dataset(a), self.find_dataset(b)
         return difference(self.dataset_samples(before.digest), self.dataset_samples(after.digest))
 

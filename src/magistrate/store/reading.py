@@ -57,6 +57,7 @@ class Reading(Transactions):
         last = -1
         while True:
             with self._reading() as connection:
+                require_run(connection, run_id)
                 page = queries.samples_after(connection, run_id, last)
             if not page:
                 return
@@ -99,11 +100,13 @@ class Reading(Transactions):
     def spent(self, run_id: str) -> Usage:
         """What all outcomes of a run have spent together."""
         with self._reading() as connection:
+            require_run(connection, run_id)
             return outcome_queries.usage_of(connection, run_id)
 
     def dearest(self, run_id: str) -> Usage:
         """What the outcome of a run has spent that took the most tokens."""
         with self._reading() as connection:
+            require_run(connection, run_id)
             return outcome_queries.dearest_of(connection, run_id)
 
     def attempts(self, run_id: str) -> dict[tuple[str, str], int]:

@@ -143,11 +143,13 @@ class Writing(Transactions):
     def expect(self, run_id: str, n_total: int) -> None:
         """The run has so many samples to judge."""
         with self._writing() as connection:
+            require_run(connection, run_id)
             queries.expect(connection, run_id, n_total)
 
     def add_seconds(self, run_id: str, seconds: float) -> None:
         """The run has been at work for so many more seconds."""
         with self._writing() as connection:
+            require_run(connection, run_id)
             queries.add_seconds(connection, run_id, seconds)
 
     def replace_sample(self, run_id: str, sample: Sample) -> None:
