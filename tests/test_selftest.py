@@ -148,6 +148,7 @@ def test_the_catalogue_says_which_models_have_one(card: catalog.ModelCard) -> No
     assert tight.tokens == usual.tokens and tight.mean < usual.mean and tight.most < usual.most
 
 
+@pytest.mark.full
 def test_its_values_are_log_probabilities_after_a_chat_prompt(
     card: catalog.ModelCard, model_folder: Path, known: SelfTest
 ) -> None:

@@ -101,6 +101,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("piece", HOSTILE, ids=ascii)
 def test_hostile_texts_take_time_in_proportion(piece: str) -> None:
     text = f"a{piece * 100_000}a"

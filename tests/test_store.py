@@ -765,6 +765,8 @@ def test_the_migrations_make_the_tables_that_the_queries_use(tmp_path: Path, pos
 # --- size ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
+@pytest.mark.full
 def test_twenty_thousand_outcomes_are_a_matter_of_seconds(path: Path) -> None:
     with Store.open(path) as store:
         twenty_thousand_outcomes(store)
@@ -787,6 +789,7 @@ def twenty_thousand_outcomes(store: Store) -> None:
     assert read - written < 5
 
 
+@pytest.mark.full
 def test_the_benchmark_of_the_store_runs(place: str) -> None:
     script = Path(__file__).parent.parent / "benchmarks" / "store.py"
     words = ["--store", place, "--outcomes", "400", "--runs", "20", "--singles", "50"]
