@@ -148,7 +148,7 @@ def test_a_first_visit_the_store_is_made_and_the_page_is_there(start: Start, hom
     assert server.end() == (0, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
 def test_ctrl_c_and_a_closed_terminal_end_it_in_good_order(start: Start, number: signal.Signals) -> None:
     server = start("--host", "localhost", "--allow-host", "judge.example")
     assert httpx.get(f"{server.url}healthz", headers={"host": "judge.example"}).status_code == 200
@@ -170,7 +170,7 @@ def test_a_token_is_made_and_printed_once_where_other_machines_come_in(start: St
     assert token not in err
 
 
-@pytest.mark.parametrize("way", ["option", "environment"])
+@pytest.mark.parametrize("way", ["environment", pytest.param("option", marks=pytest.mark.full)])
 def test_a_token_that_is_given_holds_on_this_machine_too_and_is_never_printed(start: Start, way: str) -> None:
     given = ("--token", TOKEN) if way == "option" else ()
     server = start("--verbose", *given, **({"MAGISTRATE_TOKEN": TOKEN} if way == "environment" else {}))
@@ -255,7 +255,7 @@ def test_the_log_tells_requests_where_it_is_asked_for_without_what_was_searched(
     assert "secret-words" not in err and "lone-words" not in err
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_browser_is_opened_once_the_page_answers(
     start: Start, home: Path, tmp_path: Path, named: bool
 ) -> None:

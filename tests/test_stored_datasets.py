@@ -442,6 +442,7 @@ def peak():
 """
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_samples_in_flat_memory(tmp_path: Path) -> None:
     code = (
         MANY

@@ -321,6 +321,7 @@ def surface(variant: Sample, original: Sample) -> dict[str, float]:
     }
 
 
+@pytest.mark.full
 def test_the_surface_does_not_tell_wrong_from_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """On public sets where they are at hand; the few shipped ones, time and again, allow a rougher look."""
     names: tuple[str, ...] = ("quickstart",)
