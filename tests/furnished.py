@@ -9,7 +9,18 @@ from typing import Any
 
 from magistrate.counting import counted
 from magistrate.store import Store
-from magistrate.types import FAITHFUL, HALLUCINATED, Failure, Outcome, Recipe, Sample, Step, Usage, Verdict
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Failure,
+    Outcome,
+    Recipe,
+    Sample,
+    Scoring,
+    Step,
+    Usage,
+    Verdict,
+)
 from reported import OUTPUT, outcomes_of, samples_of
 
 N = 40
@@ -103,6 +114,7 @@ def run_of(
         model=model,
         engine_fingerprint="0123456789abcdef",
         recipes=recipes,
+        scoring={name: Scoring("minimize", (FAITHFUL, HALLUCINATED), 0.5) for name in judges},
         name=name,
         n_total=len(samples),
         tags=tags,

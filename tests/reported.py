@@ -17,6 +17,7 @@ from magistrate.types import (
     Outcome,
     Recipe,
     Sample,
+    Scoring,
     Span,
     Turn,
     Usage,
@@ -134,6 +135,7 @@ def stored(
             model="tiny",
             engine_fingerprint="0123456789abcdef",
             recipes=recipes,
+            scoring={name: Scoring("minimize", (FAITHFUL, HALLUCINATED), 0.5) for name in named},
             name=name,
             n_total=len(samples) if n_total is None else n_total,
         )

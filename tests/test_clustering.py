@@ -14,7 +14,7 @@ from magistrate.report import RunFacts, summarize
 from magistrate.stats import METRICS
 from magistrate.stats.classification import classification, wilson_at
 from magistrate.stats.clustering import of_area, of_share
-from magistrate.types import Sample, Verdict
+from magistrate.types import Sample, Scoring, Verdict
 
 HITS = np.array([1, 1, 1, 0, 0, 1, 1, 0, 1, 0, 0, 0], dtype=bool)
 GROUPS = np.repeat(np.arange(4), 3)
@@ -120,7 +120,7 @@ def test_a_judge_without_an_error_is_worth_its_contexts() -> None:
 def test_fewer_than_five_contexts_have_no_interval_and_gates_on_one_fail() -> None:
     samples = {str(at): Sample(str(at), "x", (f"c{at % 4}",), label=NAMES[at // 4 % 2]) for at in range(40)}
     said = [Verdict(str(at), "j", NAMES[at // 4 % 2], float(at // 4 % 2)) for at in range(40)]
-    report = summarize(RunFacts("r", "r", "d", "done", 40), samples, said, {})
+    report = summarize(RunFacts("r", "r", "d", "done", 40), samples, said, {}, {"j": Scoring("minimize")})
     (judge,) = report.judges
     assert judge.result is not None and judge.n_contexts == 4
     for each in judge.result.metrics.values():

@@ -6,7 +6,7 @@ import pytest
 
 from magistrate.analysis.columns import columns, groups_of, one_judge
 from magistrate.errors import InputError, SpecError
-from magistrate.types import Abstention, Failure, Outcome, Sample, Turn, Verdict
+from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Turn, Verdict
 
 
 def sample(id: str, label: str | None = "faithful", context: str = "c") -> Sample:
@@ -41,7 +41,7 @@ def test_every_sample_is_counted_or_left_out_for_a_reason() -> None:
         verdict("odd"),
         verdict("named", "rude"),
     ]
-    found = columns(samples, outcomes, "j")
+    found = columns(samples, outcomes, "j", Scoring("minimize"))
     assert found.ids == ("a", "b")
     assert found.truth.tolist() == [True, False]
     assert found.said.tolist() == [True, False]
@@ -60,9 +60,9 @@ def test_every_sample_is_counted_or_left_out_for_a_reason() -> None:
 
 def test_foreign_and_doubled_outcomes_are_refused() -> None:
     with pytest.raises(InputError, match="'x' is not among the samples given"):
-        columns({"a": sample("a")}, [verdict("x")], "j")
+        columns({"a": sample("a")}, [verdict("x")], "j", None)
     with pytest.raises(InputError, match="'a' has two outcomes"):
-        columns({"a": sample("a")}, [verdict("a"), verdict("a")], "j")
+        columns({"a": sample("a")}, [verdict("a"), verdict("a")], "j", None)
 
 
 def test_samples_of_the_same_context_belong_together() -> None:

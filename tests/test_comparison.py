@@ -23,13 +23,18 @@ from magistrate.errors import InputError, SpecError
 from magistrate.judges import instance
 from magistrate.report.tables import told_apart
 from magistrate.stats.paired import COMPARED, Figures, exact_mcnemar, holm, smallest_difference
-from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
+from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 from terminal import Call
-from two_judges import a_run, label, rows, samples_of, verdicts
+from two_judges import LOW_IS_GOOD, a_run, label, rows, samples_of, verdicts
 
 
-def side(name: str, samples: dict[str, Sample], outcomes: dict[str, Outcome]) -> Side:
-    return Side(name, name, "judge", len(samples), samples, outcomes)
+def side(
+    name: str,
+    samples: dict[str, Sample],
+    outcomes: dict[str, Outcome],
+    scoring: Scoring | None = LOW_IS_GOOD,
+) -> Side:
+    return Side(name, name, "judge", len(samples), samples, outcomes, scoring)
 
 
 def noisy(truth: list[bool], wrong: float, seed: int) -> list[float]:

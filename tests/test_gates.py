@@ -21,7 +21,7 @@ from magistrate.errors import EngineError, SpecError
 from magistrate.report import Report, RunFacts, summarize
 from magistrate.report.gates import FIGURES, Gate, results
 from magistrate.stats.classification import METRICS
-from magistrate.types import Failure, Outcome, Prompt, Sample, Verdict
+from magistrate.types import Failure, Outcome, Prompt, Sample, Scoring, Verdict
 from terminal import Call
 
 
@@ -36,7 +36,7 @@ def report(
         said = {"faithful": "hallucinated", "hallucinated": "faithful"}[label] if at < wrong else label
         outcomes.append(Verdict(str(at), "j", said, float(said == "hallucinated")))
     outcomes[n - failed :] = [Failure(str(at), "j", "timeout", "slow") for at in range(n - failed, n)]
-    return summarize(RunFacts("r", "r", "d", status, n), samples, outcomes, {})
+    return summarize(RunFacts("r", "r", "d", status, n), samples, outcomes, {}, {"j": Scoring("minimize")})
 
 
 def said(gate: str, found: Report) -> tuple[bool, str]:
@@ -277,7 +277,9 @@ def test_the_workflow_runs_commands_with_options_that_are_there_and_gates_that_c
     if not FIT[job]:
         samples = {str(at): Sample(str(at), "x") for at in range(40)}
         faithful = [Verdict(str(at), "j", "faithful", 0.0) for at in range(40)]
-        good = summarize(RunFacts("r", "r", "d", "done", 40), samples, faithful, {})
+        good = summarize(
+            RunFacts("r", "r", "d", "done", 40), samples, faithful, {}, {"j": Scoring("minimize")}
+        )
     assert [each.reason for each in results(gates, good) if not each.passed] == []
 
 

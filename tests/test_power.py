@@ -24,7 +24,7 @@ from magistrate.stats.power import (
     value_of,
 )
 from terminal import Call
-from two_judges import a_run, samples_of, verdicts
+from two_judges import LOW_IS_GOOD, a_run, samples_of, verdicts
 
 RATIOS = [metric for metric in POWERED if metric != "auroc"]
 
@@ -130,7 +130,7 @@ def test_samples_that_share_contexts_count_for_less() -> None:
     contexts = list(range(60)) * 5
     samples = samples_of(truth * 5, contexts)
     sides = [
-        Side(name, name, "judge", 300, samples, verdicts(each.tolist() * 5))
+        Side(name, name, "judge", 300, samples, verdicts(each.tolist() * 5), LOW_IS_GOOD)
         for name, each in zip("ab", scores, strict=True)
     ]
     found = plan_from(sides, "accuracy", 0.05)

@@ -38,6 +38,7 @@ from magistrate.types import (
     Outcome,
     Recipe,
     Sample,
+    Scoring,
     Span,
     Step,
     Usage,
@@ -69,7 +70,9 @@ def summary(
     samples: Mapping[str, Sample], outcomes: Iterable[Outcome], n_total: int | None = None, **recipes: object
 ) -> Report:
     facts = RunFacts("r1", "first", "quickstart", "done", len(samples) if n_total is None else n_total, 12.5)
-    return summarize(facts, samples, outcomes, recipes or {"exact": RECIPE})
+    outcomes = list(outcomes)
+    scoring = {each.judge: Scoring("minimize", (FAITHFUL, HALLUCINATED), 0.5) for each in outcomes}
+    return summarize(facts, samples, outcomes, recipes or {"exact": RECIPE}, scoring)
 
 
 def only(report: Report) -> JudgeReport:

@@ -31,7 +31,7 @@ from magistrate.server.views.run_figures import roundest
 from magistrate.server.views.run_judge import JudgePart, ThresholdPart
 from magistrate.server.views.run_list import ABSTAINED, FAILED, UNLABELLED, ListFilter, ListLine, neighbours
 from magistrate.store import Store
-from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Verdict
+from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Scoring, Verdict
 from reported import CLAIMS, outcomes_of, samples_of
 
 H, F = "hallucinated", "faithful"
@@ -86,6 +86,7 @@ def made(
         "model": "tiny",
         "engine_fingerprint": "f",
         "recipes": {each: Recipe(f"{each}@1", "tiny", "f", None, None, 0, 9, "1") for each in judges},
+        "scoring": {each: Scoring("minimize", ("faithful", "hallucinated"), 0.5) for each in judges},
         "n_total": len(samples),
     }
     run = store.create_run(**{**told, **options})  # type: ignore[arg-type]
@@ -116,7 +117,8 @@ def mixed(store: Store, n: int = 90, *, turned: bool = False, by_score: bool = T
                 score = chance.choice([chance.randrange(9) / 8, round(chance.random(), 2)])
                 high = score >= 0.5 if by_score else chance.random() < 0.5
                 outcomes.append(Verdict(f"s{i}", "j", F if high == turned else H, score, 0.9))
-    return made(store, samples, outcomes)
+    scoring = Scoring("maximize" if turned else "minimize", (H, F), 0.5)
+    return made(store, samples, outcomes, scoring={"j": scoring})
 
 
 def detail(view: RunView) -> Detail:
@@ -200,7 +202,7 @@ def at(line: ListLine, threshold: float | None, turned: bool) -> ListLine:
     """The line as it is at a threshold, worked out one by one."""
     if threshold is None or line.said not in (H, F) or line.score is None:
         return line
-    said = H if (line.score <= threshold if turned else line.score >= threshold) else F
+    said = H if (line.score < threshold if turned else line.score >= threshold) else F
     return replace(line, said=said, right=said == line.gold if line.gold in (H, F) else None)
 
 
@@ -256,7 +258,7 @@ def test_figures_at_a_threshold_are_those_of_scikit_learn(store: Store, look: Lo
     for threshold in [0.0, 1.0, 0.5, 0.31, *np.unique(scores)[::9], nextafter(scores.max(), 2)]:
         if not 0 <= threshold <= 1:
             continue
-        said = scores <= threshold if turned else scores >= threshold
+        said = scores < threshold if turned else scores >= threshold
         view = look(run, threshold=float(threshold))
         report = part(view).report
         assert report.result is not None

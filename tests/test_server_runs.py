@@ -17,7 +17,7 @@ from magistrate.counting import counted
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
 from magistrate.store import Store
-from magistrate.types import Failure, Recipe, Sample, Verdict
+from magistrate.types import Failure, Recipe, Sample, Scoring, Verdict
 
 
 def judged(store: Store, name: str, n: int = 6, *, finished: bool = True, **options: object) -> str:
@@ -28,6 +28,7 @@ def judged(store: Store, name: str, n: int = 6, *, finished: bool = True, **opti
         "model": "tiny",
         "engine_fingerprint": "f",
         "recipes": {"j": Recipe("j@1", "tiny", "f", None, None, 0, n, "1")},
+        "scoring": {"j": Scoring("minimize", ("faithful", "hallucinated"), 0.5)},
         "name": name,
         "n_total": n,
     }

@@ -699,6 +699,7 @@ def test_an_older_store_is_upgraded_with_all_it_holds(tmp_path: Path, place: str
     with Store.open(place) as store:
         record = store.find_run("old")
         assert (record.status, record.settings, record.n_verdicts) == ("running", {"seed": 1}, 1)
+        assert record.scoring == {}, "an older run does not say how its scores are read"
         assert list(store.samples(record.id)) == [Sample("s", "o", ("c",), label=OLD_LABEL)]
         verdict = Verdict(
             "s", "j", "faithful", 0.25, explanation="why", usage=Usage(1, 2, 3, 4, 5), seconds=1.5

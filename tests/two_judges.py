@@ -10,7 +10,9 @@ from typing import Any
 import magistrate
 from magistrate import Run, ScriptedEngine
 from magistrate.errors import EngineError
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Scoring, Verdict
+
+LOW_IS_GOOD = Scoring("minimize", (FAITHFUL, HALLUCINATED), 0.5)
 
 
 def label(hallucinated: bool) -> str:

@@ -76,7 +76,7 @@ def count_these(
             told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
             recipes[judge] = replace(recipes[judge], judge=told)
     scores = Scores(samples)
-    report = summarize(facts, samples, scores.noting(outcomes), recipes)
+    report = summarize(facts, samples, scores.noting(outcomes), recipes, record.scoring)
     return Counted(record.revision, report, {each.judge: scores.of(each.judge) for each in report.judges})
 
 

@@ -114,6 +114,7 @@ async def arun(
             model=trial.engine.info.model,
             engine_fingerprint=trial.engine.info.fingerprint,
             recipes=trial.recipes,
+            scoring=trial.scoring,
             name=spec.name,
             n_total=None if first else size,
             tags=spec.tags,

@@ -49,7 +49,8 @@ class Run:
         """One plain mapping an outcome."""
         from magistrate.report import table
 
-        return table({sample.id: sample for sample in self.samples()}, self.outcomes())
+        samples = {sample.id: sample for sample in self.samples()}
+        return table(samples, self.outcomes(), self.record.scoring)
 
     def to_pandas(self, *, wide: bool = False) -> pandas.DataFrame:
         """One row an outcome, or with `wide` one row a sample with a column of each judge beside the other's.
@@ -60,10 +61,11 @@ class Run:
         from magistrate.datasets.index import FrameIndex
         from magistrate.report import to_pandas
 
-        kept = self.record.settings.get(INDEX)
+        record = self.record
+        kept = record.settings.get(INDEX)
         index = None if kept is None else FrameIndex.from_plain(kept)
         samples = {sample.id: sample for sample in self.samples()}
-        return to_pandas(samples, self.outcomes(), index=index, wide=wide)
+        return to_pandas(samples, self.outcomes(), index=index, wide=wide, scoring=record.scoring)
 
     def export(
         self,
@@ -140,7 +142,7 @@ def export_run(
         samples = {sample.id: sample for sample in moment.samples(run_id)}
         outcomes = moment.outcomes(run_id, judge=judge)
         if kind != "html":
-            return export(samples, outcomes, target, replace=replace)
+            return export(samples, outcomes, target, replace=replace, scoring=record.scoring)
         from magistrate.counting import count
         from magistrate.report.html import page
 

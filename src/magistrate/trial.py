@@ -19,7 +19,7 @@ from magistrate.limits import UNLIMITED, Budget, Cost, Limits
 from magistrate.running import Judged, Task, check_stream, stream
 from magistrate.store import FinishedStatus, Store
 from magistrate.store.queries import ROWS_AT_ONCE
-from magistrate.types import Failure, Outcome, Recipe, Sample
+from magistrate.types import Failure, Outcome, Recipe, Sample, Scoring
 from magistrate.version import __version__
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
@@ -67,6 +67,11 @@ class Trial:
     def recipes(self) -> dict[str, Recipe]:
         """What pins each judge's figures, under the name that its outcomes bear."""
         return {judge.info.name: recipe(judge, self.engine, self.seed) for judge in self.judges}
+
+    @property
+    def scoring(self) -> dict[str, Scoring]:
+        """How each judge's scores are read, under the name that its outcomes bear."""
+        return {judge.info.name: judge.info.scoring for judge in self.judges}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

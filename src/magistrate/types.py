@@ -224,6 +224,26 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a judge's scores are read; stored with every run.
+
+    `direction` says whether a low score is good (`minimize`: 1 means hallucinated) or a high one (`maximize`:
+    0 means hallucinated). `labels` are what its verdicts may say. From `threshold` in [0, 1] on, the verdict
+    is the label of high scores: hallucinated under `minimize`, faithful under `maximize`; None where
+    something else than a threshold decides.
+    """
+
+    direction: Direction
+    labels: tuple[str, ...] = ()
+    threshold: float | None = None
+
+    @property
+    def turned(self) -> bool:
+        """Whether a low score means hallucinated, so that what ranks by scores takes 1 - score."""
+        return self.direction == "maximize"
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's decision on one sample.
 

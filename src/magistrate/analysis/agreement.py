@@ -203,8 +203,13 @@ def pairs_of_judges(
     outcomes: Mapping[str, Outcome],
     other_samples: Mapping[str, Sample],
     other: Mapping[str, Outcome],
+    opposed: bool | None = False,
 ) -> tuple[list[Pair], dict[str, int]]:
-    """Verdicts of two judges on samples of one id and one text; the others are counted by the reason."""
+    """Verdicts of two judges on samples of one id and one text; the others are counted by the reason.
+
+    `opposed` says that a high score of the one means what a low one of the other does: the other's are then
+    turned round. They are left out where that is None, since nobody knows.
+    """
     pairs, left_out = list[Pair](), Counter[str]()
     for sample in samples.values():
         twin = other_samples.get(sample.id)
@@ -218,7 +223,8 @@ def pairs_of_judges(
         elif not isinstance(theirs, Verdict):
             left_out[f"{missing(theirs)} in the reference"] += 1
         else:
-            pairs.append(Pair(sample, theirs.label, mine, theirs.score))
+            beside = None if opposed is None else 1 - theirs.score if opposed else theirs.score
+            pairs.append(Pair(sample, theirs.label, mine, beside))
     only = sum(each not in samples for each in other_samples)
     if only:
         left_out["only in the other run"] += only

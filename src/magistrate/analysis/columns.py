@@ -7,36 +7,46 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.direction import of_outcomes
 from magistrate.analysis.matching import missing
 from magistrate.errors import InputError, SpecError
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 KNOWN = (FAITHFUL, HALLUCINATED)
+NOT_STORED = "the run does not say whether a high or a low score means hallucinated"
+AGAIN = "It was stored before runs did; run it again, answers that are cached cost nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What a judge said of n labelled samples, in the samples' order.
 
-    `truth` and `said` are bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1]; `groups` int
-    `[n]`, the same number for samples of the same context. The higher a score, the more hallucinated:
-    `turned` says that they are 1 - the judge's own, by which a low score means hallucinated. `left_out`
-    counts the samples that are not among them, by the reason.
+    `truth` and `said` are bool `[n]`, True is hallucinated; `raw` float `[n]` in [0, 1], the judge's own
+    scores, which `scoring` says how to read, None where nobody knows; `groups` int `[n]`, the same number for
+    samples of the same context. `left_out` counts the samples that are not among them, by the reason.
     """
 
     judge: str
     ids: tuple[str, ...]
     truth: NDArray[np.bool_]
     said: NDArray[np.bool_]
-    scores: NDArray[np.float64]
+    raw: NDArray[np.float64]
     groups: NDArray[np.int64]
     left_out: Mapping[str, int]
-    turned: bool = False
+    scoring: Scoring | None
+
+    @property
+    def turned(self) -> bool:
+        """Whether a low score means hallucinated. Raises `InputError` where nobody knows."""
+        return known_scoring(self.scoring, self.judge).turned
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises `InputError` likewise."""
+        return 1 - self.raw if self.turned else self.raw
 
     @property
     def n(self) -> int:
@@ -58,16 +68,26 @@ class Columns:
             tuple(self.ids[at] for at in places),
             self.truth[places],
             self.said[places],
-            self.scores[places],
+            self.raw[places],
             self.groups[places],
             self.left_out,
-            self.turned,
+            self.scoring,
         )
 
 
-def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: str) -> Columns:
+def known_scoring(scoring: Scoring | None, judge: str) -> Scoring:
+    """How a judge's scores are read. Raises `InputError` where the run does not say."""
+    if scoring is None:
+        raise InputError(f"judge {judge!r}: {NOT_STORED}, and without it its scores cannot be used. {AGAIN}")
+    return scoring
+
+
+def columns(
+    samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: str, scoring: Scoring | None
+) -> Columns:
     """The verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
 
+    `scoring` says how its scores are read, None where nobody knows.
     Raises `InputError` for an outcome of an unknown sample and for a second one of the same sample.
     """
     import numpy as np
@@ -80,7 +100,6 @@ def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: s
             known = "has two outcomes" if outcome.sample_id in own else "is not among the samples given"
             raise InputError(f"judge {judge!r}: sample {outcome.sample_id!r} {known}")
         own[outcome.sample_id] = outcome
-    turned = of_outcomes(own.values())
     kept, left_out = list[tuple[Sample, Verdict]](), Counter[str]()
     for sample in samples.values():
         found = own.get(sample.id)
@@ -94,10 +113,10 @@ def columns(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: s
         tuple(sample.id for sample, _ in kept),
         np.array([sample.label == HALLUCINATED for sample, _ in kept], dtype=np.bool_),
         np.array([verdict.label == HALLUCINATED for _, verdict in kept], dtype=np.bool_),
-        np.array([1 - v.score if turned else v.score for _, v in kept], dtype=np.float64),
+        np.array([verdict.score for _, verdict in kept], dtype=np.float64),
         groups_of([sample for sample, _ in kept]),
         dict(left_out.most_common()),
-        turned,
+        scoring,
     )
 
 

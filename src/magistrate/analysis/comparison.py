@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.analysis.columns import KNOWN, NOT_STORED, groups_of
 from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
-from magistrate.analysis.direction import of_outcomes
 from magistrate.analysis.matching import missing, unlike
 from magistrate.analysis.saying import remarks_of, sentences_of
 from magistrate.errors import InputError
@@ -32,13 +31,14 @@ from magistrate.stats.resampling import (
     least_p,
     standard_error,
 )
-from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample, Verdict
+from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 MOST_DRAWS = 20_000
+OF_SCORES = ("auroc", "brier")
 UNDEFINED = "these samples do not define it"
 MOST_WEIGHTS = 200_000_000
 """Samples times draws, beyond which no more draws are made than usual."""
@@ -48,7 +48,8 @@ MOST_WEIGHTS = 200_000_000
 class Side:
     """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged.
 
-    Of outcomes nothing but labels, scores and codes is read.
+    Of outcomes nothing but labels, scores and codes is read; `scoring` says how scores are, None where nobody
+    knows, and then nothing of scores is compared.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Side:
     n_total: int
     samples: Mapping[str, Sample] = field(repr=False)
     outcomes: Mapping[str, Outcome] = field(repr=False)
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,7 @@ def compare(
     pairs = list(combinations(range(len(sides)), 2))
     family = len(pairs) * len(names)
     draws = _draws(family, n_groups, len(both.samples)) if draws is None else draws
-    turned = [of_outcomes(side.outcomes.values()) for side in sides]
-    measured = _Measured(both, names, groups, draws, seed, turned) if both.gold else None
+    measured = _Measured(both, sides, names, groups, draws, seed) if both.gold else None
     results = [_pair(sides, both, measured, one, two, n_groups) for one, two in pairs]
     found = Comparison(
         n=len(both.samples),
@@ -176,11 +177,7 @@ def compare(
         sides=tuple(_side(side, both, measured, at, n_groups) for at, side in enumerate(sides)),
         pairs=tuple(_corrected(results, n_groups, draws)),
     )
-    return replace(
-        found,
-        sentences=sentences_of(found),
-        remarks=remarks_of(found, [each.name for each, low in zip(sides, turned, strict=True) if low]),
-    )
+    return replace(found, sentences=sentences_of(found), remarks=remarks_of(found, sides))
 
 
 def _draws(family: int, n_groups: int, n: int) -> int:
@@ -198,11 +195,11 @@ class _Measured:
     def __init__(
         self,
         both: Shared,
+        sides: Sequence[Side],
         names: Sequence[str],
         groups: NDArray[np.int64],
         draws: int,
         seed: int,
-        turned: Sequence[bool],
     ) -> None:
         import numpy as np
 
@@ -211,10 +208,10 @@ class _Measured:
             Figures(
                 truth,
                 np.array([verdict.label == HALLUCINATED for verdict in said], dtype=np.bool_),
-                np.array([1 - each.score if low else each.score for each in said], dtype=np.float64),
+                np.array([1 - v.score if _turned(side) else v.score for v in said], dtype=np.float64),
                 names,
             )
-            for said, low in zip(both.verdicts, turned, strict=True)
+            for said, side in zip(both.verdicts, sides, strict=True)
         ]
 
         def everything(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -224,14 +221,27 @@ class _Measured:
         self.names = tuple(names)
         self.values = everything(np.ones((1, truth.size))).reshape(shape)[0]
         self.drawn = draws_of(everything, groups, draws=draws, seed=seed).reshape(shape)
+        of_scores = np.array([name in OF_SCORES for name in names], dtype=np.bool_)
+        for at, side in enumerate(sides):
+            if side.scoring is None:
+                self.values[at, of_scores] = np.nan
+                self.drawn[:, at, of_scores] = np.nan
         self.support = np.array([[each.support(name, groups) for name in names] for each in figures])
 
-    def known(self, metric: str, *sides: int) -> bool:
-        """Whether all these sides have the figure."""
+        self._unread = [side.scoring is None for side in sides]
+
+    def lacking(self, metric: str, *sides: int) -> str | None:
+        """Why one of these sides does not have the figure; None where all do."""
         import numpy as np
 
+        if metric in OF_SCORES and any(self._unread[side] for side in sides):
+            return NOT_STORED
         at = self.names.index(metric)
-        return not np.isnan(self.values[list(sides), at]).any()
+        return UNDEFINED if np.isnan(self.values[list(sides), at]).any() else None
+
+
+def _turned(side: Side) -> bool:
+    return side.scoring is not None and side.scoring.turned
 
 
 def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_groups: int) -> SideResult:
@@ -239,9 +249,9 @@ def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_group
     for number, name in enumerate(measured.names if measured else ()):
         assert measured is not None
         figures[name] = (
-            interval_of(float(measured.values[at, number]), measured.drawn[:, at, number], n_groups)
-            if measured.known(name, at)
-            else Estimate.none(UNDEFINED)
+            Estimate.none(why)
+            if (why := measured.lacking(name, at))
+            else interval_of(float(measured.values[at, number]), measured.drawn[:, at, number], n_groups)
         )
     outcomes = list(side.outcomes.values())
     return SideResult(
@@ -283,8 +293,8 @@ def _pair(
 
 
 def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: int) -> Difference:
-    if not measured.known(name, one, two):
-        return Difference(name, Estimate.none(UNDEFINED), None, None, None, None)
+    if why := measured.lacking(name, one, two):
+        return Difference(name, Estimate.none(why), None, None, None, None)
     at = measured.names.index(name)
     drawn = measured.drawn[:, one, at] - measured.drawn[:, two, at]
     support = min(int(measured.support[one, at]), int(measured.support[two, at]))

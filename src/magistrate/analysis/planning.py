@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magistrate.analysis.columns import groups_of
+from magistrate.analysis.columns import groups_of, known_scoring
 from magistrate.analysis.comparison import Side, shared
 from magistrate.analysis.saying import name_of
 from magistrate.display import decimal, percent, table
@@ -22,7 +22,11 @@ from magistrate.stats.power import (
     value_of,
 )
 from magistrate.stats.resampling import LEAST_GROUPS, draws_of
-from magistrate.types import HALLUCINATED
+from magistrate.types import HALLUCINATED, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 STEPS = (0.01, 0.02, 0.03, 0.05, 0.1)
 CORRELATION = 0.5
@@ -186,8 +190,8 @@ def plan_from(
     shares = np.zeros((2, 2, 2))
     np.add.at(shares, (truth.astype(int), *((each == truth).astype(int) for each in said)), 1 / n)
     figures = [
-        Figures(truth, labels, np.array([each.score for each in column]), [metric])
-        for labels, column in zip(said, both.verdicts, strict=True)
+        Figures(truth, labels, _risks(side, column, metric), [metric])
+        for side, labels, column in zip(pilot, said, both.verdicts, strict=True)
     ]
     drawn = draws_of(lambda weights: figures[0](weights) - figures[1](weights), groups)[:, 0]
     known = drawn[~np.isnan(drawn)]
@@ -219,6 +223,18 @@ def plan_from(
     return Plan(
         metric, difference, power, alpha, base_rate, n_needed, found, tuple(told), design, comparisons
     )
+
+
+def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.float64]:
+    """A side's scores `[n]`, the higher the more hallucinated.
+
+    Raises `InputError` where that is needed and nobody knows.
+    """
+    import numpy as np
+
+    scores = np.array([each.score for each in verdicts], dtype=np.float64)
+    turned = metric == "auroc" and known_scoring(side.scoring, side.name).turned
+    return 1 - scores if turned else scores
 
 
 def _normal(spread: float, difference: float, alpha: float, power: float) -> int:

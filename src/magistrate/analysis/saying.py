@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from magistrate.analysis.columns import AGAIN, NOT_STORED
 from magistrate.display import decimal, signed
 from magistrate.stats.paired import ALPHA
 from magistrate.stats.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
 
 if TYPE_CHECKING:
     from magistrate.analysis.compared import Comparison, Difference, PairResult
+    from magistrate.analysis.comparison import Side
 
 NAMES = {
     "balanced_accuracy": "balanced accuracy",
@@ -73,12 +75,12 @@ def p_of(p: float | None) -> str:
     return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
-def remarks_of(comparison: Comparison, turned: Sequence[str]) -> tuple[str, ...]:
+def remarks_of(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
     """What limits the comparison, the gravest first."""
-    return tuple(_remarks(comparison, turned))
+    return tuple(_remarks(comparison, sides))
 
 
-def _remarks(comparison: Comparison, turned: Sequence[str]) -> Iterator[str]:
+def _remarks(comparison: Comparison, sides: Sequence[Side]) -> Iterator[str]:
     if not comparison.gold:
         yield ("There are no gold labels to go by: who differs can be said, who is better or worse cannot.")
     silent = [side for side in comparison.sides if side.failures or side.abstentions]
@@ -88,11 +90,14 @@ def _remarks(comparison: Comparison, turned: Sequence[str]) -> Iterator[str]:
             for side in silent
         )
         yield f"Left out, which may flatter whoever fails on what is hard: {told}."
-    for name in turned:
-        yield (
-            f"By its verdicts a low score of {name} means hallucinated; its AUROC and Brier score are of "
-            "1 - score."
-        )
+    for each in sides:
+        if each.scoring is None and comparison.gold:
+            yield f"AUROC and Brier score of {each.name} are left out: {NOT_STORED}. {AGAIN}."
+        elif each.scoring is not None and each.scoring.turned:
+            yield (
+                f"A low score of {each.name} means hallucinated (its direction is maximize); its AUROC and "
+                "Brier score are of 1 - score."
+            )
     if comparison.gold and comparison.n_contexts < FEW_CONTEXTS:
         yield (
             f"Only {comparison.n_contexts} independent contexts: intervals are wide for that, and p values "

@@ -97,7 +97,10 @@ def _with_run(
     same = other.record.id == own.record.id
     if same and other.judge == own.judge:
         raise SpecError(f"a judge agrees with itself; name another one of {', '.join(own.record.judges)}")
-    pairs, left_out = pairs_of_judges(own.samples, own.outcomes, other.samples, other.outcomes)
+    opposed = None
+    if own.scoring is not None and other.scoring is not None:
+        opposed = own.scoring.direction != other.scoring.direction
+    pairs, left_out = pairs_of_judges(own.samples, own.outcomes, other.samples, other.outcomes, opposed)
     name = other.judge if same else f"{other.judge} of {other.name}"
     return _report(own, name, pairs, left_out, by, order)
 

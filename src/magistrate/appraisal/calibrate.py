@@ -75,7 +75,7 @@ def calibrate(
     if found.judge not in record.recipes:
         raise SpecError(f"run {record.id} has no recipe of {found.judge!r}, so that it cannot be known again")
     fitted = fit(
-        columns(found.samples, found.outcomes.values(), found.judge),
+        columns(found.samples, found.outcomes.values(), found.judge, found.scoring),
         method,
         aim=Aim.parse(aim) if isinstance(aim, str) else aim,
         folds=folds,

@@ -69,7 +69,7 @@ def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
 
 def _sides(read: Sequence[Judged]) -> list[Side]:
     return [
-        Side(name, side.record.id, side.judge, side.n_total, side.samples, side.outcomes)
+        Side(name, side.record.id, side.judge, side.n_total, side.samples, side.outcomes, side.scoring)
         for name, side in zip(_names(read), read, strict=True)
     ]
 

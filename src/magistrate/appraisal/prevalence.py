@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of
+from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring
 from magistrate.analysis.matching import unlike
 from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged
 from magistrate.display import decimal
@@ -91,7 +91,7 @@ def prevalence(
     own = judged(run, judge, store)
     other = own if labelled is None else judged(labelled, judge, store)
     _same_judge(own, other)
-    known = columns(other.samples, other.outcomes.values(), other.judge)
+    known = columns(other.samples, other.outcomes.values(), other.judge, other.scoring)
     shared = _shared(own, other)
     asked, verdicts, missing = _unlabelled(own, shared)
     _check(known, asked, other, own)
@@ -102,7 +102,7 @@ def prevalence(
     found = estimated(
         known.truth,
         known.scores if scored else known.said,
-        _scores(verdicts, known.turned) if scored else called,
+        _scores(verdicts, _turned(own)) if scored else called,
         groups=groups,
         called=known.said,
         unlabelled_called=called,
@@ -146,6 +146,10 @@ def _called(verdicts: Sequence[Verdict]) -> NDArray[np.bool_]:
     import numpy as np
 
     return np.array([verdict.label == HALLUCINATED for verdict in verdicts], dtype=np.bool_)
+
+
+def _turned(own: Judged) -> bool:
+    return known_scoring(own.scoring, own.judge).turned
 
 
 def _scores(verdicts: Sequence[Verdict], turned: bool) -> NDArray[np.float64]:

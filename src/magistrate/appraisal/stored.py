@@ -12,7 +12,7 @@ from magistrate.home import default_store
 from magistrate.runs import Run
 from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.connect import exists
-from magistrate.types import Outcome, Sample
+from magistrate.types import Outcome, Sample, Scoring
 
 StorePlace = str | os.PathLike[str]
 RunRef = Run | str
@@ -32,6 +32,11 @@ class Judged:
     def name(self) -> str:
         """The run's name, else its id."""
         return self.record.name or self.record.id
+
+    @property
+    def scoring(self) -> Scoring | None:
+        """How the judge's scores are read; None where the run does not say."""
+        return self.record.scoring.get(self.judge)
 
     @property
     def n_total(self) -> int:

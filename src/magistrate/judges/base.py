@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.types import Direction, Outcome, Prompt, Sample
+from magistrate.types import Direction, Outcome, Prompt, Sample, Scoring
 
 FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
 """The fields of a sample that a judge can read; any other name is a key of its metadata."""
@@ -21,12 +21,14 @@ NO_LIMIT = "read as a whole, however long"
 class JudgeInfo:
     """What a judge is, for people and for recipes.
 
-    `reads` are the fields of a sample that it looks at, `requires` those of them without which it abstains;
-    `needs` what its engine must be able to do; `kind` says whether a model decides or only code. `long` says
-    what it does with a sample that does not fit the model. `prompt` and `constraint` are digests of what it
-    asks with. `fitted_to` are name and fingerprint of the only model that it may ask, where it was fitted to
-    one's answers; `lacks` says why it cannot judge as it is, empty where it can. `trained_on` names the data
-    sets whose labels it has learnt from: figures on them say little of others.
+    `direction` says whether a low score is good (`minimize`) or a high one; from `threshold` on, the verdict
+    is the label of high scores, None where something else decides. `reads` are the fields of a sample that it
+    looks at, `requires` those of them without which it abstains; `needs` what its engine must be able to do;
+    `kind` says whether a model decides or only code. `long` says what it does with a sample that does not fit
+    the model. `prompt` and `constraint` are digests of what it asks with. `fitted_to` are name and
+    fingerprint of the only model that it may ask, where it was fitted to one's answers; `lacks` says why it
+    cannot judge as it is, empty where it can. `trained_on` names the data sets whose labels it has learnt
+    from: figures on them say little of others.
     """
 
     name: str
@@ -34,6 +36,7 @@ class JudgeInfo:
     summary: str = ""
     labels: tuple[str, ...] = ()
     direction: Direction = "minimize"
+    threshold: float | None = None
     reads: tuple[str, ...] = ("input", "context", "output")
     requires: tuple[str, ...] = ("output",)
     needs: frozenset[Capability] = frozenset()
@@ -49,6 +52,11 @@ class JudgeInfo:
     def asks(self) -> bool:
         """Whether it asks an engine: a judge of code that needs nothing of one does not."""
         return self.kind == "llm" or bool(self.needs)
+
+    @property
+    def scoring(self) -> Scoring:
+        """How its scores are read, as runs store it."""
+        return Scoring(self.direction, self.labels, self.threshold)
 
     def describe(self) -> dict[str, Any]:
         """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""

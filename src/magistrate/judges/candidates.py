@@ -59,6 +59,7 @@ class Candidates:
             version=prompt.version,
             summary="many steps: doubtful statements are quoted, then each is checked on its own",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=READS,
             requires=("context", "output"),
             needs=frozenset({"generate", "choose", *({"constraints"} if self.constrained else ())}),

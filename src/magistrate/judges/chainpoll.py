@@ -75,6 +75,7 @@ class ChainPoll:
             version=prompt.version,
             summary="votes: reasons and a verdict several times over; the share that says hallucinated",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=READS,
             needs=frozenset({"generate", "constraints"}),
             prompt=prompt.digest,

@@ -25,7 +25,18 @@ from magistrate.judges.question import (
     without_prior,
 )
 from magistrate.judges.template import Field, PromptTemplate, builtin
-from magistrate.types import Data, Direction, Outcome, Part, Prompt, Sample, Trusted, Verdict
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Data,
+    Direction,
+    Outcome,
+    Part,
+    Prompt,
+    Sample,
+    Trusted,
+    Verdict,
+)
 
 EXPLANATION_CHARACTERS = 280
 EXPLANATION_TOKENS = 96
@@ -65,6 +76,7 @@ class Criterion:
         check_names(self.prompt, self.reads, ("reply", *(["category"] if self.categories else [])))
         if missing := set(self.requires) - set(self.reads):
             raise SpecError(f"{', '.join(sorted(missing))} is required and not read", key=("inputs",))
+        check_direction(self.direction, {label.name: label.score for label in self.labels})
         if self.copied is not None and self.copied not in [label.name for label in self.labels]:
             raise SpecError(f"{self.copied!r} is none of the labels", key=("copied",))
 
@@ -89,6 +101,24 @@ def check_names(prompt: PromptTemplate, reads: Sequence[str], needs: Sequence[st
             raise SpecError(f"the prompt must say {{{{ {name} }}}} somewhere", key=("prompt",))
 
 
+def direction_of(scores: Mapping[str, float]) -> Direction | None:
+    """Which way scores run by those of the labels; None where that does not follow from them."""
+    if not {FAITHFUL, HALLUCINATED} <= scores.keys() or scores[FAITHFUL] == scores[HALLUCINATED]:
+        return None
+    return "minimize" if scores[FAITHFUL] < scores[HALLUCINATED] else "maximize"
+
+
+def check_direction(direction: Direction, scores: Mapping[str, float]) -> None:
+    """Raise `SpecError` where a direction contradicts the scores of the labels."""
+    meant = direction_of(scores)
+    if meant not in (None, direction):
+        raise SpecError(
+            f"direction is {direction!r}, but {FAITHFUL!r} scores {scores[FAITHFUL]:g} and {HALLUCINATED!r} "
+            f"{scores[HALLUCINATED]:g}: set direction to {meant!r}, or swap the scores",
+            key=("direction",),
+        )
+
+
 def label(name: str, spec: LabelSpec) -> Label:
     """A label from `score`, `(score, description)` or a `Label`."""
     if isinstance(spec, Label):
@@ -104,7 +134,7 @@ def classifier(
     *,
     inputs: Sequence[str] = ("output",),
     categories: Mapping[str, str] | None = None,
-    direction: Direction = "minimize",
+    direction: Direction | None = None,
     version: int = 1,
     summary: str = "",
     **options: Any,
@@ -115,14 +145,18 @@ def classifier(
 
     `prompt` is a Jinja template over `inputs` (fields of a sample, or names in its metadata; a question mark
     behind one says that it may be missing) with `{{ reply }}` where the answers are listed. A label has a
-    score in [0, 1], or a score and a description. `options` are those of `Classify`.
+    score in [0, 1], or a score and a description. `direction` says whether a low score is good (`minimize`);
+    left out, it follows from the scores of faithful and hallucinated, and is `minimize` for other labels.
+    `options` are those of `Classify`.
     """
     template = PromptTemplate(name, version, with_section(prompt))
+    answers = tuple(label(each, spec) for each, spec in labels.items())
+    meant = direction_of({each.name: each.score for each in answers})
     criterion = Criterion(
         prompt=template,
-        labels=tuple(label(each, spec) for each, spec in labels.items()),
+        labels=answers,
         summary=summary,
-        direction=direction,
+        direction=direction or meant or "minimize",
         reads=tuple(each.removesuffix("?") for each in inputs),
         requires=tuple(each for each in inputs if not each.endswith("?")),
         categories=tuple((categories or {}).items()),
@@ -191,6 +225,7 @@ class Classify:
             summary=criterion.summary,
             labels=tuple(each.name for each in criterion.labels),
             direction=criterion.direction,
+            threshold=self._threshold,
             reads=criterion.reads,
             requires=criterion.requires,
             needs=frozenset(needs),
@@ -329,8 +364,17 @@ class Classify:
         if len(labels) > 2:
             return next(each for each in labels if each.name == found.best)
         low, high = sorted(labels, key=lambda each: each.score)
-        threshold = (low.score + high.score) / 2 if self.threshold is None else self.threshold
+        threshold = self._threshold
+        assert threshold is not None  # of two labels one decides
         return high if score >= threshold else low
+
+    @property
+    def _threshold(self) -> float | None:
+        """The score from which on the label of the higher score is given; None of more than two labels."""
+        scores = [each.score for each in self.criterion.labels]
+        if len(scores) != 2:
+            return None
+        return sum(scores) / 2 if self.threshold is None else self.threshold
 
     async def _sentence(self, engine: Engine, prompt: Prompt, opening: str) -> str:
         written = await engine.generate(

@@ -16,7 +16,7 @@ from magistrate.constraints import compile_check, constraint
 from magistrate.documents import Document, Key, parse_document, read_document
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
-from magistrate.judges.classify import WORDS, Classify, Criterion, with_section
+from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section
 from magistrate.judges.grade import Form, Grade
 from magistrate.judges.passages import Passages
 from magistrate.judges.question import Label
@@ -72,7 +72,7 @@ class JudgeFile(_Part):
     name: str | None = None
     version: int = Field(1, ge=1)
     summary: str = ""
-    direction: Literal["minimize", "maximize"] = "minimize"
+    direction: Literal["minimize", "maximize"] | None = None
     inputs: list[str] = Field(min_length=1)
     prompt: str = Field(min_length=1)
     labels: dict[str, Annotated[LabelPart, BeforeValidator(_label)]] | None = None
@@ -148,10 +148,11 @@ def _check_inputs(document: Document, described: JudgeFile) -> None:
         raise document.error(("inputs", index), message)
 
 
-def _reads(described: JudgeFile) -> dict[str, Any]:
+def _reads(described: JudgeFile, scores: Mapping[str, float]) -> dict[str, Any]:
+    """What every judge reads, and which way its scores run: as declared, else as the labels' `scores` do."""
     return {
         "summary": described.summary,
-        "direction": described.direction,
+        "direction": described.direction or direction_of(scores) or "minimize",
         "reads": tuple(each.removesuffix("?") for each in described.inputs),
         "requires": tuple(each for each in described.inputs if not each.endswith("?")),
     }
@@ -181,7 +182,7 @@ def _classifier(document: Document, described: JudgeFile, name: str) -> Judge:
         if described.reread
         else None,
         copied=described.copied,
-        **_reads(described),
+        **_reads(described, {each.name: each.score for each in labels}),
     )
     return Classify(
         criterion,
@@ -225,7 +226,7 @@ def _grader(document: Document, described: JudgeFile, name: str) -> Judge:
             label=str(rule.label),
             otherwise=str(rule.otherwise),
             explanation=described.explanation,
-            **_reads(described),
+            **_reads(described, {str(rule.label): 1.0, str(rule.otherwise): 0.0}),
         )
     except ConstraintError as error:
         message = str(error).removeprefix(f"{error.pointer}: ").partition(", or Field(")[0]

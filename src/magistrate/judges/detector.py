@@ -70,6 +70,7 @@ class Detector:
             name=self.name,
             summary=SUMMARY,
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=("context", "messages", "input", "output"),
             requires=("context", "output"),
             kind="code",

@@ -78,6 +78,7 @@ class SemanticEntropy:
             version=builtin("entails").version,
             summary="how many meanings other answers of the generator have, and if the output's is theirs",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
             requires=("output", *(() if self.n else ("alternatives",))),
             needs=frozenset(needs),

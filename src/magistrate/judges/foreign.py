@@ -71,6 +71,7 @@ class ForeignClassifier:
             name=self.name,
             summary=SUMMARY,
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=("context", "messages", "output"),
             requires=("context", "output"),
             kind="code",

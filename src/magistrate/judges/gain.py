@@ -56,6 +56,7 @@ class Gain:
             version=prompt.version,
             summary="two readings: how much more probable the context makes the output, word by word",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=READS,
             requires=("context", "output"),
             needs=frozenset({"likelihood"}),

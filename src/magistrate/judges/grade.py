@@ -12,7 +12,7 @@ from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.classify import check_names
+from magistrate.judges.classify import check_direction, check_names
 from magistrate.judges.considering import fields_of
 from magistrate.judges.template import PromptTemplate
 from magistrate.types import Direction, Outcome, Prompt, Sample, Verdict
@@ -50,6 +50,7 @@ class Form:
                 raise SpecError(f"{role} is {key!r}, which the schema has not: {', '.join(keys)}", key=place)
             if key is not None and key not in self.schema.get("required", []):
                 raise SpecError(f"the schema must require {key!r}, which is the {role}", key=("schema",))
+        check_direction(self.direction, {self.label: 1.0, self.otherwise: 0.0})
         low, high = self.scale
         if not low < high:
             raise SpecError(
@@ -106,6 +107,7 @@ class Grade:
             summary=form.summary,
             labels=(form.otherwise, form.label),
             direction=form.direction,
+            threshold=(form.at_least - form.scale[0]) / (form.scale[1] - form.scale[0]),
             reads=form.reads,
             requires=form.requires,
             needs=frozenset({"generate", "constraints"}),

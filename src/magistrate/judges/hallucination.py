@@ -70,6 +70,7 @@ class Hallucination:
             version=prompt.version,
             summary="one step: a score in [0, 1] with short reasons, under a schema",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=READS,
             needs=frozenset({"generate", *({"constraints"} if self.constrained else ())}),
             prompt=prompt.digest,

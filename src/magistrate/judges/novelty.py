@@ -79,6 +79,7 @@ class Novelty:
             summary="what of the output's wording, numbers, dates and names the context lacks; asks no model",
             labels=(FAITHFUL, HALLUCINATED),
             direction="minimize",
+            threshold=EVEN,
             reads=("context", "messages", "input", "output"),
             requires=("output", "context"),
             kind="code",

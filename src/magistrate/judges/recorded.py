@@ -36,6 +36,7 @@ class RecordedLogprob:
             name=self.name,
             summary="how unsure the generator was, by the log-probabilities that it recorded",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=("output", KEY),
             requires=("output", KEY),
             kind="code",

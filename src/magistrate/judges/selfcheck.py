@@ -90,6 +90,7 @@ class SelfCheck:
             version=builtin("entails").version,
             summary="every sentence against other answers of the generator to the same input",
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
             requires=("output", *(() if self.n else ("alternatives",))),
             needs=frozenset(needs),

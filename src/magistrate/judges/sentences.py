@@ -10,6 +10,7 @@ from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.considering import considered, planned, together
 from magistrate.judges.parts import Parts
+from magistrate.judges.several import suspicion
 from magistrate.signals.ranking import Ranking
 from magistrate.signals.splitting import passages, sentences
 from magistrate.types import (
@@ -56,6 +57,8 @@ class Sentences:
             name=self.name,
             summary=f"every sentence by another judge; one score of theirs ({self.aggregate})",
             labels=(FAITHFUL, HALLUCINATED),
+            direction="minimize",
+            threshold=self.threshold,
         )
 
     def plan(self, sample: Sample) -> list[Call]:
@@ -70,7 +73,8 @@ class Sentences:
         for number, (part, outcome) in enumerate(zip(parts, outcomes, strict=True), 1):
             if isinstance(outcome, Failure | Abstention):
                 return replace(outcome, message=f"sentence {number}: {outcome.message}")
-            verdicts.append(part.restored(outcome))
+            verdict = part.restored(outcome)
+            verdicts.append(replace(verdict, score=suspicion(verdict, self.of.info)))
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
         label = HALLUCINATED if score >= self.threshold else FAITHFUL

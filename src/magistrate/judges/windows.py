@@ -14,6 +14,7 @@ from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Judge, JudgeInfo
 from magistrate.judges.considering import considered, shortage, together
 from magistrate.judges.parts import Parts
+from magistrate.judges.several import suspicion
 from magistrate.signals.splitting import Piece, merged, trimmed, units
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
@@ -26,7 +27,8 @@ class Windows:
     the last `overlap` sentences of the one before. `aggregate` makes one score of the windows': `best`, the
     lowest where a low score is good and the highest where a high one is, since it is enough that one window
     supports the output; `all`, the lowest; `any`, the highest; `mean` or `noisy_or`. With the first three the
-    verdict is that window's. Where one window has no verdict, the whole has none.
+    verdict is that window's; with the others a high score is one of hallucination, and the threshold is the
+    judge's own, .5 where it has none. Where one window has no verdict, the whole has none.
     """
 
     of: Judge
@@ -100,12 +102,17 @@ class Windows:
     def _joined(self, verdicts: Sequence[Verdict]) -> Verdict:
         scores = [verdict.score for verdict in verdicts]
         how: Aggregate = self._best if self.aggregate == "best" else self.aggregate
-        score = aggregated(scores, how)
         note = {"windows": scores, "aggregate": how}
         if how in ("any", "all"):
-            chosen = verdicts[scores.index(score)]
+            chosen = verdicts[scores.index(aggregated(scores, how))]
             return replace(chosen, details={**chosen.details, **note})
-        label = HALLUCINATED if score >= 0.5 else FAITHFUL
+        of = self.of.info
+        risk = aggregated([suspicion(verdict, of) for verdict in verdicts], how)
+        high, low = HALLUCINATED, FAITHFUL
+        if of.scoring.turned:
+            high, low = low, high
+        score = 1 - risk if of.scoring.turned else risk
+        label = high if score >= (0.5 if of.threshold is None else of.threshold) else low
         claims = tuple(claim for verdict in verdicts for claim in verdict.claims)
         return Verdict(verdicts[0].sample_id, self.name, label, score, claims=claims, details=note)
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from magistrate.errors import SpecError
 from magistrate.report.frames import COLUMNS, table
-from magistrate.types import Outcome, Sample, Verdict
+from magistrate.types import Outcome, Sample, Scoring, Verdict
 
 MORE = ("input", "context", "output", "claims")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -44,17 +44,23 @@ def format_of(target: Path, *, replace: bool = False) -> str:
 
 
 def export(
-    samples: Mapping[str, Sample], outcomes: Iterable[Outcome], target: Path, *, replace: bool = False
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    target: Path,
+    *,
+    replace: bool = False,
+    scoring: Mapping[str, Scoring] | None = None,
 ) -> int:
     """Write one row an outcome to a file of any format in `ENDINGS` but HTML; answers how many.
 
+    `scoring` says by judge how scores are read, as in `table`.
     In CSV a text that a spreadsheet would read as a formula gets an apostrophe before it. Raises the errors
     of `format_of` and `write_whole`, and `MissingExtra` for Parquet without pyarrow.
     """
     kind = format_of(target, replace=replace)
     if kind == "html":
         raise SpecError(f"{target} is a report, not rows; write it with: magistrate export RUN --to {target}")
-    rows = _rows(samples, outcomes)
+    rows = _rows(samples, outcomes, scoring)
     if kind == "parquet":
         from magistrate.report.parquet import write_rows
 
@@ -93,10 +99,12 @@ def _text(raw: IO[bytes], zipped: bool) -> IO[str]:
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", newline="")
 
 
-def _rows(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> Iterator[dict[str, Any]]:
+def _rows(
+    samples: Mapping[str, Sample], outcomes: Iterable[Outcome], scoring: Mapping[str, Scoring] | None
+) -> Iterator[dict[str, Any]]:
     for outcome in outcomes:
         sample = samples[outcome.sample_id]
-        (row,) = table(samples, [outcome])
+        (row,) = table(samples, [outcome], scoring)
         texts = {"input": sample.input, "context": list(sample.context), "output": sample.output}
         claims = outcome.claims if isinstance(outcome, Verdict) else ()
         yield {**row, **texts, "claims": [asdict(claim) for claim in claims]}

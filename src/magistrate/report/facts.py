@@ -9,7 +9,7 @@ from magistrate.report.figures import decimal, duration, tally
 from magistrate.report.values import JudgeReport
 from magistrate.stats.classification import METRICS, Classification
 from magistrate.stats.spans import SpanScores
-from magistrate.types import FAITHFUL, HALLUCINATED
+from magistrate.types import FAITHFUL, HALLUCINATED, Scoring
 
 NAMES = {
     "balanced_accuracy": "balanced accuracy",
@@ -41,6 +41,8 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
     if (found := judge.calibration) is not None:
         losses = map(decimal, (found.ece, found.ece_by_chance, found.brier, found.log_loss))
         yield "calibration", "ECE {} ({} by chance), Brier {}, log loss {}".format(*losses)
+    if judge.verdicts:
+        yield "scores", _scoring(judge.scoring)
     if judge.spans is not None:
         yield "spans", _spans(judge.spans)
     if judge.latency_median is not None:
@@ -66,6 +68,19 @@ def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
     for baseline in judge.baselines[2:]:
         yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
     yield "recipe", judge.recipe or "not recorded"
+
+
+def _scoring(scoring: Scoring | None) -> str:
+    """How scores are read, as the run stored it."""
+    if scoring is None:
+        return "not known which way they run: the run was stored before runs said so"
+    if {FAITHFUL, HALLUCINATED} <= set(scoring.labels):
+        told = f"a {'low' if scoring.turned else 'high'} one means {HALLUCINATED}"
+    else:
+        told = f"a {'high' if scoring.turned else 'low'} one is good"
+    if scoring.threshold is None:
+        return f"{told}; no threshold is declared"
+    return f"{told}; threshold {decimal(scoring.threshold)}"
 
 
 def _contexts(judge: JudgeReport) -> str:

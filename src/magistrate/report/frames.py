@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate.datasets.index import FrameIndex
 from magistrate.errors import MissingExtra
-from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
+from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +20,8 @@ COLUMNS = {
     "label": "string",
     "score": "Float64",
     "probability": "Float64",
+    "direction": "string",
+    "threshold": "Float64",
     "explanation": "string",
     "gold_label": "string",
     "reason": "string",
@@ -32,14 +34,20 @@ WIDE = ("kind", "label", "score", "probability", "explanation", "reason")
 """The columns of each judge in a frame of one row a sample."""
 
 
-def table(samples: Mapping[str, Sample], outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+def table(
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    scoring: Mapping[str, Scoring] | None = None,
+) -> list[dict[str, Any]]:
     """One dict an outcome, in the order given, with the keys of `COLUMNS`.
 
-    `kind` is `verdict`, `failure` or `abstention`; `reason` is the code of a failure or the reason of
+    `direction` and `threshold` say how the score is read, by the `scoring` of the run; None where it does not
+    say. `kind` is `verdict`, `failure` or `abstention`; `reason` is the code of a failure or the reason of
     an abstention and `message` says more; `tokens` are those read and written. What does not apply
     is None, as is `gold_label` where the sample is not among `samples` or has none.
     """
-    return [_row(samples.get(outcome.sample_id), outcome) for outcome in outcomes]
+    known = scoring or {}
+    return [_row(samples.get(each.sample_id), each, known.get(each.judge)) for each in outcomes]
 
 
 def to_pandas(
@@ -48,6 +56,7 @@ def to_pandas(
     *,
     index: FrameIndex | None = None,
     wide: bool = False,
+    scoring: Mapping[str, Scoring] | None = None,
 ) -> pandas.DataFrame:
     """`table` as a data frame of nullable columns. Raises `MissingExtra` without pandas.
 
@@ -59,7 +68,7 @@ def to_pandas(
         import pandas
     except ModuleNotFoundError as error:
         raise MissingExtra("pandas", "pandas") from error
-    rows = table(samples, outcomes)
+    rows = table(samples, outcomes, scoring)
     own = [samples[row["sample_id"]] for row in rows] if index is not None else []
     types = COLUMNS
     if wide:
@@ -82,7 +91,7 @@ def _wide(
     return row
 
 
-def _row(sample: Sample | None, outcome: Outcome) -> dict[str, Any]:
+def _row(sample: Sample | None, outcome: Outcome, scoring: Scoring | None) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row |= {
         "sample_id": outcome.sample_id,
@@ -98,6 +107,8 @@ def _row(sample: Sample | None, outcome: Outcome) -> dict[str, Any]:
                 "label": outcome.label,
                 "score": outcome.score,
                 "probability": outcome.probability,
+                "direction": None if scoring is None else scoring.direction,
+                "threshold": None if scoring is None else scoring.threshold,
                 "explanation": outcome.explanation,
             }
         case Failure():

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 from magistrate.errors import SpecError
 from magistrate.report.gates import GateResult, too_many_failures
 from magistrate.report.plain import plain
-from magistrate.report.values import Report
+from magistrate.report.values import JudgeReport, Report
 
 # Plain text may still hold what XML 1.0 has no way to write: lone surrogates and two code points.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -39,6 +39,7 @@ def junit(
     properties = ElementTree.SubElement(suite, "properties")
     facts = [("run", run.id), ("dataset", run.dataset), ("samples", str(run.n_total))]
     facts += [(f"recipe of {judge.judge}", judge.recipe or "not recorded") for judge in report.judges]
+    facts += [(f"scores of {judge.judge}", _scoring(judge)) for judge in report.judges]
     for name, value in facts:
         ElementTree.SubElement(properties, "property", name=_safe(name), value=_safe(value))
     unfinished = None if run.status == "done" else f"the run is {run.status}: {run.reason or 'not finished'}"
@@ -69,6 +70,14 @@ def junit(
     ElementTree.indent(suites)
     document: bytes = ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
     return document + b"\n"
+
+
+def _scoring(judge: JudgeReport) -> str:
+    """How a judge's scores are read."""
+    if judge.scoring is None:
+        return "not known"
+    threshold = judge.scoring.threshold
+    return judge.scoring.direction + ("" if threshold is None else f", threshold {threshold:g}")
 
 
 def write_junit(target: Path, document: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from magistrate.analysis.columns import AGAIN, NOT_STORED
 from magistrate.display import percent
 from magistrate.report.figures import decimal, interval, tally
 from magistrate.report.values import JudgeReport
@@ -23,9 +24,11 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
     yield from _measured_on(report)
     if report.turned:
         yield (
-            "By its verdicts a low score means hallucinated; AUROC, ECE, Brier score and log loss are of "
-            "1 - score."
+            "A low score of this judge means hallucinated (its direction is maximize); AUROC, ECE, Brier "
+            "score and log loss are of 1 - score."
         )
+    if report.scoring is None and any(label in report.verdicts for label in (FAITHFUL, HALLUCINATED)):
+        yield f"Nothing is said of its scores: {NOT_STORED}. {AGAIN}."
     if report.result is not None:
         yield from _ranking(report)
         yield from _beside_baselines(report)

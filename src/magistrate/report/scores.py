@@ -73,8 +73,9 @@ class JudgeScores:
     def charts(self, judge: JudgeReport, name: str) -> tuple[Chart, ...]:
         """What can be drawn; `name` begins the ids in the pictures.
 
-        Curves need both labels, reliability needs one; without labels there is how often which score came.
-        All but that are of 1 - score where a low score means hallucinated.
+        Curves need both labels, reliability needs one; without labels, and where nobody knows how scores are
+        read, there is how often which score came. All but that are of 1 - score where a low score means
+        hallucinated.
         """
         from magistrate.report.charts import precision_recall, reliability, roc, scores_by_label
         from magistrate.stats.reliability import reliability as measured
@@ -84,6 +85,8 @@ class JudgeScores:
             if not self.unlabelled.size:
                 return ()
             return (scores_by_label({"verdicts": self.unlabelled}, f"{name}s"),)
+        if judge.scoring is None:
+            return (scores_by_label(groups, f"{name}s"),)
         truth, scores = self.measured(judge.turned)
         calibration = judge.calibration or measured(truth, scores)
         found = [scores_by_label(groups, f"{name}s"), reliability(calibration, f"{name}r")]

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import fmean, median
 
-from magistrate.analysis.columns import groups_of
-from magistrate.analysis.direction import Direction
+from magistrate.analysis.columns import NOT_STORED, groups_of
 from magistrate.analysis.quoting import against, measured_spans
 from magistrate.errors import InputError
 from magistrate.report.baselines import Baseline, baselines
 from magistrate.report.remarks import remarks
 from magistrate.report.values import JudgeReport, Report, RunFacts
-from magistrate.stats.classification import classification
+from magistrate.stats.classification import Estimate, classification
 from magistrate.stats.reliability import reliability
 from magistrate.stats.spans import Stretch
 from magistrate.types import (
@@ -26,6 +25,7 @@ from magistrate.types import (
     Outcome,
     Recipe,
     Sample,
+    Scoring,
     Usage,
     Verdict,
 )
@@ -38,12 +38,14 @@ def summarize(
     samples: Mapping[str, Sample],
     outcomes: Iterable[Outcome],
     recipes: Mapping[str, Recipe | str],
+    scoring: Mapping[str, Scoring] | None = None,
 ) -> Report:
     """Count and measure every judge's outcomes over `samples` (by id), in any order.
 
     Judges come in the order of `recipes`, then by name; one with a recipe but no outcome is reported
     too. The score of a verdict ranks samples for AUROC and stands beside the truth as a probability,
-    turned round where a low one means hallucinated; its label decides everything else. Intervals take
+    turned round where by `scoring`, of the judge, a low one means hallucinated; of a judge that is not in
+    `scoring` nothing of scores is measured. The label decides everything else. Intervals take
     samples of the same context together. Raises `InputError` for an outcome of an unknown sample, a
     second one of the same judge and sample, or more outcomes than `run.n_total`.
     """
@@ -68,7 +70,8 @@ def summarize(
             # In the order of `samples`, so that the order in which outcomes came changes nothing.
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
         cost = None if run.seconds is None or not busy else run.seconds / busy
-        reports.append(tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost))
+        known = (scoring or {}).get(judge)
+        reports.append(tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known))
     return Report(run, tuple(reports))
 
 
@@ -85,7 +88,6 @@ class _Tally:
     usage: Usage = field(default_factory=Usage)
     n_explained: int = 0
     flips: int = 0
-    direction: Direction = field(default_factory=Direction)
     quoted: dict[str, list[Stretch]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, samples: Mapping[str, Sample]) -> None:
@@ -105,7 +107,6 @@ class _Tally:
         match outcome:
             case Verdict():
                 self.said[sample_id] = (outcome.label, outcome.score)
-                self.direction.add(outcome)
                 self.n_explained += outcome.explanation_agrees is not None
                 self.flips += outcome.explanation_agrees is False
                 if outcome.claims and samples[sample_id].label in KNOWN:
@@ -122,6 +123,7 @@ class _Tally:
         beside: tuple[Baseline, ...],
         recipe: Recipe | str | None,
         cost: float | None,
+        scoring: Scoring | None,
     ) -> JudgeReport:
         """`cost` is how many seconds of the run stand for one second of an outcome, None if not known."""
         gold = Counter(label for i in self.judged if (label := samples[i].label) is not None)
@@ -130,11 +132,14 @@ class _Tally:
             i for i, (label, _) in self.said.items() if label in KNOWN and samples[i].label in KNOWN
         )
         truth = [samples[i].label == HALLUCINATED for i in measured]
-        turned = self.direction.turned
-        scores = [1 - self.said[i][1] if turned else self.said[i][1] for i in measured]
+        scores: list[float] | None = None
+        if scoring is not None:
+            scores = [1 - self.said[i][1] if scoring.turned else self.said[i][1] for i in measured]
         called = [self.said[i][0] == HALLUCINATED for i in measured]
         groups = groups_of(samples[i] for i in measured)
         result = classification(truth, called, scores, groups)
+        if scores is None:
+            result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
         report = JudgeReport(
             judge=self.judge,
             n_total=n_total,
@@ -156,8 +161,8 @@ class _Tally:
             n_explained=self.n_explained,
             flips=self.flips,
             recipe=recipe.line() if isinstance(recipe, Recipe) else recipe,
-            calibration=reliability(truth, scores) if measured else None,
-            turned=turned,
+            calibration=reliability(truth, scores) if measured and scores is not None else None,
+            scoring=scoring,
             n_contexts=len(set(groups.tolist())),
             spans=measured_spans([samples[i] for i in measured], self.quoted),
         )

@@ -10,7 +10,7 @@ from magistrate.report.baselines import Baseline
 from magistrate.stats.classification import Classification
 from magistrate.stats.reliability import Reliability
 from magistrate.stats.spans import SpanScores
-from magistrate.types import HALLUCINATED, Usage
+from magistrate.types import HALLUCINATED, Scoring, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class JudgeReport:
     `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
     was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
     `calibration` says how far the scores of the measured samples are probabilities; None without any.
-    `turned` says that a low score of this judge means hallucinated, so that 1 - score was measured. The
-    measured samples are of `n_contexts` contexts.
+    `scoring` says how its scores are read, as the run stored it; None where nobody knows, and then nothing of
+    scores is measured. Where a low score means hallucinated (`turned`), 1 - score was. The measured samples
+    are of `n_contexts` contexts.
     """
 
     judge: str
@@ -73,8 +74,13 @@ class JudgeReport:
     remarks: tuple[str, ...] = ()
     spans: SpanScores | None = None
     calibration: Reliability | None = None
-    turned: bool = False
+    scoring: Scoring | None = None
     n_contexts: int = 0
+
+    @property
+    def turned(self) -> bool:
+        """Whether a low score of this judge is known to mean hallucinated."""
+        return self.scoring is not None and self.scoring.turned
 
     @property
     def coverage(self) -> float | None:
@@ -117,7 +123,9 @@ class JudgeReport:
             "gold": dict(self.gold),
             "other_labels": {"gold": self.other_gold, "verdicts": self.other_verdicts},
             "explanations": {"total": self.n_explained, "flips": self.flips},
-            "scores_turned": self.turned,
+            "direction": self.scoring.direction if self.scoring else None,
+            "threshold": self.scoring.threshold if self.scoring else None,
+            "labels": list(self.scoring.labels) if self.scoring else None,
             "recipe": self.recipe,
             "remarks": list(self.remarks),
             "calibration": self.calibration.to_dict() if self.calibration else None,

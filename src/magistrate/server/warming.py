@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
 
 
 @cache
@@ -31,7 +31,7 @@ def warm() -> None:
     verdicts = [Verdict(str(i), "judge", labels[i // 4], float(i // 4)) for i in range(8)]
     scores = Scores(samples)
     facts = RunFacts("warm", "warm", "none", "done", len(samples))
-    report = summarize(facts, samples, scores.noting(verdicts), {})
+    report = summarize(facts, samples, scores.noting(verdicts), {}, {"judge": Scoring("minimize")})
     figures_of(report.judges[0], scores.of("judge"), "warm")
     compile_all()
     judges_view()

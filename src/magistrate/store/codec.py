@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from magistrate.errors import InputError, StoreError
-from magistrate.types import Claim, Recipe, Sample, Span, Step, Turn, Usage
+from magistrate.types import Claim, Recipe, Sample, Scoring, Span, Step, Turn, Usage
 
 MAX_DEPTH = 100
 
@@ -197,6 +197,16 @@ def recipes_body(recipes: Mapping[str, Recipe]) -> str:
 def recipes_from(body: str) -> dict[str, Recipe]:
     """The recipes that `recipes_body` was given."""
     return {judge: Recipe(**value) for judge, value in loads(body).items()}
+
+
+def scoring_body(scoring: Mapping[str, Scoring]) -> str:
+    """How scores are read, by judge, as JSON text."""
+    return dumps({judge: asdict(each) for judge, each in scoring.items()})
+
+
+def scoring_from(body: str) -> dict[str, Scoring]:
+    """The scoring that `scoring_body` was given."""
+    return {judge: Scoring(**value) for judge, value in loads(body).items()}
 
 
 def _span(span: Span) -> list[Any]:

@@ -153,7 +153,16 @@ _PAGES = (
     )""",
 )
 
-MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (_FIRST, _COUNTS, _SURVIVAL, _PAGES)
+# How each judge's scores are read, by judge; empty for runs that were stored before.
+_SCORING = ("ALTER TABLE runs ADD COLUMN scoring TEXT NOT NULL DEFAULT '{{}}'",)
+
+MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
+    _FIRST,
+    _COUNTS,
+    _SURVIVAL,
+    _PAGES,
+    _SCORING,
+)
 LATEST = len(MIGRATIONS)
 
 _ELSEWHERE = {

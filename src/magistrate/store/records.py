@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from magistrate.types import Recipe
+from magistrate.types import Recipe, Scoring
 
 FinishedStatus = Literal["done", "interrupted", "failed"]
 Status = Literal["running", "done", "interrupted", "failed", "killed"]
@@ -23,7 +23,9 @@ class RunRecord:
     where nobody knows. `dataset_version` names the stored data set that was read, if one was. `n_total` is
     how many samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are
     the keys of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges
-    together. `revision` goes up with everything that could change a figure of the run.
+    together. `scoring` says by judge how its scores are read; a judge is not among it where nobody knows, as
+    in runs of a Magistrate that did not store it. `revision` goes up with everything that could change a
+    figure of the run.
     """
 
     id: str
@@ -50,6 +52,7 @@ class RunRecord:
     n_failures: int
     n_abstentions: int
     revision: int = 0
+    scoring: Mapping[str, Scoring] = field(default_factory=dict)
 
     @property
     def n_outcomes(self) -> int:

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magistrate.errors import InputError
-from magistrate.store.codec import claims_from, claims_plain, dumps, loads, recipes_from, steps_from
+from magistrate.store.codec import (
+    claims_from,
+    claims_plain,
+    dumps,
+    loads,
+    recipes_from,
+    scoring_from,
+    steps_from,
+)
 from magistrate.store.records import RunRecord
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 
@@ -113,6 +121,7 @@ def run_from(
         n_failures=count("failure"),
         n_abstentions=count("abstention"),
         revision=row.revision,
+        scoring=scoring_from(row.scoring),
     )
 
 

@@ -94,6 +94,7 @@ runs = Table(
     Column("seconds", Double),
     Column("dataset_version", Words),
     Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("scoring", Text, nullable=False, server_default="{}"),
     Index("runs_name", "name"),
     Index("runs_dataset", "dataset"),
     Index("runs_digest", "dataset_digest"),

@@ -11,13 +11,13 @@ from sqlalchemy.exc import IntegrityError
 import magistrate.store.outcome_queries as outcome_queries
 import magistrate.store.queries as queries
 from magistrate.errors import InputError, SpecError, StoreError
-from magistrate.store.codec import dumps, recipes_body, sample_body
+from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
 from magistrate.store.connect import explained
 from magistrate.store.figures import KeptFigures, keep_figures
 from magistrate.store.lookup import LAST, record_of, require_run, resolve, shown
 from magistrate.store.records import FinishedStatus, RunRecord
 from magistrate.store.transactions import Transactions
-from magistrate.types import Outcome, Recipe, Sample
+from magistrate.types import Outcome, Recipe, Sample, Scoring
 from magistrate.version import __version__
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -37,6 +37,7 @@ class Writing(Transactions):
         model: str,
         engine_fingerprint: str,
         recipes: Mapping[str, Recipe],
+        scoring: Mapping[str, Scoring] | None = None,
         settings: Mapping[str, Any] | None = None,
         name: str | None = None,
         n_total: int | None = None,
@@ -46,7 +47,8 @@ class Writing(Transactions):
     ) -> str:
         """A new run, `running`; the answer is its id, such as `20261121-143012-x7k2` (UTC).
 
-        `recipes` are by judge, under the name that the judge's outcomes bear; `settings` plain values;
+        `recipes` are by judge, under the name that the judge's outcomes bear, and so is `scoring`: how its
+        scores are read, without which nothing that ranks by them can be reported; `settings` plain values;
         `dataset_version` says which stored data set was read, such as `refunds@2`. Names may repeat, but
         not be empty or `last`.
         """
@@ -63,6 +65,7 @@ class Writing(Transactions):
             "n_total": n_total,
             "package_version": package_version,
             "recipes": recipes_body(recipes),
+            "scoring": scoring_body(scoring or {}),
             "settings": dumps(dict(settings or {})),
         }
         tags = _checked_tags(tags)

@@ -60,13 +60,16 @@ class Calibrated:
         of = self.of.info
         if self.file is None:
             summary = f"{of.summary}; its score calibrated by a file"
-            return replace(of, name=self.name, summary=summary, direction="minimize", lacks=NO_FILE)
+            return replace(
+                of, name=self.name, summary=summary, direction="minimize", threshold=None, lacks=NO_FILE
+            )
         told = self.calibration
         return replace(
             of,
             name=self.name,
             summary=f"{of.summary}; calibrated: {told.line()}",
             direction="minimize",
+            threshold=told.threshold,
             prompt=f"{of.prompt}+{told.digest}",
             fitted_to=(told.model.name, told.model.fingerprint) if of.asks else None,
             trained_on=of.trained_on | {told.data.dataset},

@@ -130,9 +130,9 @@ def fit(
     """Calibrate the scores of a judge, and measure that on held-out folds.
 
     `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
-    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples and
-    where a higher score is no more often hallucinated, `Unreachable` where no threshold reaches `aim`, and
-    `SpecError` for options that are none.
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, where a
+    higher score is no more often hallucinated and where nobody knows how scores are read, `Unreachable` where
+    no threshold reaches `aim`, and `SpecError` for options that are none.
     """
     import numpy as np
 

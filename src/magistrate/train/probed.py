@@ -72,6 +72,7 @@ class Probe:
             summary="the model's own hidden states, weighed by a trained probe"
             + (f": {known.line()}" if known else ""),
             labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
             reads=READS,
             requires=("output",),
             needs=frozenset({"likelihood", "capture", "hidden_states"}),

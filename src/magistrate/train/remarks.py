@@ -38,8 +38,8 @@ def _remarks(fit: Fit) -> Iterator[str]:
 def _ranking(fit: Fit) -> Iterator[str]:
     if fit.turned:
         yield (
-            "By its verdicts a low score of this judge means hallucinated: all figures are of 1 - score, and "
-            "so is the map in the file."
+            "A low score of this judge means hallucinated (its direction is maximize): all figures are of "
+            "1 - score, and so is the map in the file."
         )
     area = fit.auroc
     if area.low is None or area.high is None:

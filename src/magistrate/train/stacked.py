@@ -106,6 +106,7 @@ class Stack:
         )
         return replace(
             found,
+            threshold=THRESHOLD,
             prompt=told.digest,
             fitted_to=None if told.model is None else (told.model.name, told.model.fingerprint),
             trained_on=found.trained_on | frozenset(told.trained_on),

@@ -30,8 +30,12 @@ def row_of(measured: Measured, machine: Machine) -> QualityRow:
     """The figures of a finished run of a measurement."""
     split, run = measured.what.split, measured.run
     outcomes = run.outcomes()
-    (judge,) = run.record.judges
-    dev, test = (columns(_by_id(part), _of(part, outcomes), judge) for part in (split.dev, split.test))
+    record = run.record
+    (judge,) = record.judges
+    scoring = record.scoring.get(judge)
+    dev, test = (
+        columns(_by_id(part), _of(part, outcomes), judge, scoring) for part in (split.dev, split.test)
+    )
     asked = {sample.id for sample in split.test}
     tested = [outcome for outcome in outcomes if outcome.sample_id in asked]
     usage = sum((outcome.usage for outcome in outcomes), Usage())

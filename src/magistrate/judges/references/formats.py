@@ -48,6 +48,7 @@ class JsonValid:
             summary="the output is JSON" + (", and fits a schema" if self.schema is not None else ""),
             labels=(VALID, INVALID),
             direction="maximize",
+            threshold=1.0,
             reads=("output",),
             requires=(),
             kind="code",

@@ -48,7 +48,7 @@ def check_threshold(threshold: float) -> None:
         raise SpecError(f"threshold must be in (0, 1], got {threshold}")
 
 
-def reference_info(name: str, summary: str, version: int = 1) -> JudgeInfo:
+def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
     """What a judge that holds the output against `expected` is; an empty output does not match."""
     return JudgeInfo(
         name=name,
@@ -56,6 +56,7 @@ def reference_info(name: str, summary: str, version: int = 1) -> JudgeInfo:
         summary=summary,
         labels=(MATCH, MISMATCH),
         direction="maximize",
+        threshold=threshold,
         reads=("output", "expected"),
         requires=("expected",),
         kind="code",

@@ -35,7 +35,9 @@ class Bleu:
 
     @property
     def info(self) -> JudgeInfo:
-        return reference_info(self.name, "BLEU of the output against the expected text")
+        return reference_info(
+            self.name, "BLEU of the output against the expected text", threshold=self.threshold
+        )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         from sacrebleu.metrics.bleu import BLEU
@@ -68,7 +70,9 @@ class Chrf:
 
     @property
     def info(self) -> JudgeInfo:
-        return reference_info(self.name, "chrF of the output against the expected text")
+        return reference_info(
+            self.name, "chrF of the output against the expected text", threshold=self.threshold
+        )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         from sacrebleu.metrics.chrf import CHRF
@@ -95,7 +99,9 @@ class Rouge:
 
     @property
     def info(self) -> JudgeInfo:
-        return reference_info(self.name, f"{self.of} of the output against the expected text")
+        return reference_info(
+            self.name, f"{self.of} of the output against the expected text", threshold=self.threshold
+        )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         precision, recall = rouge(words(sample.output or ""), words(sample.expected or ""), self.of)

@@ -117,7 +117,9 @@ class Levenshtein(Alike):
 
     @property
     def info(self) -> JudgeInfo:
-        return reference_info(self.name, "few edits lead from the output to the expected text")
+        return reference_info(
+            self.name, "few edits lead from the output to the expected text", threshold=self.threshold
+        )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         from rapidfuzz.distance import Levenshtein as Distance

@@ -152,7 +152,8 @@ def detail_of(look: Looking, counted: Counted | None, asked: Asked) -> Detail:
     problem = anew.told if isinstance(anew, Refused) else None
     fresh = anew if isinstance(anew, Decided) else None
     figures = look.figures(counted, fresh, tuple(sorted(flag)))
-    threshold = asked.wanted.threshold if figures is not None and figures.n_scores else None
+    cuts = figures is not None and figures.n_scores and figures.report.scoring is not None
+    threshold = asked.wanted.threshold if cuts else None
     labelled = figures is not None and figures.report.result is not None
     slices = _slices(look, asked.by) if asked.by and labelled else None
     view = None

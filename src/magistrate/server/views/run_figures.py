@@ -7,7 +7,6 @@ the intervals. Nothing is binned: the counts are those of the scores themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING
 
 from magistrate.report.charts import Chart
@@ -47,17 +46,15 @@ class AtThreshold:
 class Figures:
     """A judge's report and all that its scores say.
 
-    `own` is a threshold that gives the very labels that the judge gave, and `own_between` the scores between
-    which all such thresholds lie; both are None where no threshold gives them. `best` is a threshold with the
-    highest balanced accuracy on this data, which is `best_value`; None where a class is missing. The scores
-    are sorted.
+    `own` is the judge's threshold, as the run stored it; None where the run has none, and where its labels
+    are not those of that threshold. `best` is a threshold with the highest balanced accuracy on this data,
+    which is `best_value`; None where a class is missing. The scores are sorted.
     """
 
     report: JudgeReport
     scores: JudgeScores
     charts: tuple[Chart, ...]
     own: float | None
-    own_between: tuple[float, float] | None
     best: float | None
     best_value: float | None
 
@@ -76,13 +73,13 @@ def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
         scores=JudgeScores(*(np.sort(group) for group in _groups(scores))),
         charts=scores.charts(report, name),
         own=None,
-        own_between=None,
         best=None,
         best_value=None,
     )
-    if (between := _own(found)) is not None:
-        found = replace(found, own=_threshold(*between, report.turned), own_between=between)
-    if report.result is None or len(scores.groups) < 2:
+    if _gives_the_labels(found):
+        assert report.scoring is not None
+        found = replace(found, own=report.scoring.threshold)
+    if report.scoring is None or report.result is None or len(scores.groups) < 2:
         return found
     best = _best(found)
     result = at_threshold(found, best).report.result
@@ -91,7 +88,10 @@ def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
 
 
 def at_threshold(figures: Figures, threshold: float) -> AtThreshold:
-    """The figures at a threshold in [0, 1]; `auroc` and everything else about scores stays as it is."""
+    """The figures at a threshold in [0, 1]; `auroc` and everything else about scores stays as it is.
+
+    The run must say how scores are read.
+    """
     import numpy as np
 
     report, scores = figures.report, figures.scores
@@ -120,46 +120,27 @@ def _groups(scores: JudgeScores) -> tuple[Floats, Floats, Floats]:
 
 
 def _called(ordered: Floats, threshold: float, turned: bool) -> int:
-    """How many of some sorted scores say hallucinated."""
+    """How many of some sorted scores say hallucinated: those from the threshold on, or below it."""
     import numpy as np
 
-    if turned:
-        return int(np.searchsorted(ordered, threshold, side="right"))
-    return int(ordered.size - np.searchsorted(ordered, threshold, side="left"))
+    below = int(np.searchsorted(ordered, threshold, side="left"))
+    return below if turned else int(ordered.size) - below
 
 
 # --- thresholds ------------------------------------------------------------------------------------
 
 
-def _own(figures: Figures) -> tuple[float, float] | None:
-    """Between which scores every threshold gives the judge's labels.
-
-    Told by how many of each truth are called hallucinated, which no other labels share but by chance.
-    """
-    report = figures.report
+def _gives_the_labels(figures: Figures) -> bool:
+    """Whether the stored threshold calls as many of each truth hallucinated as the judge did."""
+    report, scores = figures.report, figures.scores
+    if report.scoring is None or report.scoring.threshold is None or not figures.n_scores:
+        return False
     hits, alarms = 0, 0
     if report.result is not None:
         c = report.result.confusion
         hits, alarms = c.true_positive, c.false_positive
-    rest = report.verdicts.get(HALLUCINATED, 0) - hits - alarms
-    low, high = -inf, inf
-    for group, n in zip(_groups(figures.scores), (hits, alarms, rest), strict=True):
-        below, above = _gap(group, n, report.turned)
-        low, high = max(low, below), min(high, above)
-    beyond = high <= 0 if report.turned else low >= 1  # it would have to be below 0, or above 1
-    if not figures.n_scores or low >= high or beyond:
-        return None
-    return max(low, 0.0), min(high, 1.0)
-
-
-def _gap(ordered: Floats, n: int, turned: bool) -> tuple[float, float]:
-    """The two neighbouring scores between which a threshold calls `n` of them hallucinated."""
-    at = n if turned else ordered.size - n
-    if not 0 <= at <= ordered.size:
-        return inf, -inf
-    low = float(ordered[at - 1]) if at else -inf
-    high = float(ordered[at]) if at < ordered.size else inf
-    return low, high
+    judged = [hits, alarms, report.verdicts.get(HALLUCINATED, 0) - hits - alarms]
+    return judged == [_called(group, report.scoring.threshold, report.turned) for group in _groups(scores)]
 
 
 def _best(figures: Figures) -> float:
@@ -170,15 +151,11 @@ def _best(figures: Figures) -> float:
     truth, measured = figures.scores.measured(turned)
     n = int((measured >= best_cut(measured, truth, BEST)).sum())
     own = np.sort(np.concatenate([figures.scores.hallucinated, figures.scores.faithful]))
-    low, high = _gap(own, n, turned)
-    return _threshold(max(low, 0.0), min(high, 1.0), turned)
-
-
-def _threshold(low: float, high: float, turned: bool) -> float:
-    """A round threshold between two scores, of which the one at the end is hallucinated too."""
-    end = low if turned else high
-    found = roundest(low, high, end)
-    return end if found is None else found
+    at = n if turned else own.size - n
+    low = float(own[at - 1]) if at else 0.0
+    high = float(own[at]) if at < own.size else 1.0
+    found = roundest(low, high, high)
+    return high if found is None else found
 
 
 def roundest(low: float, high: float, end: float) -> float | None:

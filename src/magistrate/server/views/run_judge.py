@@ -52,7 +52,6 @@ class ThresholdPart:
     n_now: int
     n_judged: int
     own: float | None
-    own_between: tuple[float, float] | None
     best: float | None
     best_value: float | None
     turned: bool
@@ -116,13 +115,14 @@ class JudgePart:
 
 
 def judge_part(figures: Figures, threshold: float | None, price: Price | None) -> JudgePart:
-    """A judge's figures, at a threshold where there is one and there are scores to cut."""
-    moved = None if threshold is None or not figures.n_scores else at_threshold(figures, threshold)
+    """A judge's figures, at a threshold where there is one and scores that can be cut."""
+    cuts = figures.n_scores > 0 and figures.report.scoring is not None
+    moved = at_threshold(figures, threshold) if cuts and threshold is not None else None
     report = moved.report if moved else figures.report
     return JudgePart(
         report=report,
         view=judge_view(report, 1, (), price),
-        threshold=_threshold(figures, moved) if figures.n_scores else None,
+        threshold=_threshold(figures, moved) if cuts else None,
         pictures=tuple(_pictures(figures, moved)),
     )
 
@@ -137,7 +137,6 @@ def _threshold(figures: Figures, moved: AtThreshold | None) -> ThresholdPart:
         n_now=moved.n_hallucinated if moved else known[0],
         n_judged=known[0],
         own=figures.own,
-        own_between=figures.own_between,
         best=figures.best,
         best_value=figures.best_value,
         turned=report.turned,

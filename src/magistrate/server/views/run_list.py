@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite, nextafter
+from math import inf, isfinite
 from typing import Any, Literal, Protocol
 
-from magistrate.counting import counted_before
 from magistrate.display import shorten
 from magistrate.store import Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
@@ -226,7 +225,7 @@ def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
     """What of a cell fits: nothing, a part or all of it."""
     parts = [Stretch(cell, cell.label)]
     if wanted.threshold is not None and cell.label in KNOWN:
-        edge = nextafter(wanted.threshold, inf) if turned else wanted.threshold
+        edge = wanted.threshold
         low, high = KNOWN if turned else KNOWN[::-1]
         parts = [Stretch(cell, low, -inf, edge), Stretch(cell, high, edge, inf)]
     kept = [each for each in parts if fits(wanted, cell.kind, each.said, cell.gold)]
@@ -234,8 +233,8 @@ def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
 
 
 def said_at(threshold: float, score: float, turned: bool) -> str:
-    """What a score says at a threshold: hallucinated from it on, or up to it where scores are `turned`."""
-    return HALLUCINATED if (score <= threshold if turned else score >= threshold) else FAITHFUL
+    """What a score says at a threshold: hallucinated from it on, or below it where scores are `turned`."""
+    return HALLUCINATED if (score >= threshold) != turned else FAITHFUL
 
 
 def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> bool:
@@ -301,12 +300,10 @@ def neighbours(
     Flags are left aside: the verdicts are as they were judged. Both are None where the list has an order in
     which the sample has no place.
     """
-    turned = False
-    if wanted.threshold is not None:
-        known = counted_before(moment, moment.record(run_id))
-        turned = known is not None and any(
-            each.judge == judge and each.turned for each in known.report.judges
-        )
+    scoring = moment.record(run_id).scoring.get(judge) if wanted.threshold is not None else None
+    if scoring is None:
+        wanted = wanted.but(threshold=None)
+    turned = scoring is not None and scoring.turned
     place = stored_list(moment, run_id, judge, wanted, moment.cells(run_id, judge), turned)
     cursor = Cursor(position)
     if place.by_score:

@@ -12,7 +12,7 @@ from magistrate.analysis.columns import columns
 from magistrate.datasets.selection import value_at
 from magistrate.stats.classification import Estimate, classification
 from magistrate.store import Snapshot
-from magistrate.types import Verdict
+from magistrate.types import Scoring
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,8 +59,8 @@ class Sliced:
     """Labelled samples with a verdict, in the order of the run, and which value each has.
 
     All arrays are `[n]`: `place` is that of the value in `values`, -1 for none; `truth` and `said` are True
-    for hallucinated; `scores` are the judge's own, `turned` as in its report; `groups` are equal for samples
-    of the same context.
+    for hallucinated; `scores` are the judge's own, which `scoring` says how to read; `groups` are equal for
+    samples of the same context.
     """
 
     by: str
@@ -70,7 +70,7 @@ class Sliced:
     said: NDArray[np.bool_]
     scores: NDArray[np.float64]
     groups: NDArray[np.int64]
-    turned: bool
+    scoring: Scoring | None
 
 
 def keys_of(moment: Snapshot, run_id: str) -> tuple[str, ...]:
@@ -91,8 +91,7 @@ def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
 
     samples = {sample.id: sample for sample in moment.samples(run_id)}
     outcomes = list(moment.bare_outcomes(run_id, judge))
-    scores = {each.sample_id: each.score for each in outcomes if isinstance(each, Verdict)}
-    found = columns(samples, outcomes, judge)
+    found = columns(samples, outcomes, judge, moment.record(run_id).scoring.get(judge))
     named = [value_at(samples[sample_id], f"metadata.{by}") for sample_id in found.ids]
     ranked = _ranked(named)
     places = {value: at for at, value in enumerate(ranked)}
@@ -102,17 +101,17 @@ def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
         place=np.array([-1 if value is None else places[value] for value in named], dtype=np.int64),
         truth=found.truth,
         said=found.said,
-        scores=np.array([scores[sample_id] for sample_id in found.ids], dtype=np.float64),
+        scores=found.raw,
         groups=found.groups,
-        turned=found.turned,
+        scoring=found.scoring,
     )
 
 
 def slices_view(found: Sliced, threshold: float | None) -> SlicesView:
     """Figures of each value, with the judge's labels or at a threshold of its own scores."""
     said = found.said
-    if threshold is not None:
-        said = found.scores <= threshold if found.turned else found.scores >= threshold
+    if threshold is not None and found.scoring is not None:
+        said = (found.scores >= threshold) != found.scoring.turned
     slices = []
     for at, value in enumerate(found.values[:MOST_SLICES]):
         inside = found.place == at
