@@ -28,6 +28,7 @@ from magistrate.train.files import described, read_calibration, write_calibratio
 from magistrate.trial import recipe
 from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 from terminal import Call
+from two_judges import LOW_IS_GOOD
 
 
 def by_number(prompt: Prompt) -> Any:
@@ -47,7 +48,9 @@ def fitted(path: Path, words: str = "faithfulness", *, model: str = "told", aim:
     random = np.random.default_rng(0)
     truth = random.random(200) < 0.3
     scores = np.clip(random.normal(0.4 + 0.4 * truth, 0.25), 0.001, 0.999)
-    told = Columns(words, tuple(map(str, range(200))), truth, scores >= 0.5, scores, np.arange(200) // 2, {})
+    told = Columns(
+        words, tuple(map(str, range(200))), truth, scores >= 0.5, scores, np.arange(200) // 2, {}, LOW_IS_GOOD
+    )
     judge = resolve.judge(words)
     made = described(
         fit(told, aim=aim, draws=50), recipe(judge, engine(model), 0), judge.info.name, "rows", "d" * 64

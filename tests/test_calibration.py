@@ -35,6 +35,7 @@ from magistrate.train.files import CalibrationFile, described, read_calibration,
 from magistrate.train.remarks import remarks_of
 from magistrate.types import Prompt, Recipe
 from terminal import Call
+from two_judges import LOW_IS_GOOD
 
 
 def drawn(n: int, *, skill: float = 1.5, rate: float = 0.4, seed: int = 0) -> tuple[Any, Any]:
@@ -50,7 +51,7 @@ def told(
     """What a judge said of n samples, `per` a context."""
     truth, scores = columns or drawn(n, skill=skill, rate=rate, seed=seed)
     ids = tuple(f"s{at}" for at in range(len(truth)))
-    return Columns("j", ids, truth, scores >= 0.5, scores, np.arange(len(truth)) // per, {})
+    return Columns("j", ids, truth, scores >= 0.5, scores, np.arange(len(truth)) // per, {}, LOW_IS_GOOD)
 
 
 # --- the maps -----------------------------------------------------------------------------------

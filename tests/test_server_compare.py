@@ -31,7 +31,6 @@ from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
 from magistrate.server.views.choosing import MOST_SIDES, parsed, wanted, word_of
 from magistrate.server.views.compare import AT_ONCE, check_metrics
-from magistrate.stats.paired import COMPARED
 from magistrate.store import Store
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Verdict
 from two_judges import label, samples_of
@@ -159,13 +158,16 @@ def told(found: Any) -> dict[str, Any]:
     def difference(each: dict[str, Any]) -> dict[str, Any]:
         return {
             **estimate(each),
-            **{name: each[name] for name in ("p", "p_corrected", "detectable", "better")},
+            **{name: each[name] for name in ("p", "p_corrected", "exploratory", "detectable", "better")},
         }
 
     names = [side["name"] for side in found["sides"]]
     counts = ("both_right", "only_first_right", "only_second_right", "both_wrong", "mcnemar_p")
     return {
-        **{name: found[name] for name in ("n", "n_all", "n_contexts", "left_out", "gold", "metrics")},
+        **{
+            name: found[name]
+            for name in ("n", "n_all", "n_contexts", "left_out", "gold", "metrics", "primary")
+        },
         **{name: found[name] for name in ("corrected_together", "draws", "seed", "remarks")},
         "sides": [
             {
@@ -183,7 +185,7 @@ def told(found: Any) -> dict[str, Any]:
             {
                 "first": names[pair["first"]],
                 "second": names[pair["second"]],
-                **{name: pair[name] for name in (*counts, "mcnemar_p_corrected")},
+                **{name: pair[name] for name in counts},
                 "differences": {name: difference(each) for name, each in pair["differences"].items()},
             }
             for pair in found["pairs"]
@@ -214,7 +216,8 @@ def test_two_runs_are_compared_as_the_library_compares_them(store: Store, client
         }
         assert row["excerpt"] == f"output {each['sample'][1:]}"
     assert told(found) == expected(json.loads(json.dumps(library)))
-    assert found["pairs"][0]["differences"]["f1"]["better"] == "first"
+    assert found["pairs"][0]["differences"]["balanced_accuracy"]["better"] == "first"
+    assert found["pairs"][0]["differences"]["f1"]["exploratory"]
 
 
 def test_one_run_compares_its_judges_and_some_of_them(here: Store, client: TestClient) -> None:
@@ -530,7 +533,7 @@ def test_a_pair_that_there_is_not_is_not_found(here: Store, client: TestClient) 
 
 
 def test_metrics_are_those_of_the_library() -> None:
-    assert check_metrics([]) == COMPARED
+    assert check_metrics([]) == ()
     assert check_metrics(["brier", "f1", "brier"]) == ("f1", "brier")
     with pytest.raises(InputError, match="unknown metric 'f2'; known: accuracy"):
         check_metrics(["f1", "f2"])

@@ -50,9 +50,11 @@ class SideResult:
 class Difference:
     """The first side's metric less the second's, with its interval.
 
-    `p` is of no difference, `corrected` the same for the number of comparisons made; None where the samples
-    give none. `error` is the difference's standard error. `detectable` is the difference that as many
-    samples would show 4 times in 5 as the first of all comparisons made, None where these cannot show any.
+    `p` is of no difference, None where the samples give none. A primary metric is what was asked about:
+    `corrected` is its p value corrected for all that was asked together, and `detectable` the difference that
+    as many samples would show 4 times in 5 as the first of those, None where they cannot show any. Every
+    other metric is `exploratory`: neither is there, and nothing is shown by it. `error` is the difference's
+    standard error.
     """
 
     metric: str
@@ -61,11 +63,12 @@ class Difference:
     corrected: float | None
     detectable: float | None
     error: float | None = None
+    exploratory: bool = False
 
     @property
     def better(self) -> int:
         """1 where the first side is shown to be better, -1 where the second is, 0 where neither is."""
-        if self.corrected is None or self.corrected >= ALPHA or not self.value.value:
+        if self.exploratory or self.corrected is None or self.corrected >= ALPHA or not self.value.value:
             return 0
         return 1 if (self.value.value > 0) == (self.metric != "brier") else -1
 
@@ -75,10 +78,20 @@ class Difference:
             **self.value.to_dict(),
             "p": self.p,
             "p_corrected": self.corrected,
+            "exploratory": self.exploratory,
             "standard_error": self.error,
             "detectable": self.detectable,
             "better": {1: "first", -1: "second", 0: None}[self.better],
         }
+
+
+def outcome_of(each: Difference) -> str:
+    """What a difference says of the first side, in a word or two."""
+    if each.p is None:
+        return "not known"
+    if each.exploratory:
+        return "exploratory"
+    return {1: "better", -1: "worse", 0: "not shown"}[each.better]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +123,7 @@ class Flip:
 class PairResult:
     """Two sides: how often each alone was right, every difference, and the samples that flip.
 
-    The four counts and the p values of McNemar's test (corrected: for the number of pairs) are None without
-    gold labels.
+    The four counts and the p value of McNemar's test, which is exploratory, are None without gold labels.
     """
 
     first: str
@@ -121,7 +133,6 @@ class PairResult:
     only_second: int | None
     both_wrong: int | None
     mcnemar: float | None
-    mcnemar_corrected: float | None
     differences: Mapping[str, Difference]
     flips: tuple[Flip, ...]
 
@@ -135,7 +146,6 @@ class PairResult:
             "only_second_right": self.only_second,
             "both_wrong": self.both_wrong,
             "mcnemar_p": self.mcnemar,
-            "mcnemar_p_corrected": self.mcnemar_corrected,
             "differences": {name: each.to_dict() for name, each in self.differences.items()},
             "flips": [each.to_dict() for each in self.flips],
         }
@@ -145,8 +155,9 @@ class PairResult:
 class Comparison:
     """Judges on the `n` samples, of `n_all` different ones, that all judged and that could be matched.
 
-    `left_out` counts the others by the reason. `family` is how many p values were corrected together;
-    `gold` says whether the samples are labelled, so that better and worse mean something.
+    `left_out` counts the others by the reason. Of `metrics` those in `primary` are what was asked: `family`
+    is how many p values of theirs were corrected together. The others are exploratory. `gold` says whether
+    the samples are labelled, so that better and worse mean something.
     """
 
     n: int
@@ -155,6 +166,7 @@ class Comparison:
     left_out: Mapping[str, int]
     gold: bool
     metrics: tuple[str, ...]
+    primary: tuple[str, ...]
     family: int
     draws: int
     seed: int
@@ -172,6 +184,7 @@ class Comparison:
             "left_out": dict(self.left_out),
             "gold": self.gold,
             "metrics": list(self.metrics),
+            "primary": list(self.primary),
             "corrected_together": self.family,
             "draws": self.draws,
             "seed": self.seed,
@@ -196,13 +209,15 @@ class Comparison:
                     ""
                     if each.value.low is None
                     else f"[{signed(each.value.low)}, {signed(each.value.high)}]",
+                    decimal(each.p),
                     decimal(each.corrected),
                     decimal(each.detectable),
+                    outcome_of(each),
                 )
                 for name, each in pair.differences.items()
             ]
             if rows:
-                head = ("metric", "difference", "95 % interval", "p, corrected", "detectable")
+                head = ("metric", "difference", "95 % interval", "p", "p, corrected", "detectable", "")
                 pages.append(table(head, rows, title=f"{pair.first} minus {pair.second}"))
         if told := [(each,) for each in (*self.sentences, *self.remarks)]:
             pages.append(table(("in words",), told))

@@ -17,6 +17,7 @@ from magistrate.stats.classification import Estimate
 from magistrate.stats.paired import (
     ALPHA,
     COMPARED,
+    PRIMARY,
     Figures,
     exact_mcnemar,
     holm,
@@ -141,12 +142,14 @@ def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample 
 
 
 def compare(
-    sides: Sequence[Side], metrics: Sequence[str] = COMPARED, *, draws: int | None = None, seed: int = SEED
+    sides: Sequence[Side], primary: Sequence[str] = (), *, draws: int | None = None, seed: int = SEED
 ) -> Comparison:
     """Compare two judges or more on the samples that all of them share.
 
-    All p values of all pairs and `metrics` are corrected together (Holm), so that naming fewer metrics
-    beforehand costs less. Raises `InputError` for fewer than two sides and where nothing can be compared.
+    `primary` are the metrics that are asked about: by default `PRIMARY`, or accuracy where all samples are of
+    one class. The p values of all pairs by these are corrected together (Holm), and only by these is a side
+    shown to be better; every other metric of `COMPARED` is exploratory. Raises `InputError` for fewer than
+    two sides and where nothing can be compared.
     """
     if len(sides) < 2:
         raise InputError(f"a comparison takes at least two judges, got {len(sides)}")
@@ -158,12 +161,13 @@ def compare(
         )
     groups = groups_of(both.samples)
     n_groups = int(groups.max()) + 1
-    names = tuple(dict.fromkeys(metrics)) if both.gold else ()
+    asked = _asked(primary, both) if both.gold else ()
+    names = COMPARED if both.gold else ()
     pairs = list(combinations(range(len(sides)), 2))
-    family = len(pairs) * len(names)
+    family = len(pairs) * len(asked)
     draws = _draws(family, n_groups, len(both.samples)) if draws is None else draws
     measured = _Measured(both, sides, names, groups, draws, seed) if both.gold else None
-    results = [_pair(sides, both, measured, one, two, n_groups) for one, two in pairs]
+    results = [_pair(sides, both, measured, one, two, n_groups, asked) for one, two in pairs]
     found = Comparison(
         n=len(both.samples),
         n_all=both.n_all,
@@ -171,13 +175,28 @@ def compare(
         left_out=both.left_out,
         gold=both.gold,
         metrics=names,
-        family=sum(each.p is not None for pair in results for each in pair.differences.values()),
+        primary=asked,
+        family=sum(p is not None for p in _asked_p(results)),
         draws=draws,
         seed=seed,
         sides=tuple(_side(side, both, measured, at, n_groups) for at, side in enumerate(sides)),
         pairs=tuple(_corrected(results, n_groups, draws)),
     )
     return replace(found, sentences=sentences_of(found), remarks=remarks_of(found, sides))
+
+
+def _asked(primary: Sequence[str], both: Shared) -> tuple[str, ...]:
+    """The metrics that are asked about, in the usual order; by default what the gold labels allow."""
+    if unknown := [name for name in primary if name not in COMPARED]:
+        raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
+    if primary:
+        return tuple(name for name in COMPARED if name in primary)
+    return (PRIMARY if len({sample.label for sample in both.samples}) > 1 else "accuracy",)
+
+
+def _asked_p(results: Sequence[PairResult]) -> list[float | None]:
+    """The p values of what was asked, pair by pair."""
+    return [e.p for pair in results for e in pair.differences.values() if not e.exploratory]
 
 
 def _draws(family: int, n_groups: int, n: int) -> int:
@@ -268,12 +287,18 @@ def _side(side: Side, both: Shared, measured: _Measured | None, at: int, n_group
 
 
 def _pair(
-    sides: Sequence[Side], both: Shared, measured: _Measured | None, one: int, two: int, n_groups: int
+    sides: Sequence[Side],
+    both: Shared,
+    measured: _Measured | None,
+    one: int,
+    two: int,
+    n_groups: int,
+    asked: Sequence[str],
 ) -> PairResult:
     first, second = both.verdicts[one], both.verdicts[two]
     flips = _flips(sides, both, one, two)
     if measured is None:
-        return PairResult(sides[one].name, sides[two].name, None, None, None, None, None, None, {}, flips)
+        return PairResult(sides[one].name, sides[two].name, None, None, None, None, None, {}, flips)
     right = Counter(
         (a.label == sample.label, b.label == sample.label)
         for sample, a, b in zip(both.samples, first, second, strict=True)
@@ -285,9 +310,11 @@ def _pair(
         right[True, False],
         right[False, True],
         right[False, False],
-        p := exact_mcnemar(right[True, False], right[False, True]),
-        p,
-        {name: _difference(measured, name, one, two, n_groups) for name in measured.names},
+        exact_mcnemar(right[True, False], right[False, True]),
+        {
+            name: replace(_difference(measured, name, one, two, n_groups), exploratory=name not in asked)
+            for name in (*asked, *(each for each in measured.names if each not in asked))
+        },
         flips,
     )
 
@@ -301,32 +328,27 @@ def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: in
     apart = float(measured.values[one, at] - measured.values[two, at])
     value, p = difference_of(apart, drawn, n_groups, support)
     error = None if value.low is None else standard_error(drawn, n_groups)
-    return Difference(name, value, p, p, None, error)
+    return Difference(name, value, p, None, None, error)
 
 
 def _corrected(results: Sequence[PairResult], n_groups: int, draws: int) -> list[PairResult]:
-    """The same with every p value corrected for all of them, and McNemar's for all pairs.
+    """The same with every p value of what was asked corrected for all of them; the others stay as they are.
 
     What could have been seen goes by the level of the first of them.
     """
-    p_values = [each.p for pair in results for each in pair.differences.values()]
+    p_values = _asked_p(results)
     corrected, family = iter(holm(p_values)), sum(p is not None for p in p_values)
     able = family * least_p(n_groups, draws) < ALPHA
-    exact = holm([pair.mcnemar for pair in results])
+
+    def shown(each: Difference) -> Difference:
+        if each.exploratory:
+            return each
+        detectable = smallest_difference(each.error, n_groups, family) if able else None
+        return replace(each, corrected=next(corrected), detectable=detectable)
+
     return [
-        replace(
-            pair,
-            mcnemar_corrected=p,
-            differences={
-                name: replace(
-                    each,
-                    corrected=next(corrected),
-                    detectable=smallest_difference(each.error, n_groups, family) if able else None,
-                )
-                for name, each in pair.differences.items()
-            },
-        )
-        for pair, p in zip(results, exact, strict=True)
+        replace(pair, differences={name: shown(each) for name, each in pair.differences.items()})
+        for pair in results
     ]
 
 

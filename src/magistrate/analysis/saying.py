@@ -20,7 +20,6 @@ NAMES = {
     "auroc": "AUROC",
     "brier": "Brier score (lower is better)",
 }
-ALWAYS_SAID = ("balanced_accuracy", "f1", "auroc")
 
 
 def name_of(metric: str) -> str:
@@ -29,13 +28,12 @@ def name_of(metric: str) -> str:
 
 
 def sentences_of(comparison: Comparison) -> tuple[str, ...]:
-    """One sentence a pair and metric that matters: the usual ones, those asked for, and all differences."""
-    asked = comparison.metrics if len(comparison.metrics) <= 3 else ALWAYS_SAID
+    """One sentence a pair and metric that was asked about."""
     return tuple(
         _sentence(pair, each, " corrected" if comparison.family > 1 else "")
         for pair in comparison.pairs
         for each in pair.differences.values()
-        if each.metric in asked or each.better
+        if not each.exploratory
     )
 
 
@@ -55,8 +53,8 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
     after = " after the correction" if corrected else ""
     could = f"; this n could have shown {decimal(each.detectable)} or more{after}" if each.detectable else ""
     alone = each.p is not None and each.p < ALPHA
-    why = " (a difference before the correction for several comparisons)" if alone else ""
-    return f"{pair.first} and {pair.second} are statistically tied by {name}{why}: {shown}{could}."
+    why = f" (p {p_of(each.p)} before the correction)" if alone else ""
+    return f"No difference between {pair.first} and {pair.second} is shown by {name}: {shown}{why}{could}."
 
 
 def bounds(low: float | None, high: float | None) -> str:
@@ -115,5 +113,5 @@ def _remarks(comparison: Comparison, sides: Sequence[Side]) -> Iterator[str]:
         yield (
             f"Nothing can be shown: of {comparison.n_contexts} contexts in {comparison.draws:,} draws no "
             f"bootstrap p value is below {p_of(least)}, which times {comparison.family} comparisons is not "
-            f"below {ALPHA:g}; name fewer metrics beforehand, or judge more contexts."
+            f"below {ALPHA:g}; compare fewer judges or metrics at once, or judge more contexts."
         )

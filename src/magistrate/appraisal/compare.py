@@ -21,16 +21,17 @@ from magistrate.types import Sample
 def compare(
     *runs: RunRef,
     judges: Sequence[str] = (),
-    metrics: Sequence[str] = COMPARED,
+    metrics: Sequence[str] = (),
     store: StorePlace | None = None,
     seed: int = 0,
 ) -> Comparison:
     """Which of several judges is better, on the samples that all of them have judged.
 
     A run may be named as `RUN:JUDGE`. One run alone compares its judges; of several runs each gives the
-    judges named in `judges`, or its only one. `metrics` are those of interest; fewer of them cost less in the
-    correction of p values. Raises `SpecError` for what is not known, `InputError` where nothing can be
-    compared.
+    judges named in `judges`, or its only one. `metrics` are what is asked about (by default balanced
+    accuracy, or accuracy where all samples are of one class): their p values are corrected together, and only
+    by them is a judge shown to be better. The other metrics are exploratory. Raises `SpecError` for what is
+    not known, `InputError` where nothing can be compared.
     """
     if unknown := [name for name in metrics if name not in COMPARED]:
         raise SpecError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")

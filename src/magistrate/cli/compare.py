@@ -20,7 +20,8 @@ EXAMPLE = (
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="What is of interest, named beforehand (default: all, which costs more in the correction).",
+    help="What you ask about, named beforehand (default: balanced_accuracy); repeatable, and then corrected "
+    "together. The other metrics are shown as exploratory.",
 )
 @click.option(
     "--list",
@@ -44,15 +45,14 @@ def command(
 ) -> None:
     """Compare judges on the samples that all of them have judged.
 
-    RUNS are runs, or RUN:JUDGE; of one run alone its judges are compared. Says for each pair and metric by
-    how much they differ, within which interval, whether that is more than chance, and what this many samples
-    could have shown.
+    RUNS are runs, or RUN:JUDGE; of one run alone its judges are compared. Says for each pair by how much
+    they differ in what you ask about, within which interval, whether that is more than chance, and what this
+    many samples could have shown.
     """
     from magistrate.appraisal.compare import compare
     from magistrate.report.comparison import render_comparison
-    from magistrate.stats.paired import COMPARED
 
-    found = compare(*runs, judges=judges, metrics=metrics or COMPARED, store=store, seed=seed)
+    found = compare(*runs, judges=judges, metrics=metrics, store=store, seed=seed)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.compared import Comparison, Difference, PairResult
+from magistrate.analysis.compared import Comparison, Difference, PairResult, outcome_of
 from magistrate.analysis.saying import bounds, p_of
 from magistrate.display import decimal, percent, signed
 from magistrate.report.figures import tally
@@ -25,7 +25,8 @@ LONGEST = 20  # columns for the name of a judge
 KEY = (
     "Brackets: 95 % intervals, by a bootstrap of whole contexts, wider where these are few; differences are "
     "taken draw by draw. Detectable: the difference that as many samples would show 4 times in 5, after the "
-    "correction. Lower is better for the Brier score only."
+    "correction. Exploratory: not asked about, so that nothing is shown by it and its p value is not "
+    "corrected. Lower is better for the Brier score only."
 )
 
 
@@ -67,19 +68,15 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
         yield lines(*(("remark", each) for each in comparison.remarks), style="yellow")
     if comparison.gold:
         yield ""
-        yield Text(f"{KEY} {_family(comparison)}", style="dim")
+        yield Text(f"{KEY} {family_told(comparison.primary, comparison.family)}", style="dim")
 
 
-def _family(comparison: Comparison) -> str:
-    """What the p values are corrected for."""
-    if comparison.family < 2:
-        return "One p value, so nothing is corrected."
-    pairs = len(comparison.pairs)
-    exact = f"McNemar's for the {pairs} pairs" if pairs > 1 else "McNemar's is not"
-    return (
-        f"p of the bootstrap: corrected by Holm's method for all {comparison.family} on this page (--metric, "
-        f"named beforehand, makes them fewer); {exact}."
-    )
+def family_told(asked: Sequence[str], family: int) -> str:
+    """What was asked, and what its p values are corrected for."""
+    names = " and ".join(NAMES.get(name, name) for name in asked)
+    if family < 2:
+        return f"Asked about: {names}; one p value, so nothing is corrected."
+    return f"Asked about: {names}; its {family} p values are corrected together by Holm's method."
 
 
 def _sides(comparison: Comparison) -> Table:
@@ -122,29 +119,24 @@ def _pair(pair: PairResult, few: bool, width: int) -> Iterator[RenderableType]:
         return
     told = (
         f"right: both {pair.both_right}, only {pair.first} {pair.only_first}, only {pair.second} "
-        f"{pair.only_second}, neither {pair.both_wrong}; exact McNemar p {p_of(pair.mcnemar)}"
+        f"{pair.only_second}, neither {pair.both_wrong}; exact McNemar p {p_of(pair.mcnemar)}, exploratory"
     )
-    if pair.mcnemar_corrected != pair.mcnemar:
-        told += f", corrected {p_of(pair.mcnemar_corrected)}"
     yield Text(plain(told))
     if few:
         detectable = ["detectable"] if width >= WIDE else []
         table = numbers("metric", "difference", "p", "corrected", *detectable, "")
         for name, each in pair.differences.items():
-            table.add_row(NAMES.get(name, name), *_difference(each, pair, bool(detectable)))
+            table.add_row(NAMES.get(name, name), *_difference(each, bool(detectable)))
         yield table
 
 
-def _difference(each: Difference, pair: PairResult, detectable: bool) -> Iterator[str]:
+def _difference(each: Difference, detectable: bool) -> Iterator[str]:
     yield f"{signed(each.value.value)} {bounds(each.value.low, each.value.high)}".rstrip()
     yield p_of(each.p)
     yield p_of(each.corrected)
     if detectable:
         yield decimal(each.detectable)
-    if each.p is None:
-        yield "not known"
-    else:
-        yield {1: "better", -1: "worse", 0: "tied"}[each.better]
+    yield outcome_of(each)
 
 
 def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType]:

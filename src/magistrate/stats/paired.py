@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
+PRIMARY = "balanced_accuracy"
+"""What judges are compared by where nobody names anything else: it counts both classes alike, whatever their
+shares, it needs no scores, and it heads every report."""
 ALPHA, POWER = 0.05, 0.8
 
 

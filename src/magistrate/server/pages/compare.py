@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from magistrate.analysis.compared import Comparison
 from magistrate.analysis.saying import name_of, p_of
 from magistrate.display import percent, signed
-from magistrate.report.comparison import KEY
+from magistrate.report.comparison import KEY, family_told
 from magistrate.report.figures import tally
 from magistrate.server.addresses import run_address, sample_address
 from magistrate.server.answers import Answer, Answers, Pending, Refused, answers_of
@@ -35,7 +35,6 @@ router = APIRouter()
 
 CHOICES = 20  # runs to choose from at once
 AGAIN = 0.8  # seconds until a page looks again
-FIRST = "balanced_accuracy"  # what the table of all pairs shows, where it was compared by it
 
 Many = Annotated[list[str], Query(max_length=50)]
 
@@ -54,7 +53,9 @@ class Asked:
 
 def asked(
     run: Annotated[Many, Query(description="ID or ID:JUDGE; `%` escapes what is no letter")] = [],  # noqa: B006
-    metric: Annotated[Many, Query(description="what to compare by; all where none is named")] = [],  # noqa: B006
+    metric: Annotated[
+        Many, Query(description="what is asked about; balanced accuracy where none is named")
+    ] = [],  # noqa: B006
     at: Annotated[str, Query(pattern=r"^(\d{1,15}(\.\d{1,15}){0,20})?$")] = "",
     pair: Annotated[int, Query(ge=0, lt=1000, description="whose flips are listed")] = 0,
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
@@ -127,8 +128,8 @@ def compare(
         again=round(1000 * AGAIN),
         to=_Addresses(asked, sides.sides, at),
         reach=_reach(view) if view else 1.0,
-        first_metric=FIRST if FIRST in asked.metrics else asked.metrics[0],
         key=KEY,
+        family=family_told(view.primary, view.corrected_together) if view else "",
         words={"name_of": name_of, "p_of": p_of, "percent": percent, "signed": signed, "tally": tally},
     )
 
@@ -172,7 +173,7 @@ def _choice(
         aside=[each for each in sides.sides if each.word not in listed],
         dataset=dataset,
         known=COMPARED,
-        metrics=asked.metrics if asked.metrics != COMPARED else (),
+        metrics=asked.metrics,
         most=MOST_SIDES,
         word_of=word_of,
         name_of=name_of,
@@ -185,7 +186,7 @@ class _Addresses:
     def __init__(self, asked: Asked, sides: tuple[Chosen, ...], at: tuple[int, ...] = ()) -> None:
         self._sides = sides
         self._what: dict[str, Any] = {"run": [each.word for each in sides]}
-        if asked.metrics != COMPARED:
+        if asked.metrics:
             self._what["metric"] = list(asked.metrics)
         # What goes on is another run at the next look; its flips are those of this one all the same.
         going = any(each.status == "running" for each in sides)

@@ -27,10 +27,10 @@ Who = Literal["first", "second"]
 
 
 def check_metrics(names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics meant, in the usual order, all where none is named. Raises `InputError` for others."""
+    """The metrics asked about, in the usual order; empty for the default. Raises `InputError` for others."""
     if unknown := [name for name in names if name not in COMPARED]:
         raise InputError(f"unknown metric {shorten(repr(unknown[0]))}; known: {', '.join(COMPARED)}")
-    return tuple(name for name in COMPARED if name in names) or COMPARED
+    return tuple(name for name in COMPARED if name in names)
 
 
 def compared(store: Store, sides: Sequence[Chosen], metrics: Sequence[str]) -> Comparison:
@@ -74,6 +74,7 @@ class DifferenceView:
     undefined: str | None
     p: float | None
     p_corrected: float | None
+    exploratory: bool
     detectable: float | None
     better: Who | None
 
@@ -82,7 +83,7 @@ class DifferenceView:
 class PairView:
     """Two of the sides, by their places among all: how often each was right, and what differs.
 
-    Counts of who was right and the p values of McNemar's test are None without gold labels.
+    Counts of who was right and the p value of McNemar's test are None without gold labels.
     """
 
     first: int
@@ -92,7 +93,6 @@ class PairView:
     only_second_right: int | None
     both_wrong: int | None
     mcnemar_p: float | None
-    mcnemar_p_corrected: float | None
     differences: dict[str, DifferenceView]
     sentences: tuple[str, ...]
     n_flips: int
@@ -139,6 +139,7 @@ class CompareView:
     left_out: dict[str, int]
     gold: bool
     metrics: tuple[str, ...]
+    primary: tuple[str, ...]
     corrected_together: int
     draws: int
     seed: int
@@ -173,6 +174,7 @@ def compare_view(
         left_out=dict(comparison.left_out),
         gold=comparison.gold,
         metrics=comparison.metrics,
+        primary=comparison.primary,
         corrected_together=comparison.family,
         draws=comparison.draws,
         seed=comparison.seed,
@@ -212,7 +214,6 @@ def _pair(comparison: Comparison, pair: PairResult, first: int, second: int) -> 
         only_second_right=pair.only_second,
         both_wrong=pair.both_wrong,
         mcnemar_p=pair.mcnemar,
-        mcnemar_p_corrected=pair.mcnemar_corrected,
         differences={name: _difference(each) for name, each in pair.differences.items()},
         sentences=sentences_of(replace(comparison, pairs=(pair,))),
         n_flips=len(pair.flips),
@@ -228,6 +229,7 @@ def _difference(each: Difference) -> DifferenceView:
         undefined=each.value.undefined,
         p=each.p,
         p_corrected=each.corrected,
+        exploratory=each.exploratory,
         detectable=each.detectable,
         better=who[each.better],
     )
