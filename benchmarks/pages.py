@@ -31,7 +31,7 @@ import httpx
 from magistrate.counting import counted
 from magistrate.store import Store
 from magistrate.store.connect import exists
-from magistrate.types import Claim, Failure, Outcome, Recipe, Sample, Span, Step, Usage, Verdict
+from magistrate.types import Claim, Failure, Outcome, Recipe, Sample, Scoring, Span, Step, Usage, Verdict
 
 REPEATS = 25
 LIMIT = 100.0  # milliseconds
@@ -94,6 +94,7 @@ def fill(place: str, n_runs: int, n_outcomes: int) -> None:
                         "faithfulness@1", "tiny", "f" * 64, "p@1", "choice", 0, size, "0.1"
                     )
                 },
+                scoring={"faithfulness": Scoring("minimize", ("faithful", "hallucinated"), 0.5)},
                 name=f"run {number}",
                 n_total=len(contents),
                 tags=["nightly", f"week{number % 50}"],

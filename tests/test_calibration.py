@@ -516,7 +516,7 @@ def test_a_file_is_not_replaced_unasked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "is of format 2"),
+        ({"format": 3}, "is of format 3"),
         ({"kind": "other"}, "is no calibration"),
         ({"threshold": 1.5}, "threshold: must be at most 1"),
         ({"threshold": "0.5"}, "threshold: must be a number"),

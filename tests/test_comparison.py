@@ -214,7 +214,7 @@ def test_a_difference_is_that_of_the_figures_and_both_ways_round() -> None:
         assert each.better == 1, name  # also where lower is better
     assert pair.differences["brier"].value.value is not None and pair.differences["brier"].value.value < 0
     assert found.sentences[0].startswith("a is better than b by accuracy: +.")
-    back = only(two(200, 0.35, 0.1))
+    back = only(two(200, 0.35, 0.1, primary=COMPARED))
     assert {name: each.better for name, each in back.differences.items()} == dict.fromkeys(COMPARED, -1)
 
 
@@ -240,8 +240,7 @@ def test_twelve_wins_and_no_loss_are_shown_among_many_judges_too() -> None:
     assert (pair.only_first, pair.only_second, found.family) == (12, 0, 2)  # the twins have no p value
     assert pair.differences["balanced_accuracy"].better == 1
     assert found.sentences[0].startswith("a is better than b by balanced accuracy")
-    twins = found.pairs[2].differences["balanced_accuracy"]
-    assert twins.better == 0 and "No difference between b and c is shown" in found.sentences[2]
+    assert found.pairs[2].differences["balanced_accuracy"].better == 0
     for name, each in pair.differences.items():
         if name != "balanced_accuracy":
             assert each.exploratory and not each.better and each.corrected is each.detectable is None, name

@@ -270,6 +270,21 @@ def test_an_older_run_is_read_and_says_what_is_not_known(home: Path, call: Call)
     assert "scores" not in agreed.overall.figures
 
 
+def test_a_run_does_not_go_on_with_a_judge_whose_scores_run_the_other_way(tmp_path: Path) -> None:
+    run = of_three([("faithful", 0.2), ("hallucinated", 0.9)], "minimize", tmp_path / "r.db")
+    with Store.open(run.store) as store:
+        store.finish_run(run.id, "interrupted")
+
+    class Other:
+        info = JudgeInfo("mine", labels=("faithful", "hallucinated"), direction="maximize", kind="code")
+
+        async def judge(self, sample: Sample, engine: object) -> Verdict:
+            raise AssertionError("it is not asked")
+
+    with pytest.raises(SpecError, match="mine's direction was 'minimize', is 'maximize'"):
+        magistrate.resume(run, judges=Other(), progress=False)  # type: ignore[arg-type]
+
+
 def test_two_judges_of_opposed_directions_agree_on_scores(home: Path) -> None:
     low, high = (judged(home, turned=each, data=rows(60)) for each in (True, False))
     assert magistrate.agree(low, high.id).overall.figures["scores"].value == pytest.approx(1)

@@ -67,7 +67,7 @@ def test_an_empty_run_is_a_file_with_columns(tmp_path: Path) -> None:
     for ending in ENDINGS:
         assert run.export(tmp_path / f"o{ending}") == 0
     assert parquet.read_table(tmp_path / "o.parquet").num_rows == 0
-    assert len(pandas.read_csv(tmp_path / "o.csv").columns) == 16
+    assert len(pandas.read_csv(tmp_path / "o.csv").columns) == 18
 
 
 def test_half_of_a_surrogate_pair_is_written_as_its_escape(tmp_path: Path) -> None:

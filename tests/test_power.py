@@ -113,6 +113,7 @@ def test_a_pilot_of_judges_that_are_as_assumed_needs_as_many() -> None:
             len(cells),
             samples,
             verdicts([0.9 if bool(t) == bool((a, b)[at]) else 0.1 for t, a, b in cells]),
+            LOW_IS_GOOD,
         )
         for at, name in enumerate("ab")
     ]

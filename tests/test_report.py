@@ -405,6 +405,7 @@ abstentions     1 over_length
 verdicts        4 faithful, 4 hallucinated
 measured on     6 samples: 3 hallucinated, 3 faithful in truth
 calibration     ECE .32 (.32 by chance), Brier .16, log loss .46
+scores          a high one means hallucinated; threshold .50
 time a sample   1.2 s of the run; answered after 500 ms (median)
 tokens          900 read (540 from cache), 90 written (36 forced), 9 calls
 explanations    1 of 2 lead to another label
@@ -566,6 +567,8 @@ COLUMNS = [
     "label",
     "score",
     "probability",
+    "direction",
+    "threshold",
     "explanation",
     "gold_label",
     "reason",
@@ -577,7 +580,7 @@ COLUMNS = [
 
 def test_every_outcome_is_a_row() -> None:
     samples, outcomes = mixed()
-    rows = table(samples, outcomes)
+    rows = table(samples, outcomes, {"exact": Scoring("minimize", (), 0.5)})
     assert [list(row) for row in rows] == [COLUMNS] * 10
     assert rows[1] == {
         "sample_id": "s1",
@@ -586,6 +589,8 @@ def test_every_outcome_is_a_row() -> None:
         "label": HALLUCINATED,
         "score": 0.9,
         "probability": None,
+        "direction": "minimize",
+        "threshold": 0.5,
         "explanation": "off",
         "gold_label": HALLUCINATED,
         "reason": None,

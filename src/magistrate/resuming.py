@@ -14,7 +14,7 @@ from magistrate.preparing import Given, open_data, trial_of
 from magistrate.specs import RunSpec, spec_from
 from magistrate.store import RunRecord, Store
 from magistrate.trial import Samples, Trial, Watcher
-from magistrate.types import Recipe, Sample
+from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
 SPEC = "spec"  # the setting that holds the description of a run
@@ -66,7 +66,11 @@ def restored(
     if given.task is not None and "task" not in objects:
         raise changed(record, ["its outputs were there, and now a task is to make them"])
     trial = trial_of(spec, given, limits or spec.limits.limits(), price, watcher)
-    if found := list(recipe_differences(record.recipes, trial.recipes)):
+    found = [
+        *recipe_differences(record.recipes, trial.recipes),
+        *scoring_differences(record.scoring, trial.scoring),
+    ]
+    if found:
         raise changed(record, found)
     return trial
 
@@ -199,6 +203,15 @@ def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) ->
             if what not in seen:
                 seen.add(what)
                 yield f"{what} was {_short(was)}, is {_short(is_now)}"
+
+
+def scoring_differences(then: Mapping[str, Scoring], now: Mapping[str, Scoring]) -> Iterator[str]:
+    """In words, how scores are read otherwise than a run has stored; nothing where it has not stored it."""
+    for name in then.keys() & now.keys():
+        for field in ("direction", "labels", "threshold"):
+            was, is_now = getattr(then[name], field), getattr(now[name], field)
+            if was != is_now:
+                yield f"{name}'s {field} was {_short(was)}, is {_short(is_now)}"
 
 
 def data_differences(

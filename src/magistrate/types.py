@@ -224,18 +224,33 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibratedOn:
+    """The labelled data that a judge's calibration was fitted to, and what its threshold was chosen for.
+
+    `scores` are calibrated ones of that data, as `magistrate.stats.shift.reference` takes them; None where
+    the calibration's file does not hold them. `aim` is None where a label is what is likelier.
+    """
+
+    dataset: str
+    scores: tuple[float, ...] | None = None
+    aim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Scoring:
     """How a judge's scores are read; stored with every run.
 
     `direction` says whether a low score is good (`minimize`: 1 means hallucinated) or a high one (`maximize`:
     0 means hallucinated). `labels` are what its verdicts may say. From `threshold` in [0, 1] on, the verdict
     is the label of high scores: hallucinated under `minimize`, faithful under `maximize`; None where
-    something else than a threshold decides.
+    something else than a threshold decides. `calibrated_on` says what the scores were calibrated on, None
+    where a file did not calibrate them.
     """
 
     direction: Direction
     labels: tuple[str, ...] = ()
     threshold: float | None = None
+    calibrated_on: CalibratedOn | None = None
 
     @property
     def turned(self) -> bool:

@@ -11,8 +11,8 @@ from magistrate.appraisal.stored import RunRef, StorePlace, judged
 from magistrate.errors import SpecError
 from magistrate.stats.calibration import Method
 from magistrate.stats.reliability import Binning
-from magistrate.stats.thresholds import Aim
-from magistrate.train.calibration import FOLDS, Fit, fit
+from magistrate.stats.thresholds import FOLDS, Aim
+from magistrate.train.calibration import Fit, fit
 
 if TYPE_CHECKING:
     from magistrate.train.files import CalibrationFile

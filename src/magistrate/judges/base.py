@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.types import Direction, Outcome, Prompt, Sample, Scoring
+from magistrate.types import CalibratedOn, Direction, Outcome, Prompt, Sample, Scoring
 
 FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
 """The fields of a sample that a judge can read; any other name is a key of its metadata."""
@@ -28,7 +28,7 @@ class JudgeInfo:
     the model. `prompt` and `constraint` are digests of what it asks with. `fitted_to` are name and
     fingerprint of the only model that it may ask, where it was fitted to one's answers; `lacks` says why it
     cannot judge as it is, empty where it can. `trained_on` names the data sets whose labels it has learnt
-    from: figures on them say little of others.
+    from: figures on them say little of others. `calibrated_on` is what a file has calibrated its scores on.
     """
 
     name: str
@@ -47,6 +47,7 @@ class JudgeInfo:
     fitted_to: tuple[str, str] | None = None
     lacks: str = ""
     trained_on: frozenset[str] = frozenset()
+    calibrated_on: CalibratedOn | None = None
 
     @property
     def asks(self) -> bool:
@@ -56,7 +57,7 @@ class JudgeInfo:
     @property
     def scoring(self) -> Scoring:
         """How its scores are read, as runs store it."""
-        return Scoring(self.direction, self.labels, self.threshold)
+        return Scoring(self.direction, self.labels, self.threshold, self.calibrated_on)
 
     def describe(self) -> dict[str, Any]:
         """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""

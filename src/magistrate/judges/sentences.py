@@ -59,6 +59,7 @@ class Sentences:
             labels=(FAITHFUL, HALLUCINATED),
             direction="minimize",
             threshold=self.threshold,
+            calibrated_on=None,
         )
 
     def plan(self, sample: Sample) -> list[Call]:

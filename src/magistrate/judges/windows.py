@@ -51,6 +51,7 @@ class Windows:
         return replace(
             self.of.info,
             name=self.name,
+            calibrated_on=None,
             summary=f"{self.of.info.summary}; over windows of a context that does not fit",
             long=f"windows {f'of {self.tokens} tokens' if self.tokens else 'that fit'}, {self.aggregate}",
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from magistrate.analysis.columns import AGAIN, NOT_STORED
-from magistrate.display import percent
+from magistrate.analysis.saying import p_of
+from magistrate.display import percent, signed
 from magistrate.report.figures import decimal, interval, tally
 from magistrate.report.values import JudgeReport
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -29,8 +30,10 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
         )
     if report.scoring is None and any(label in report.verdicts for label in (FAITHFUL, HALLUCINATED)):
         yield f"Nothing is said of its scores: {NOT_STORED}. {AGAIN}."
+    yield from _calibration(report)
     if report.result is not None:
         yield from _ranking(report)
+        yield from _threshold(report)
         yield from _beside_baselines(report)
 
 
@@ -81,6 +84,42 @@ def _ranking(report: JudgeReport) -> Iterator[str]:
         )
     elif area.high < 0.5:
         yield f"It ranks the wrong way round, worse than chance ({shown})."
+
+
+def _threshold(report: JudgeReport) -> Iterator[str]:
+    """Where scores rank well and labels do not follow, the threshold is the problem."""
+    assert report.result is not None
+    found, area, own = report.threshold_gain, report.result.metrics["auroc"], report.scoring
+    chosen = own is not None and own.calibrated_on is not None and own.calibrated_on.aim is not None
+    if found is None or not found.shown or area.low is None or area.low <= 0.5 or chosen:
+        return
+    at = "" if own is None or own.threshold is None else f" at its threshold {decimal(own.threshold)}"
+    yield (
+        f"The threshold is the problem, not the ranking: AUROC {decimal(area.value)}, but balanced accuracy "
+        f"{decimal(found.own)}{at}. Thresholds chosen on other contexts of this data give "
+        f"{decimal(found.held_out)}, {signed(found.gain)} [{signed(found.low)}, {signed(found.high)}]. To "
+        f"choose one: {report.calibrate}; to judge with it, add --calibration and that file."
+    )
+
+
+def _calibration(report: JudgeReport) -> Iterator[str]:
+    """Whether a calibration holds here: whether the scores are those of the data that it was fitted to."""
+    on = None if report.scoring is None else report.scoring.calibrated_on
+    if on is None or not report.n_ok:
+        return
+    if on.scores is None:
+        yield (
+            f"Whether its calibration on {on.dataset} holds here cannot be told: its file is of an older "
+            "Magistrate and does not hold the scores that it was fitted to. Calibrate again."
+        )
+    elif report.shift is not None and report.shift.shown:
+        found = report.shift
+        yield (
+            f"Its calibration was made for other data: the scores here differ from those of {on.dataset} by "
+            f"up to {decimal(found.distance)} (Kolmogorov-Smirnov, p {p_of(found.p)}; {found.n} contexts "
+            f"here, {found.n_before} there). Its probabilities and its threshold may not hold; label some of "
+            f"these outputs and calibrate on them: {report.calibrate}"
+        )
 
 
 def _beside_baselines(report: JudgeReport) -> Iterator[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from shlex import quote
 from statistics import fmean, median
 
 from magistrate.analysis.columns import NOT_STORED, groups_of
@@ -16,7 +18,9 @@ from magistrate.report.remarks import remarks
 from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.stats.classification import Estimate, classification
 from magistrate.stats.reliability import reliability
+from magistrate.stats.shift import ScoreShift, score_shift
 from magistrate.stats.spans import Stretch
+from magistrate.stats.thresholds import threshold_gain
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -71,7 +75,9 @@ def summarize(
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
         cost = None if run.seconds is None or not busy else run.seconds / busy
         known = (scoring or {}).get(judge)
-        reports.append(tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known))
+        report = tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known)
+        report = replace(report, calibrate=calibrate_command(run.id, judge, alone=len(tallies) == 1))
+        reports.append(replace(report, remarks=remarks(report)))
     return Report(run, tuple(reports))
 
 
@@ -140,7 +146,7 @@ class _Tally:
         result = classification(truth, called, scores, groups)
         if scores is None:
             result = replace(result, metrics={**result.metrics, "auroc": Estimate.none(NOT_STORED)})
-        report = JudgeReport(
+        return JudgeReport(
             judge=self.judge,
             n_total=n_total,
             n_judged=len(self.judged),
@@ -165,8 +171,24 @@ class _Tally:
             scoring=scoring,
             n_contexts=len(set(groups.tolist())),
             spans=measured_spans([samples[i] for i in measured], self.quoted),
+            threshold_gain=None if scores is None else threshold_gain(truth, called, scores, groups),
+            shift=self._shift(samples, scoring),
         )
-        return replace(report, remarks=remarks(report))
+
+    def _shift(self, samples: Mapping[str, Sample], scoring: Scoring | None) -> ScoreShift | None:
+        """How far the scores, labelled or not, are from those that the judge was calibrated on."""
+        before = scoring.calibrated_on.scores if scoring and scoring.calibrated_on else None
+        known = sorted(i for i, (label, _) in self.said.items() if label in KNOWN)
+        if before is None or not known:
+            return None
+        return score_shift([self.said[i][1] for i in known], groups_of(samples[i] for i in known), before)
+
+
+def calibrate_command(run_id: str, judge: str, *, alone: bool) -> str:
+    """The command that calibrates a judge, `alone` in its run or not, and chooses its threshold."""
+    named = "" if alone else f" --judge {quote(judge)}"
+    file = re.sub(r"[^A-Za-z0-9._-]+", "_", judge).strip("._-") or "judge"
+    return f"magistrate calibrate {quote(run_id)}{named} --maximize balanced_accuracy --to {file}.json"
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:

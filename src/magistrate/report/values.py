@@ -9,7 +9,9 @@ from typing import Any
 from magistrate.report.baselines import Baseline
 from magistrate.stats.classification import Classification
 from magistrate.stats.reliability import Reliability
+from magistrate.stats.shift import ScoreShift
 from magistrate.stats.spans import SpanScores
+from magistrate.stats.thresholds import ThresholdGain
 from magistrate.types import HALLUCINATED, Scoring, Usage
 
 
@@ -48,7 +50,10 @@ class JudgeReport:
     `calibration` says how far the scores of the measured samples are probabilities; None without any.
     `scoring` says how its scores are read, as the run stored it; None where nobody knows, and then nothing of
     scores is measured. Where a low score means hallucinated (`turned`), 1 - score was. The measured samples
-    are of `n_contexts` contexts.
+    are of `n_contexts` contexts. `threshold_gain` is what another threshold would change, None where too few
+    samples are measured or labels are not the judge's own; `shift` how far the scores are from those that the
+    judge's calibration was fitted to, None where there are none. `calibrate` is the command that chooses a
+    threshold.
     """
 
     judge: str
@@ -76,6 +81,9 @@ class JudgeReport:
     calibration: Reliability | None = None
     scoring: Scoring | None = None
     n_contexts: int = 0
+    threshold_gain: ThresholdGain | None = None
+    shift: ScoreShift | None = None
+    calibrate: str | None = None
 
     @property
     def turned(self) -> bool:
@@ -126,6 +134,8 @@ class JudgeReport:
             "direction": self.scoring.direction if self.scoring else None,
             "threshold": self.scoring.threshold if self.scoring else None,
             "labels": list(self.scoring.labels) if self.scoring else None,
+            "threshold_gain": self.threshold_gain.to_dict() if self.threshold_gain else None,
+            "score_shift": self.shift.to_dict() if self.shift else None,
             "recipe": self.recipe,
             "remarks": list(self.remarks),
             "calibration": self.calibration.to_dict() if self.calibration else None,

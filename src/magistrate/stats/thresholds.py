@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 MAXIMIZED = ("f1", "balanced_accuracy", "accuracy")
 RATES = ("precision", "recall", "f1", "balanced_accuracy", "accuracy", "flagged")
+LEAST_SAMPLES, LEAST_OF_EITHER, FOLDS = 50, 15, 5
+"""What it takes to choose a threshold: so many labelled samples, and of either class so many of them, in at
+least as many contexts as there are folds."""
+LEAST_GAIN = 0.05
+"""Balanced accuracy that a threshold must add to be worth a remark."""
 EQUAL = 1e-12  # figures nearer than this are the same: they are sums in another order
 
 
@@ -129,6 +134,85 @@ def best_cut(scores: ArrayLike, truth: ArrayLike, aim: Aim, weights: ArrayLike |
         )
     among = np.where(reached & (hits > 0), figures[sought], -1.0)
     return _first(cuts, among, figures[held])
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdGain:
+    """What another threshold would change: balanced accuracies in [0, 1] over labelled samples.
+
+    `own` is that of the labels as they are, `held_out` that of labels by thresholds that were chosen on other
+    contexts than the sample's. `low` to `high` is the 95 % interval of `held_out - own`, by contexts.
+    """
+
+    own: float
+    held_out: float
+    low: float
+    high: float
+
+    @property
+    def gain(self) -> float:
+        """`held_out - own`, in [-1, 1]."""
+        return self.held_out - self.own
+
+    @property
+    def shown(self) -> bool:
+        """Whether another threshold is shown to do better, by enough to matter."""
+        return self.low > 0 and self.gain >= LEAST_GAIN
+
+    def to_dict(self) -> dict[str, float | bool]:
+        """Plain values."""
+        return {
+            "own": self.own,
+            "held_out": self.held_out,
+            "gain": self.gain,
+            "low": self.low,
+            "high": self.high,
+            "shown": self.shown,
+        }
+
+
+def threshold_gain(
+    truth: ArrayLike, said: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, seed: int = 0
+) -> ThresholdGain | None:
+    """How much balanced accuracy a threshold that is chosen on other contexts adds to labels as they are.
+
+    `truth` and `said` bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1], the higher the more
+    hallucinated; `groups` int `[n]`, the same for samples of one context. Contexts are parted into `FOLDS` at
+    random; the interval takes samples of a context together, by Student's t for as many contexts. None where
+    there are too few samples or contexts to choose by.
+    """
+    import numpy as np
+    from scipy.special import stdtrit
+
+    flags, own = np.asarray(truth, dtype=np.bool_), np.asarray(said, dtype=np.bool_)
+    values = np.asarray(scores, dtype=np.float64)
+    _, members = np.unique(np.asarray(groups), return_inverse=True)
+    places = [np.unique(members[each]).size for each in (flags, ~flags)]
+    positives = int(flags.sum())
+    fewest = min(positives, flags.size - positives)
+    if flags.size < LEAST_SAMPLES or fewest < LEAST_OF_EITHER or min(places) < 2 * FOLDS:
+        return None
+    contexts = int(members.max()) + 1
+    fold = (np.random.default_rng(seed).permutation(contexts) % FOLDS)[members]
+    held_out = np.zeros(flags.size, dtype=np.bool_)
+    for number in range(FOLDS):
+        train = fold != number
+        if flags[train].all() or not flags[train].any():
+            return None
+        cut = best_cut(values[train], flags[train], Aim("maximize", metric="balanced_accuracy"))
+        held_out[~train] = values[~train] >= cut
+    before, after = own == flags, held_out == flags
+    change = after.astype(np.float64) - before
+    moved = np.zeros(contexts)
+    for among in (flags, ~flags):
+        rest = (change[among] - change[among].mean()) / (2 * among.sum())
+        moved += np.bincount(members[among], rest, contexts)
+    error = float(np.sqrt((moved**2).sum() * contexts / (contexts - 1)))
+    # As many contexts as the rarer class has know the spread; the others add nothing to it.
+    far = float(stdtrit(min(places) - 1, 0.975)) * error
+    found = [float((each[flags].mean() + each[~flags].mean()) / 2) for each in (before, after)]
+    gain = found[1] - found[0]
+    return ThresholdGain(found[0], found[1], gain - far, gain + far)
 
 
 def rates(tp: Floats, fp: Floats, fn: Floats, tn: Floats) -> dict[str, Floats]:

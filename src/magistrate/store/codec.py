@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import Any
 
 from magistrate.errors import InputError, StoreError
-from magistrate.types import Claim, Recipe, Sample, Scoring, Span, Step, Turn, Usage
+from magistrate.types import CalibratedOn, Claim, Recipe, Sample, Scoring, Span, Step, Turn, Usage
 
 MAX_DEPTH = 100
 
@@ -206,7 +206,12 @@ def scoring_body(scoring: Mapping[str, Scoring]) -> str:
 
 def scoring_from(body: str) -> dict[str, Scoring]:
     """The scoring that `scoring_body` was given."""
-    return {judge: Scoring(**value) for judge, value in loads(body).items()}
+    return {judge: _scoring(value) for judge, value in loads(body).items()}
+
+
+def _scoring(value: Mapping[str, Any]) -> Scoring:
+    on = value["calibrated_on"]
+    return Scoring(**{**value, "calibrated_on": None if on is None else CalibratedOn(**on)})
 
 
 def _span(span: Span) -> list[Any]:

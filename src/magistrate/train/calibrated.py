@@ -15,7 +15,7 @@ from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.considering import considered, planned
 from magistrate.judges.instances import instance
 from magistrate.judges.spelling import spelled
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, CalibratedOn, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     from magistrate.train.files import CalibrationFile
@@ -73,6 +73,9 @@ class Calibrated:
             prompt=f"{of.prompt}+{told.digest}",
             fitted_to=(told.model.name, told.model.fingerprint) if of.asks else None,
             trained_on=of.trained_on | {told.data.dataset},
+            calibrated_on=CalibratedOn(
+                told.data.dataset, None if told.scores is None else tuple(told.scores), told.aim
+            ),
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:

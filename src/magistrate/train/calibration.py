@@ -26,7 +26,18 @@ from magistrate.stats.reliability import (
     reliability,
 )
 from magistrate.stats.resampling import DRAWS, draws_of, interval_of
-from magistrate.stats.thresholds import RATES, Aim, Unreachable, best_cut, confusion_of, rates
+from magistrate.stats.shift import reference
+from magistrate.stats.thresholds import (
+    FOLDS,
+    LEAST_OF_EITHER,
+    LEAST_SAMPLES,
+    RATES,
+    Aim,
+    Unreachable,
+    best_cut,
+    confusion_of,
+    rates,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,11 +46,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-FOLDS, MOST_FOLDS = 5, 20
-LEAST: Mapping[Method, int] = {"platt": 50, "temperature": 50, "isotonic": 200}
+MOST_FOLDS = 20
+LEAST: Mapping[Method, int] = {"platt": LEAST_SAMPLES, "temperature": LEAST_SAMPLES, "isotonic": 200}
 """Fewer samples are refused: Platt's two numbers need some ten of the rarer class each (Peduzzi and others
 1996), isotonic steps need hundreds before they are more than chance (Niculescu-Mizil and Caruana 2005)."""
-LEAST_OF_EITHER = 15
 LEAST_RISE = 0.01  # from the lowest score to the highest; less is no map
 HALF = 0.5  # the threshold where no aim is stated
 COST = "cost"
@@ -70,6 +80,7 @@ class Fit:
     sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
     threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
     `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
+    `reference` are calibrated scores that those of later runs are held against.
     """
 
     method: Method
@@ -91,6 +102,7 @@ class Fit:
     constant: bool = False
     turned: bool = False
     remarks: tuple[str, ...] = ()
+    reference: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -172,6 +184,7 @@ def fit(
         unreached=unreached,
         constant=bool(said.all() or not said.any()),
         turned=columns.turned,
+        reference=reference(calibrator.of_all(scores), truth, columns.groups, base_rate, seed=seed),
     )
     return replace(found, remarks=remarks_of(found))
 

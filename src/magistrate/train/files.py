@@ -7,19 +7,21 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magistrate.documents import Document
 from magistrate.errors import InputError, SpecError
 from magistrate.stats.calibration import Calibrator, Method
+from magistrate.stats.shift import MOST
 from magistrate.stats.thresholds import Aim
 from magistrate.train.calibration import Fit, Measured
 from magistrate.types import Recipe
 from magistrate.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, 2)
 KIND = "magistrate calibration"
 LARGEST = 20_000_000  # bytes: isotonic steps of a million samples
 
@@ -66,7 +68,9 @@ class EstimatePart(_Part):
 class CalibrationFile(_Part):
     """A calibration as it is written down. Same fit, same bytes.
 
-    `turned` says that the map takes 1 - score, since a low score of the judge means hallucinated.
+    `turned` says that the map takes 1 - score, since a low score of the judge means hallucinated. `scores`
+    are calibrated scores of the labelled data, one a context, that those of later runs are held against; None
+    in files of format 1, which do not have them.
     """
 
     kind: str = KIND
@@ -85,6 +89,7 @@ class CalibrationFile(_Part):
     after: dict[str, EstimatePart]
     package: str
     turned: bool = False
+    scores: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(None, max_length=MOST)
 
     @model_validator(mode="after")
     def _makes_a_map(self) -> CalibrationFile:
@@ -112,7 +117,8 @@ class CalibrationFile(_Part):
 
     def text(self) -> str:
         """What stands in the file."""
-        values = self.model_dump(exclude=None if self.turned else {"turned"})
+        absent = {name for name in ("turned", "scores") if not getattr(self, name)}
+        values = self.model_dump(exclude=absent)
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
     def line(self) -> str:
@@ -142,6 +148,7 @@ def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) ->
         after=_figures(fit.after),
         package=__version__,
         turned=fit.turned,
+        scores=list(fit.reference),
     )
 
 
@@ -181,10 +188,10 @@ def read_calibration(path: Path) -> CalibrationFile:
         raise SpecError(f"{path} is no whole JSON file: {error}") from None
     if not isinstance(values, dict) or values.get("kind") != KIND:
         raise SpecError(f"{path} is no calibration; 'magistrate calibrate RUN --to FILE' writes one")
-    if values.get("format") != FORMAT:
+    if values.get("format") not in READ:
         raise SpecError(
-            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads {FORMAT}; "
-            "calibrate again"
+            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads "
+            f"{' and '.join(map(str, READ))}; calibrate again"
         )
     return Document(str(path), values, {}).read_as(CalibrationFile)
 

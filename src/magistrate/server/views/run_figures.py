@@ -109,7 +109,7 @@ def at_threshold(figures: Figures, threshold: float) -> AtThreshold:
     others = {label: n for label, n in report.verdicts.items() if label not in (HALLUCINATED, FAITHFUL)}
     labels = {HALLUCINATED: n_called, FAITHFUL: n - n_called}
     verdicts = {label: count for label, count in {**labels, **others}.items() if count}
-    shown = replace(report, result=found, verdicts=verdicts)
+    shown = replace(report, result=found, verdicts=verdicts, threshold_gain=None)
     return AtThreshold(
         threshold=threshold, n=n, n_hallucinated=n_called, report=replace(shown, remarks=remarks(shown))
     )
