@@ -222,11 +222,11 @@ FAITHFUL = {"label": "faithful"}
     [
         '{"label": "faithful"}',
         '```json\n{"label": "faithful"}\n```',
-        'Here is my answer:\n\n{"label": "faithful"}\n\nI hope it helps {so}.',
-        '<think>{"x": [1}</think>{"label":"faithful"}',
+        "{'label': \"faithful\"}",
+        "{\"label\": 'faithful'}\n",
         "{'label': 'faithful',}",
         '{label: "faithful"}',
-        '{"label": "faithful"} {"label": "faithful"}',
+        "```\n{label: faithful,}\n```",
     ],
 )
 def test_an_answer_that_can_only_mean_one_thing_is_put_right(text: str) -> None:
@@ -238,7 +238,16 @@ def test_an_answer_that_can_only_mean_one_thing_is_put_right(text: str) -> None:
     [
         "",
         "It is faithful.",
+        'Here is my answer:\n\n{"label": "faithful"}\n\nI hope it helps {so}.',
+        '{"label": "faithful"}\nActually no.',
+        '{"label": "faithful"} {"label": "faithful"}',
         '{"label": "faithful"} no: {"label": "hallucinated"}',
+        '{"wrong": {"label": "faithful"}, "right": {"label": "hallu',
+        '{"label": "hallucinated", "label": "faithful"}',
+        "{'label': 'hallucinated', 'label': 'faithful'}",
+        '{"label": "faithful" /* or hallucinated */}',
+        '{"label": "faithful",} // no',
+        '```json\n{"label": "faithful"}\n``` or not',
         '{"label": "faithful"',
         '{"label": "faithful", "claims": [',
         '{"label": "faithful", "why": "because [1',
@@ -256,13 +265,23 @@ def test_what_may_mean_something_else_stays_a_failure(text: str) -> None:
     assert time.perf_counter() - begun < 10
 
 
-@pytest.mark.parametrize("text", ["faithful", " Faithful.\n", '"faithful"', "**faithful**", "FAITHFUL!"])
+@pytest.mark.parametrize("text", ["faithful", " Faithful.\n", '"faithful"', "`faithful`", "FAITHFUL"])
 def test_a_choice_is_found_in_its_marks(text: str) -> None:
     assert repair(text, LABELS) == "faithful"
 
 
 @pytest.mark.parametrize(
-    "text", ["not faithful", "faithful or hallucinated", "unfaithful", "", "faithfu", "sure"]
+    "text",
+    [
+        "not faithful",
+        "faithful or hallucinated",
+        "unfaithful",
+        "",
+        "faithfu",
+        "sure",
+        "faithful!",
+        "**faithful**",
+    ],
 )
 def test_another_word_is_no_choice(text: str) -> None:
     with pytest.raises(InvalidOutput):
@@ -274,7 +293,7 @@ def test_a_repaired_quote_is_verbatim_still() -> None:
         given: Given
 
     shape = constraint(Found).over(context="The doors open at nine.")
-    found = repair("So: {'given': 'open at nine'}", shape)
+    found = repair("{'given': 'open at nine'}", shape)
     assert isinstance(found, Found) and found.given.start == 10
     with pytest.raises(InvalidOutput, match="are not words"):
         repair("{'given': 'open at ten'}", shape)

@@ -83,7 +83,7 @@ def test_a_constraint_is_held_by_the_server_and_validated_here(make: Any, stream
 
 
 def test_without_a_constraint_on_the_server_it_is_asked_for_repaired_and_asked_anew() -> None:
-    said = iter(["Well, hm.", 'Of course! ```json\n{"label": "no"}\n```'])
+    said = iter(["Well, hm.", '```json\n{"label": "no"}\n```'])
     with running(bare()) as standin:
         made = engine(standin)
         standin.says = lambda body: next(said)

@@ -88,15 +88,14 @@ def test_a_first_token_that_begins_two_options_speaks_for_neither() -> None:
     [
         ("Yes", "supported"),
         (" yes.\n", "supported"),
-        ("**No**", "hallucinated"),
-        ("Answer: no", "hallucinated"),
-        ("No, because the context says five.", "hallucinated"),
-        ("The final answer is Yes.", "supported"),
+        ('"No"', "hallucinated"),
+        ("“yes”\n", "supported"),
         ("hallucinated", "hallucinated"),
-        ("Yes\n\nThe context says so.", "supported"),
+        ('{"answer": "No"}', "hallucinated"),
+        (' {"verdict" : "yes"}\n', "supported"),
     ],
 )
-def test_a_reply_that_names_one_answer_is_that_answer(text: str, label: str) -> None:
+def test_a_reply_that_is_one_answer_is_that_answer(text: str, label: str) -> None:
     assert named(text, YES_NO) == label
 
 
@@ -111,9 +110,21 @@ def test_a_reply_that_names_one_answer_is_that_answer(text: str, label: str) -> 
         "It is true",
         "yes\nno",
         "Nope",
+        "**No**",
+        "Answer: no",
+        "Yes\nActually No.",
+        "Yes, the context does not support it",
+        "No, because the context says five.",
+        "Yes..",
+        '"Yes',
+        '{"faithful": false}',
+        '{"faithful": "Yes"}',
+        '{"answer": "Yes", "answer": "No"}',
+        '{"answer": "Yes", "note": "or no"}',
+        '{"answer": "Ye',
     ],
 )
-def test_a_reply_that_names_none_or_several_is_no_answer(text: str) -> None:
+def test_a_reply_that_says_anything_else_is_no_answer(text: str) -> None:
     with pytest.raises(InvalidOutput):
         named(text, YES_NO)
 
@@ -121,6 +132,7 @@ def test_a_reply_that_names_none_or_several_is_no_answer(text: str) -> None:
 def test_an_article_is_not_the_letter_a() -> None:
     letters = (Option("good", ("A", " A")), Option("bad", ("B", " B")))
     assert named("A", letters) == "good"
-    assert named("B. It is wrong.", letters) == "bad"
-    with pytest.raises(InvalidOutput):
-        named("A good answer would say so", letters)
+    assert named(" b. ", letters) == "bad"
+    for text in ("A good answer would say so", "B. It is wrong."):
+        with pytest.raises(InvalidOutput):
+            named(text, letters)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from magistrate import background, resolve
+from magistrate import background, logs, resolve
 from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
 from magistrate.errors import CapabilityError, MagistrateError, SpecError
@@ -136,7 +136,7 @@ async def _judged(sample: Sample, judge: Judge, model: Any, deadline: float) -> 
     except (SpecError, CapabilityError):
         raise
     except MagistrateError as error:
-        return Failure(sample.id, name, "engine_error", f"{type(error).__name__}: {error}")
+        return Failure(sample.id, name, "engine_error", logs.error_text(error))
 
 
 def _sample(answer: Any, read: Callable[[Any], Any] | None) -> Sample:

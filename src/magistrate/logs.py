@@ -15,9 +15,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import isfinite
 from typing import Any, TextIO
 
@@ -166,6 +167,8 @@ def _word(value: Field) -> str:
 _SECRET_ENDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD", "CREDENTIAL")
 _SECRET_PARTS = ("AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN")
 _NO_SECRETS = frozenset({"true", "false", "none", "null", "auto", "disabled", "enabled"})
+_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s@]+)@")  # in an address
+SHORTEST_KEY = 8  # characters of a key that is hidden in a reply
 _SHORTEST = 4  # characters: what is shorter is no key, and hiding it would hide half of every line
 
 _NAMES = r"(?:api[_\-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization|cookie)"
@@ -216,12 +219,56 @@ def hidden(text: str, secrets: tuple[str, ...]) -> str:
     return text
 
 
+def without_keys(text: str, given: Iterable[str] = ()) -> str:
+    """The whole of `text` with `[hidden]` for every key of the environment, and for every one `given`.
+
+    For texts that are read again, such as a model's reply: plain words stay, also where a variable has one
+    for a password, because hiding them would change what is said. A key is found as JSON escapes it, too.
+    """
+    for key in (*_keys_of(tuple(os.environ.items())), *filter(_is_key, given)):
+        if key in text:
+            text = text.replace(key, HIDDEN)
+    if "\\" in text:
+        for key in (*_keys_of(tuple(os.environ.items())), *filter(_is_key, given)):
+            text = _escaped(key).sub(HIDDEN, text)
+    return text
+
+
+def error_text(error: BaseException) -> str:
+    """What went wrong as it may be stored and shown: the error's class and its words, without keys."""
+    return without_keys(f"{type(error).__name__}: {error}")
+
+
+@lru_cache(maxsize=8)
+def _keys_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    return tuple(filter(_is_key, secrets_of(dict(environment))))
+
+
+def _is_key(secret: str) -> bool:
+    """Whether a secret is no word that a text may well have without telling it."""
+    return len(secret) >= SHORTEST_KEY and not secret.isalpha()
+
+
+@lru_cache(maxsize=256)
+def _escaped(key: str) -> re.Pattern[str]:
+    """A key of which any character may be written as JSON may write it."""
+    return re.compile(
+        "".join(
+            rf"(?:\\?{re.escape(each)}|\\u(?i:{ord(each):04x}))" if ord(each) < 0x10000 else re.escape(each)
+            for each in key
+        )
+    )
+
+
 def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of all variables whose names look like a key's, the longest first; lines one by one, too."""
+    """The values of all variables whose names look like a key's, and the passwords in addresses, the longest
+    first; lines one by one, too."""
     from urllib.parse import quote
 
     found: set[str] = set()
     for name, value in environment.items():
+        if "://" in value:
+            found.update(filter(_is_secret, _PASSWORD.findall(value)))
         if _is_secret_name(name) and name not in ("PWD", "OLDPWD"):
             for secret in (value, value.strip(), *value.splitlines()):
                 if _is_secret(secret):

@@ -18,6 +18,7 @@ from collections.abc import (
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from magistrate import logs
 from magistrate.background import in_thread
 from magistrate.engines.base import Engine, EngineInfo, require
 from magistrate.engines.wrappers import Recorded
@@ -93,7 +94,7 @@ async def judge_one(
     except Overdue as error:
         outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
     except Exception as error:
-        outcome = Failure(sample.id, name, code_of(error), f"{type(error).__name__}: {error}")
+        outcome = Failure(sample.id, name, code_of(error), logs.error_text(error))
     return replace(
         outcome,
         sample_id=sample.id,
@@ -338,7 +339,7 @@ async def _answered(task: Task, sample: Sample) -> Sample | str:
         if inspect.isawaitable(answer):
             answer = await answer
     except (Exception, SystemExit) as error:
-        return f"the task failed: {type(error).__name__}: {error}"
+        return f"the task failed: {logs.error_text(error)}"
     return _with_answer(sample, answer)
 
 

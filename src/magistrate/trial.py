@@ -142,7 +142,7 @@ async def conduct(
         desk.finish("done" if reason is None else "interrupted", reason)
     except BaseException as error:
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
-        told = f"{type(error).__name__}: {error}" if isinstance(error, MagistrateError) else None
+        told = logs.error_text(error) if isinstance(error, MagistrateError) else None
         with suppress(StoreError, SpecError):  # where the store itself is what failed, the error says so
             if isinstance(error, InputError) and not desk.whole:
                 store.delete(run_id)  # a source that cannot be read makes no run

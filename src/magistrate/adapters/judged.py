@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from magistrate import background, resolve
+from magistrate import background, logs, resolve
 from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.remote.addresses import checked
@@ -90,7 +90,7 @@ class Adapted:
         try:
             return judge_sample(sample, judge=self.judge, model=self.engine)
         except EngineGone as error:
-            return Failure(sample.id, self.info.name, "engine_error", f"{type(error).__name__}: {error}")
+            return Failure(sample.id, self.info.name, "engine_error", logs.error_text(error))
 
     async def aoutcome(self, sample: Sample) -> Outcome:
         """As `outcome`, on one loop of our own, whatever loops the framework opens and closes."""

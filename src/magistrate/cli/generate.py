@@ -113,6 +113,10 @@ def read_schema(path: Path) -> Any:
         raise SpecError(f"{path} is not UTF-8 text: {error}") from None
     except json.JSONDecodeError as error:
         raise SpecError(f"{path}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
+    except ValueError:  # Python's own limit of digits
+        raise SpecError(f"{path} has a number of more digits than can be read; write a smaller one") from None
+    except RecursionError:
+        raise SpecError(f"{path} is nested too deeply to be read") from None
 
 
 def _over(constraint: Constraint | None, texts: tuple[str, ...]) -> Constraint:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
+
+PLACE = re.compile(r"[0-9]{1,9}")  # of a list, as a path or a pointer has it
 
 Path = tuple[str | int, ...]
 
@@ -54,7 +57,7 @@ def resolve(root: Mapping[str, Any], reference: str) -> Any:
         raise KeyError(reference)
     node: Any = root
     for name in reference_path(reference):
-        node = node[int(name)] if isinstance(node, list) and name.isdigit() else node[name]
+        node = node[int(name)] if isinstance(node, list) and PLACE.fullmatch(name) else node[name]
     return node
 
 

@@ -7,6 +7,7 @@ stands there so far: finished parts as plain Python values, unfinished ones as t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +93,8 @@ def read(text: str, *, values: bool = True) -> Reading:
     """Read `text` as far as it goes.
 
     With `values`, the value is built, names must be unique within an object (no one can say which of two
-    values is meant), and a numeral has at most `LONGEST_NUMERAL` digits. Without, only the grammar counts.
+    values is meant), and a numeral has at most `LONGEST_NUMERAL` digits and a float's range. Without, only
+    the grammar counts.
     """
     try:
         return Reading("complete", _whole(text, values), growing=_growing(text))
@@ -104,7 +106,19 @@ def _whole(text: str, values: bool) -> Any:
     """The fast way for a whole document: the standard library, held to RFC 8259."""
     if text.startswith("\ufeff"):
         raise ValueError("a byte order mark is not JSON")
-    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique if values else None)
+    return json.loads(
+        text,
+        parse_float=_finite if values else None,
+        parse_constant=_refuse,
+        object_pairs_hook=_unique if values else None,
+    )
+
+
+def _finite(numeral: str) -> float:
+    """A number that a float can hold; RFC 8259 §6 leaves the range of numbers to whoever reads them."""
+    if math.isinf(value := float(numeral)):
+        raise ValueError(f"{numeral[:40]} is too large a number")
+    return value
 
 
 def _refuse(name: str) -> Any:
@@ -133,6 +147,11 @@ def _number(text: str) -> int | float:
 def _digits(numeral: str) -> int:
     """How many digits an integer has; 0 for a number that becomes a float, which has no such limit."""
     return len(numeral) if numeral.lstrip("-").isdigit() else 0
+
+
+def _readable(numeral: str) -> bool:
+    """Whether Python has a number for it."""
+    return len(numeral) <= LONGEST_NUMERAL if _digits(numeral) else not math.isinf(float(numeral))
 
 
 def _string(body: str) -> str:
@@ -204,7 +223,7 @@ class _Reader:
     def numeral(self, place: int) -> int | Reading:
         match = _NUMBER.match(self.text, place)
         end = match.end() if match else place
-        too_long = self.values and match is not None and _digits(match[0]) > LONGEST_NUMERAL
+        too_long = self.values and match is not None and not _readable(match[0])
         if end < self.end and match is not None and self.text[end] not in ".eE":
             return BROKEN if too_long else self.after(self.number(match[0]), end)
         if not _NUMBER_SO_FAR.match(self.text, place):

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
 from typing import Any
 
 from magistrate.constraints.constraint import Constraint
 from magistrate.errors import InvalidOutput
 
 LONGEST = 200_000  # characters of an answer that are looked at
-_DECODER = json.JSONDecoder()
+FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
+QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "‘": "’", "«": "»", "„": "“"}
 _CLOSERS = {"{": "}", "[": "]"}
+# What mending may add and take away; everything else must still be there, in its order.
+_MARKS = re.compile(r"[\s{}\[\]\"'“”‘’,:\\]+")
+_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 
 
 def repair(text: str, constraint: Constraint) -> Any:
     """The object that `text` stands for although it is not written as it should be.
 
-    Words, fences and thoughts around JSON are passed over, commas and quotation marks put right; a choice may
-    have other letter case, or marks around it. Nothing is made up: an answer that stops in
-    the middle, one that holds two different answers, and one that still breaks the constraint, is
-    `InvalidOutput`. A quote must be verbatim.
+    A code fence around the whole of JSON is passed over, and its commas and quotation marks are put right. A
+    choice may have other letter case, one full stop behind it or quotation marks around it. Nothing is
+    made up and nothing is left out: an answer with words beside it, which may take it back, one that stops in
+    the middle, one that says a thing twice, and one that still breaks the constraint, is `InvalidOutput`. A
+    quote must be verbatim.
     """
     if len(text) > LONGEST:
         raise InvalidOutput(f"an answer of {len(text):,} characters is not repaired", text)
@@ -35,58 +39,62 @@ def repair(text: str, constraint: Constraint) -> Any:
     return constraint.parse(text.strip())
 
 
+def unmarked(text: str) -> tuple[str, ...]:
+    """A text without the one full stop behind it, or without the quotation marks around it; at most one.
+
+    >>> unmarked(' Yes. '), unmarked('"Yes"'), unmarked('Yes!'), unmarked('Yes...')
+    (('Yes',), ('Yes',), (), ())
+    """
+    bare = text.strip()
+    if bare.endswith(".") and not bare.endswith(".."):
+        return (bare[:-1],)
+    if len(bare) > 2 and QUOTES.get(bare[0]) == bare[-1]:
+        return (bare[1:-1],)
+    return ()
+
+
 def _json(text: str, constraint: Constraint, first: InvalidOutput) -> Any:
-    values: dict[str, Any] = {}
-    for document in _documents(text):
-        written = json.dumps(document, ensure_ascii=False)
-        try:
-            values[json.dumps(document, sort_keys=True)] = constraint.parse(written)
-        except InvalidOutput:
-            continue
-    if len(values) > 1:
-        raise InvalidOutput(f"the output holds {len(values)} different answers", text)
-    if values:
-        return next(iter(values.values()))
-    return constraint.parse(_mended(text, first))
-
-
-def _documents(text: str) -> Iterator[Any]:
-    """Every whole JSON object or list in `text` that stands in no other."""
-    place = 0
-    while place < len(text):
-        if text[place] in _CLOSERS:
-            try:
-                document, place = _DECODER.raw_decode(text, place)
-            except (ValueError, RecursionError):
-                place += 1
-            else:
-                yield document
-        else:
-            place += 1
+    fenced = FENCE.fullmatch(text.strip())
+    inner = (fenced[1] if fenced else text).strip()
+    try:
+        return constraint.parse(inner)
+    except InvalidOutput:
+        return constraint.parse(_mended(inner, first))
 
 
 def _mended(text: str, first: InvalidOutput) -> str:
-    """Damaged JSON as JSON; only where every bracket that was opened is closed, or it may be cut off."""
+    """Damaged JSON as JSON; only where it is whole, and nothing but marks has changed."""
     from json_repair import repair_json
 
-    start = min((place for sign in _CLOSERS if (place := text.find(sign)) >= 0), default=None)
-    if start is None:
-        raise first
-    end = text.rfind(_CLOSERS[text[start]]) + 1
-    part = text[start:end]
-    if not part or any(part.count(sign) != part.count(closer) for sign, closer in _CLOSERS.items()):
+    whole = text[:1] in _CLOSERS and text.endswith(_CLOSERS[text[0]])
+    if not whole or any(text.count(sign) != text.count(closer) for sign, closer in _CLOSERS.items()):
         raise first
     try:
-        return str(repair_json(part, ensure_ascii=False))
-    except RecursionError:
+        mended = str(repair_json(text, ensure_ascii=False))
+    except (RecursionError, ValueError):  # ValueError: more digits than Python reads
         raise first from None
+    if _said(mended) != _said(text):
+        raise first
+    return mended
+
+
+def _said(document: str) -> str:
+    """What a document says beside the marks that hold it together."""
+    return _MARKS.sub("", _ESCAPE.sub(_unescaped, document))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """A letter that is written as JSON writes it; nothing for what is only a mark or white space."""
+    if found[1] is not None:
+        return chr(int(found[1], 16))
+    return "/" if found[2] == "/" else ""
 
 
 def _choice(text: str, constraint: Constraint, first: InvalidOutput) -> str:
-    """The one choice that the text names."""
+    """The one choice that the text is."""
     choices: list[str] = (constraint.schema or {})["enum"]
-    bare = text.strip().strip("\"'`*.!:").casefold().strip()
-    found = [choice for choice in choices if choice.casefold() == bare]
+    spellings = {each.casefold() for each in (text.strip(), *unmarked(text))}
+    found = [choice for choice in choices if choice.casefold() in spellings]
     if len(found) == 1:
         return found[0]
     raise first

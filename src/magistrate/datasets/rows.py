@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from magistrate.constraints.pointers import PLACE
 from magistrate.datasets.fields import field_of, label_of, plain, slot
 from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
@@ -240,7 +241,7 @@ def _at(row: Mapping[str, Any], path: str) -> Any:
     for step in path.split("."):
         if isinstance(value, Mapping) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+        elif isinstance(value, list) and PLACE.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
         else:
             raise RowError(f"no column {path!r}, which --map asks for; {_columns(row)}")

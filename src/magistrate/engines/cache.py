@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 
-FORMAT = 2  # of keys and values; another number is another key
+FORMAT = 3  # of keys and values; another number is another key
 NEEDS: frozenset[Capability] = frozenset({"repeatable"})
 REUSED = Usage(reused=1)
 SAMPLING = tuple(field.name for field in fields(Sampling))

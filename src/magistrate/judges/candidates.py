@@ -10,7 +10,7 @@ from magistrate.constraints import Constraint, Quote, constraint
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of, together
+from magistrate.judges.considering import fields_of, together, written_freely
 from magistrate.judges.question import Answers, Label, Weighed, weigh
 from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin
@@ -86,7 +86,7 @@ class Candidates:
             shape if self.constrained else None,
             sampling=Sampling(max_tokens=self._budget),
         )
-        found = written.value if self.constrained else shape.parse(written.text.strip())
+        found = written.value if self.constrained else written_freely(written, shape)
         reasons: dict[Quote, str] = {}  # small models say the same again; once is enough
         for each in found["candidates"]:
             reasons.setdefault(quoted(each["quote"], "output", self.unit, (output,)), each["reason"])

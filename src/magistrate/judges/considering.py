@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, Generation
+from magistrate.errors import InvalidOutput
 from magistrate.judges.base import LISTS, Call, Judge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, AbstentionReason, Outcome, Sample
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
 
 Answer = TypeVar("Answer")
 
@@ -39,6 +43,13 @@ async def together(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def written_freely(written: Generation, shape: Constraint) -> Any:
+    """What a model wrote without being held to `shape`, read as if it were. Raises `InvalidOutput`."""
+    if written.finish == "length":
+        raise InvalidOutput("the answer was cut off where its tokens ran out", written.text)
+    return shape.parse(written.text.strip())
 
 
 def planned(judge: Judge, sample: Sample) -> Sequence[Call]:

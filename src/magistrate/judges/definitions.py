@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from magistrate.constraints import compile_check, constraint
+from magistrate.constraints.pointers import PLACE
 from magistrate.documents import Document, Key, parse_document, read_document
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
@@ -239,7 +240,7 @@ def _place(form: Any, pointer: str | None) -> Key:
     place: list[str | int] = []
     for token in (pointer or "#").split("/")[1:]:
         word = token.replace("~1", "/").replace("~0", "~")
-        place.append(int(word) if isinstance(form, list) and word.isdigit() else word)
+        place.append(int(word) if isinstance(form, list) and PLACE.fullmatch(word) else word)
         try:
             form = form[place[-1]]
         except (KeyError, IndexError, TypeError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of
+from magistrate.judges.considering import fields_of, written_freely
 from magistrate.judges.template import builtin
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
@@ -87,7 +87,7 @@ class Hallucination:
             self.constraint if self.constrained else None,
             sampling=Sampling(max_tokens=self._budget),
         )
-        found = written.value if self.constrained else self.constraint.parse(written.text.strip())
+        found = written.value if self.constrained else written_freely(written, self.constraint)
         score = float(found["score"])
         reasons = [str(reason) for reason in found["reasons"]]
         return Verdict(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Literal
 
 from magistrate.engines.base import Choice, ChoiceMethod, Engine, Option
-from magistrate.errors import SpecError
+from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.considering import together
 from magistrate.types import Prompt
 
@@ -129,9 +130,12 @@ async def weigh(
 def _mean(names: Sequence[str], choices: Sequence[Choice]) -> Weighed:
     given = [choice.probabilities for choice in choices if choice.probabilities is not None]
     masses = [choice.mass for choice in choices if choice.mass is not None]
-    if not given:
-        said = [choice.best for choice in choices]
-        return Weighed(max(names, key=said.count), None, None, choices[0].method)
+    if len(given) < len(choices):  # some have only named an answer, so that all count as what they name
+        said = Counter(choice.best for choice in choices).most_common(2)
+        if len(said) > 1 and said[0][1] == said[1][1]:
+            told = f"asked in another order, the model gives another answer: {said[0][0]} or {said[1][0]}"
+            raise InvalidOutput(told)
+        return Weighed(said[0][0], None, None, "label_only")
     shares = {name: sum(each[name] for each in given) / len(given) for name in names}
     return Weighed(max(names, key=shares.__getitem__), shares, min(masses, default=None), choices[0].method)
 

@@ -114,7 +114,7 @@ class Judgement:
         except Exception as error:
             self._settle(error)
         except BaseException as error:  # a library's panic: this thread has nobody to tell but us
-            self._settle(self._failure("engine_error", f"{type(error).__name__}: {error}"))
+            self._settle(self._failure("engine_error", logs.error_text(error)))
 
     def cancel(self) -> None:
         """Stop: nobody waits for it any more."""

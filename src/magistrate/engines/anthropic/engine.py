@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,16 @@ from magistrate.engines.base import (
     Likelihood,
     Option,
     Sampling,
-    UnusableAnswer,
     check_options,
 )
 from magistrate.engines.remote.asking import settled
-from magistrate.engines.remote.choosing import named
 from magistrate.engines.remote.foreign import read
+from magistrate.engines.remote.label_fallback import Ask, drawn_by, named_by
 from magistrate.engines.remote.messages import Chat, chat
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.wording import told
-from magistrate.errors import CapabilityError, InvalidOutput
-from magistrate.types import Prompt, Usage
+from magistrate.errors import CapabilityError
+from magistrate.types import Prompt
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
@@ -94,8 +92,8 @@ class AnthropicEngine:
         if capture is not None:
             raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
         if self._options.choose == "sampled":
-            return await self._drawn(prompt, options)
-        return await self._named(prompt, options, self._options.anew)
+            return await drawn_by(self._naming(prompt, options), options, n=self._options.draws)
+        return await named_by(self._naming(prompt, options), options, anew=self._options.anew)
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """Not offered. Raises `CapabilityError`."""
@@ -117,9 +115,11 @@ class AnthropicEngine:
             reply = read_events(await self._client.streamed({**body, "stream": True}), tool=form.tool)
         else:
             reply = read_message(await self._client.post("messages", body), tool=form.tool)
-        undone = made.escaping.undone
+        text, thinking = (
+            self._client.without_keys(made.escaping.undone(each)) for each in (reply.text, reply.thinking)
+        )
         notes = (*made.escaping.notes, *_unsent(sampling), *reply.notes)
-        return Reply(form.undo(undone(reply.text)), reply.finish, reply.usage, undone(reply.thinking), notes)
+        return Reply(form.undo(text), reply.finish, reply.usage, thinking, notes)
 
     def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
         return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
@@ -135,51 +135,14 @@ class AnthropicEngine:
             body["thinking"] = dict(self._thinking)
         return body
 
-    # --- choosing --------------------------------------------------------------------------------
-
-    async def _named(self, prompt: Prompt, options: Sequence[Option], anew: int) -> Choice:
-        """The label that one reply names, asked anew where it names none or several."""
+    def _naming(self, prompt: Prompt, options: Sequence[Option]) -> Ask:
+        """Asks for one of the labels; the API takes no temperature and no seed."""
         form = form_of_labels([option.surfaces[0].strip() for option in options], self._way)
-        attempts: list[Attempt] = []
-        usage = Usage()
-        while True:
-            reply = await self._asked(prompt, tuple(attempts), form, Sampling(max_tokens=SPARE))
-            usage += reply.usage
-            try:
-                best = _label(reply, options)
-            except InvalidOutput as error:
-                if len(attempts) >= anew:
-                    raise UnusableAnswer(
-                        str(error), reply.text, tuple(attempts), reply.thinking, usage
-                    ) from None
-                attempts.append(Attempt(reply.text, str(error)))
-                continue
-            return Choice(best, None, None, "label_only", usage, thinking=reply.thinking, notes=reply.notes)
 
-    async def _drawn(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """The shares of the labels among so many draws; what names none counts for none of them."""
-        drawn: Counter[str] = Counter()
-        usage, n = Usage(), self._options.draws
-        unnamed: UnusableAnswer | None = None
-        for _ in range(n):
-            try:
-                one = await self._named(prompt, options, 0)
-            except UnusableAnswer as error:
-                usage, unnamed = usage + error.usage, error
-                continue
-            usage += one.usage
-            drawn[one.best] += 1
-        if (whole := drawn.total()) == 0:
-            text = "" if unnamed is None else unnamed.text
-            raise UnusableAnswer(f"none of {n} draws names an answer", text, (), "", usage)
-        shares = {option.label: drawn[option.label] / whole for option in options}
-        return Choice(max(shares, key=shares.__getitem__), shares, whole / n, "sampled", usage)
+        async def asked(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
+            return await self._asked(prompt, attempts, form, Sampling(max_tokens=SPARE))
 
-
-def _label(reply: Reply, options: Sequence[Option]) -> str:
-    if reply.finish == "length":
-        raise InvalidOutput("the model's tokens ran out before it had named an answer", reply.text)
-    return named(reply.text, options)
+        return asked
 
 
 def _thinking(options: Options, said: Model | None) -> Mapping[str, str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, express
-from magistrate.engines.remote.wording import in_words
+from magistrate.constraints.reader import read
+from magistrate.engines.remote.wording import described
 from magistrate.errors import ConstraintError
 
 TOOL = "answer"
@@ -46,12 +47,12 @@ def form_of(constraint: Constraint | None, way: Way) -> Form:
         return PLAIN
     constraint.require_bounds()
     if way == "words" or constraint.kind == "lark":
-        return Form(words=in_words(constraint))
+        return Form(words=described(constraint))
     schema, undo = _object_of(constraint)
     try:
         return _sent(schema, way, undo)
     except ValueError:  # the package's own word for a schema that cannot be said there
-        return Form(words=in_words(constraint))
+        return Form(words=described(constraint))
 
 
 def form_of_labels(labels: list[str], way: Way) -> Form:
@@ -100,10 +101,7 @@ def _wrapping(inner: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inner(text: str) -> Any:
     """What the object around an answer holds, None where there is no such object."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
     return value.get(WRAPPED) if isinstance(value, dict) and value.keys() == {WRAPPED} else None
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from magistrate.constraints.reader import read as from_text
+from magistrate.engines.anthropic.forms import TOOL
 from magistrate.engines.remote.foreign import Count, Foreign, read
 from magistrate.engines.remote.redaction import shown
 from magistrate.engines.remote.reply import Reply
@@ -14,6 +16,8 @@ from magistrate.types import Usage
 
 CUT = ("max_tokens", "model_context_window_exceeded")
 ENDED = ("end_turn", "stop_sequence")
+BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
+NO_ORDER = "the answer broke off: the events of its stream are not in order"
 HIDDEN_THOUGHTS = "the server keeps a part of the model's thoughts to itself"
 
 
@@ -36,6 +40,7 @@ class _Usage(Foreign):
 
 class _Block(Foreign):
     type: str
+    name: str = ""
     text: str = ""
     thinking: str = ""
     input: Any = None
@@ -132,15 +137,23 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
     ended = False
     for each in (read(_Event, event, "event of a message") for event in events):
         if each.type == "message_start":
+            if message is not None or each.message is None or each.message.content:
+                raise EngineError(NO_ORDER)
             message = each.message
         elif each.type == "content_block_start" and each.content_block is not None:
+            if each.index in blocks:
+                raise EngineError(NO_ORDER)
             blocks[each.index] = each.content_block
-        elif each.type == "content_block_delta" and each.delta is not None and each.index in blocks:
+        elif each.type == "content_block_delta" and each.delta is not None:
+            if each.index not in blocks:
+                raise EngineError(NO_ORDER)
             block, delta = blocks[each.index], each.delta
             more = {"text": block.text + delta.text, "thinking": block.thinking + delta.thinking}
             blocks[each.index] = block.model_copy(update=more)
             inputs[each.index] = inputs.get(each.index, "") + delta.partial_json
         elif each.type == "message_delta" and each.delta is not None and message is not None:
+            if message.stop_reason not in (None, each.delta.stop_reason):
+                raise EngineError(NO_ORDER)
             change = {"stop_reason": each.delta.stop_reason, "stop_details": each.delta.stop_details}
             message = message.model_copy(update={**change, "usage": message.usage.updated(each.usage)})
         ended = ended or each.type == "message_stop"
@@ -154,10 +167,8 @@ def _with_input(block: _Block, said: str) -> _Block:
     """A tool's call with its input, which a stream gives as pieces of JSON; a text where it is none."""
     if block.type != "tool_use" or not said:
         return block
-    try:
-        given = json.loads(said)
-    except (ValueError, RecursionError):
-        given = said
+    reading = from_text(said)
+    given = reading.value if reading.state == "complete" else said
     return block.model_copy(update={"input": given})
 
 
@@ -167,14 +178,19 @@ def _reply(message: _Message, tool: bool) -> Reply:
         details = message.stop_details or _Details()
         told = shown(" ".join(each for each in (details.category, details.explanation) if each))
         raise EngineRefused(f"the model refuses to answer{told and ': '}{told}")
+    if unread := [each.type for each in message.content if each.type not in BLOCKS]:
+        raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
     texts = [each.text for each in message.content if each.type == "text"]
-    calls = [each.input for each in message.content if each.type == "tool_use"]
+    calls = [each for each in message.content if each.type == "tool_use"]
     thinking = "\n\n".join(each.thinking for each in message.content if each.thinking).strip()
     notes = (HIDDEN_THOUGHTS,) if any(e.type == "redacted_thinking" for e in message.content) else ()
-    if tool and len(calls) == 1 and reason in ("tool_use", *ENDED, *CUT):
-        text = calls[0] if isinstance(calls[0], str) else json.dumps(calls[0], ensure_ascii=False)
+    answered = tool and [each.name for each in calls] == [TOOL] and not "".join(texts).strip()
+    if answered and reason in ("tool_use", *ENDED, *CUT):
+        given = calls[0].input
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     elif calls or reason == "tool_use":
-        raise InvalidOutput("the model called a tool where it was to answer, or several", "".join(texts))
+        told = "the model called another tool than it was to, or said something beside its call"
+        raise InvalidOutput(told, "".join(texts))
     elif reason not in (*ENDED, *CUT):
         raise EngineError(f"the answer broke off: it ended with {shown(reason) or 'no reason'} (stop_reason)")
     else:

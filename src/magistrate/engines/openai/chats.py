@@ -12,14 +12,14 @@ from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Samplin
 from magistrate.engines.openai.client import Client
 from magistrate.engines.openai.constraining import Sent
 from magistrate.engines.openai.findings import Findings, chooses
-from magistrate.engines.openai.naming import drawn_by, named_by
 from magistrate.engines.openai.options import Options
 from magistrate.engines.openai.reading import read_chat, read_events, read_first_token, usage_of_chat
 from magistrate.engines.openai.scoring import Scorer
 from magistrate.engines.remote.choosing import from_listed
+from magistrate.engines.remote.label_fallback import drawn_by, in_words, named_by
 from magistrate.engines.remote.messages import Chat, chat
 from magistrate.engines.remote.reply import Reply
-from magistrate.engines.remote.wording import in_words, told
+from magistrate.engines.remote.wording import described, told
 from magistrate.errors import CapabilityError, OverLength
 from magistrate.types import Prompt, Usage
 
@@ -53,7 +53,7 @@ class ChatServer:
     ) -> Reply:
         """One text, under what is `sent` of the constraint; where nothing is, it is told in words."""
         if constraint is not None and sent is None:
-            prompt = told(prompt, in_words(constraint))
+            prompt = told(prompt, described(constraint))
         made = self._chat(prompt, attempts)
         body = {**self._body(made, sampling), **({} if sent is None else sent.body)}
         opened = self._found.thinks == "closed"
@@ -62,13 +62,13 @@ class ChatServer:
             reply = read_events(await self._client.streamed(PATH, body), opened=opened)
         else:
             reply = read_chat(await self._client.post(PATH, body), opened=opened)
-        text = made.escaping.undone(reply.text)
+        text = self._client.without_keys(made.escaping.undone(reply.text))
         notes = (*made.escaping.notes, *self._unsent(sampling))
         return Reply(
             text if sent is None else sent.undo(text),
             reply.finish,
             reply.usage,
-            made.escaping.undone(reply.thinking),
+            self._client.without_keys(made.escaping.undone(reply.thinking)),
             notes,
         )
 
@@ -81,11 +81,11 @@ class ChatServer:
             found, usage = await self._by_first_token(prompt, options)
             if found is not None:
                 return found
-            named = await named_by(self._reply, prompt, options, self._options.anew)
+            named = await named_by(in_words(self._reply, prompt, options), options, anew=self._options.anew)
             return replace(named, usage=usage + named.usage, notes=(*named.notes, UNLISTED))
         if method == "sampled":
-            return await drawn_by(self._reply, prompt, options, self._options.draws)
-        return await named_by(self._reply, prompt, options, self._options.anew)
+            return await drawn_by(in_words(self._reply, prompt, options), options, n=self._options.draws)
+        return await named_by(in_words(self._reply, prompt, options), options, anew=self._options.anew)
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """How probable each token of `text` is, where the server scores prompts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from magistrate.engines.remote.connections import Connections, events_of, json_of
+from magistrate.engines.remote.connections import Connections
 from magistrate.errors import MissingExtra
 
 TIMEOUT = 300.0  # seconds that a call may take where nothing was said
@@ -40,7 +40,7 @@ class Client:
         self.who = who
         self.timeout = timeout or TIMEOUT
         self._response, self._stream = httpx2.Response, AsyncStream[object]
-        self._connections = Connections(who, self.timeout)
+        self._connections = Connections(who, self.timeout, key)
         self._api = AsyncOpenAI(
             api_key=key,
             base_url=self.base_url,
@@ -53,13 +53,14 @@ class Client:
         """The JSON answer to `body`. A `path` that begins with `/` is under the server's root, others under
         the base URL. Raises an `EngineError` or `OverLength`."""
         return await self._connections.answered(
-            lambda: self._api.post(self._url(path), cast_to=self._response, body=body), json_of
+            lambda: self._api.post(self._url(path), cast_to=self._response, body=body),
+            self._connections.json_of,
         )
 
     async def get(self, path: str) -> Any:
         """As `post`, for what is only read."""
         return await self._connections.answered(
-            lambda: self._api.get(self._url(path), cast_to=self._response), json_of
+            lambda: self._api.get(self._url(path), cast_to=self._response), self._connections.json_of
         )
 
     async def streamed(self, path: str, body: dict[str, Any]) -> list[Any]:
@@ -68,8 +69,12 @@ class Client:
             lambda: self._api.post(
                 self._url(path), cast_to=object, body=body, stream=True, stream_cls=self._stream
             ),
-            events_of,
+            self._connections.events_of,
         )
+
+    def without_keys(self, text: str) -> str:
+        """A text of this server's as it may be kept."""
+        return self._connections.without_keys(text)
 
     def close(self) -> None:
         """Close the connections; who forgets it leaves that to the garbage collector."""

@@ -14,17 +14,17 @@ from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Samplin
 from magistrate.engines.openai.client import Client
 from magistrate.engines.openai.constraining import Sent
 from magistrate.engines.openai.findings import LISTED, Findings
-from magistrate.engines.openai.naming import drawn_by, named_by
 from magistrate.engines.openai.options import Options
 from magistrate.engines.openai.reading import Logprob
 from magistrate.engines.openai.tokens import PromptTokens
 from magistrate.engines.remote.choosing import Listed, Token, from_listed
 from magistrate.engines.remote.foreign import Count, Foreign, read
+from magistrate.engines.remote.label_fallback import drawn_by, in_words, named_by
 from magistrate.engines.remote.messages import asked_anew
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.thinking import split_thinking
-from magistrate.engines.remote.wording import in_words, told
-from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError
+from magistrate.engines.remote.wording import described, told
+from magistrate.errors import CapabilityError, EngineError, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Usage
 
 FORCE = 1000.0  # added to a logit so that its token is drawn; what is told of it is from before
@@ -81,7 +81,7 @@ class LlamaServer:
     ) -> Reply:
         """One text, under what is `sent` of the constraint."""
         if constraint is not None and sent is None:
-            prompt = told(prompt, in_words(constraint))
+            prompt = told(prompt, described(constraint))
         tokens, opened = await self._tokens.of(asked_anew(prompt, attempts))
         thinking, spent = "", Usage()
         if opened:
@@ -99,7 +99,8 @@ class LlamaServer:
         }
         self._check(len(tokens) + sampling.max_tokens)
         found = await self._completed(body, stream=self._options.stream)
-        text = found.content
+        _check_ended(found)
+        text = self._client.without_keys(found.content)
         if not opened:
             thinking, text = split_thinking(text)
         text = text if sent is None else sent.undo(text)
@@ -109,9 +110,9 @@ class LlamaServer:
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
         """How probable each option is: exactly, token by token, unless a lesser way was asked for."""
         if self._options.choose == "sampled":
-            return await drawn_by(self._reply, prompt, options, self._options.draws)
+            return await drawn_by(in_words(self._reply, prompt, options), options, n=self._options.draws)
         if self._options.choose == "label_only":
-            return await named_by(self._reply, prompt, options, self._options.anew)
+            return await named_by(in_words(self._reply, prompt, options), options, anew=self._options.anew)
         tokens, opened = await self._tokens.of(prompt)
         thinking, spent = "", Usage()
         if opened:
@@ -169,6 +170,7 @@ class LlamaServer:
         }
         self._check(len(tokens) + room)
         found = await self._completed(body)
+        _check_ended(found)
         thought = found.content.strip()
         closed = [*await self._tokens.data(thought), *await self._tokens.special(f"\n{CLOSING}\n\n")]
         return thought, [*tokens, *closed], _usage(found)
@@ -282,6 +284,12 @@ class LlamaServer:
                 f"this takes {tokens} tokens with the room kept for the answer; the context window of "
                 f"{self._client.who} is {self._window}"
             )
+
+
+def _check_ended(found: _Completion) -> None:
+    """Refuse a text of which the server does not say that, and why, it ended."""
+    if not found.stop or found.stop_type == "none":
+        raise EngineError("the answer broke off: the server did not say why it ended (stop_type)")
 
 
 def _one_token(tokens: list[int], listed: int, forced: int) -> dict[str, Any]:

@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from magistrate.engines.remote.choosing import Listed, Token
-from magistrate.engines.remote.foreign import Count, Foreign, read
+from magistrate.engines.remote.foreign import Count, Foreign, is_number, read
+from magistrate.engines.remote.redaction import shown
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.thinking import split_thinking
 from magistrate.errors import EngineError, EngineRefused, InvalidOutput
 from magistrate.types import Usage
 
-Logprob = Annotated[float, Field(le=1e-3, allow_inf_nan=True)]
+Logprob = Annotated[float, Field(le=1e-3), AfterValidator(is_number)]
 
+# How a text ends that is whole, and one whose tokens ran out, as servers of this kind say it. Any other
+# reason is a failure.
+ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
 CUT = ("length", "max_tokens", "model_length", "max_output_tokens")
 FILTERED = ("content_filter", "safety", "recitation", "blocklist", "prohibited_content")
 CALLS = ("tool_calls", "function_call", "tool_use")
+
+
+TEXTS, THOUGHTS = ("", "text", "output_text"), ("thinking", "reasoning")  # parts of a message
 
 
 class _Details(Foreign):
@@ -43,6 +50,8 @@ class _Message(Foreign):
     reasoning_content: str | None = None
     reasoning: Any = None
     refusal: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
 
 
 class _Top(Foreign):
@@ -60,6 +69,7 @@ class _Logprobs(Foreign):
 
 
 class _Choice(Foreign):
+    index: int | None = None
     finish_reason: str | None = None
     message: _Message | None = None
     delta: _Message | None = None
@@ -74,13 +84,13 @@ class _Chat(Foreign):
 def read_chat(body: Any, *, opened: bool = False) -> Reply:
     """A chat completion's text, thoughts apart from it. `opened` as for `split_thinking`.
 
-    Raises `EngineRefused` where a filter or the model refused, `InvalidOutput` where there is no text, and
-    `EngineError` where the answer broke off.
+    Raises `EngineRefused` where a filter or the model refused, `InvalidOutput` where there is no text or
+    something beside it, and `EngineError` where the answer broke off.
     """
     answer = read(_Chat, body, "chat completion")
-    if not answer.choices:
+    choice = _only_choice(answer)
+    if choice is None:
         raise InvalidOutput("the server's answer has no choices")
-    choice = answer.choices[0]
     if choice.message is None:
         raise InvalidOutput("the server's answer has no message")
     return _reply([choice.message], choice.finish_reason, usage_of(answer.usage), opened)
@@ -89,8 +99,13 @@ def read_chat(body: Any, *, opened: bool = False) -> Reply:
 def read_events(events: Sequence[Any], *, opened: bool = False) -> Reply:
     """As `read_chat`, of the events of a stream."""
     read_ones = [read(_Chat, event, "event of a chat completion") for event in events]
-    choices = [each.choices[0] for each in read_ones if each.choices]
-    finish = next((each.finish_reason for each in reversed(choices) if each.finish_reason), None)
+    choices = [choice for each in read_ones if (choice := _only_choice(each)) is not None]
+    reasons = dict.fromkeys(each.finish_reason for each in choices if each.finish_reason)
+    if len(reasons) > 1:
+        raise EngineError(
+            f"the answer ended more than once: {', '.join(map(shown, reasons))} (finish_reason)"
+        )
+    finish = next(iter(reasons), None)
     usage = next((each.usage for each in reversed(read_ones) if each.usage is not None), None)
     deltas = [each.delta for each in choices if each.delta is not None]
     if not deltas:
@@ -106,21 +121,32 @@ def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opene
     if ending in FILTERED:
         raise EngineRefused("the server's filter held the answer back (content_filter)")
     if refusal:
-        raise EngineRefused(f"the model refuses to answer: {refusal[:300]}")
-    if ending in CALLS:
+        raise EngineRefused(f"the model refuses to answer: {shown(refusal)}")
+    if ending in CALLS or any(each.tool_calls or each.function_call for each in messages):
         raise InvalidOutput("the model called a tool instead of answering", text)
     if not ending:
         raise EngineError("the answer broke off: the server did not say why it ended (finish_reason)")
+    if ending not in (*ENDED, *CUT):
+        raise EngineError(f"the answer broke off: it ended with {shown(finish)!r} (finish_reason)")
     if all(each.content is None for each in messages) and not apart:
         raise InvalidOutput("the server's answer has no text")
     thinking, text = (apart, text) if apart else split_thinking(text, opened=opened)
     return Reply(text, "length" if ending in CUT else "stop", usage, thinking)
 
 
+def _only_choice(answer: _Chat) -> _Choice | None:
+    """The one choice that was asked for, None where there is none."""
+    if len(answer.choices) > 1 or any(each.index for each in answer.choices):
+        raise InvalidOutput("the server answered several times where one answer was asked for (choices)")
+    return answer.choices[0] if answer.choices else None
+
+
 def _text(message: _Message) -> str:
-    if isinstance(message.content, list):
-        return "".join(part.text or "" for part in message.content if part.type in ("", "text"))
-    return message.content or ""
+    if not isinstance(message.content, list):
+        return message.content or ""
+    if unread := [part.type for part in message.content if part.type not in (*TEXTS, *THOUGHTS)]:
+        raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
+    return "".join(part.text or "" for part in message.content if part.type in TEXTS)
 
 
 def _thoughts(message: _Message) -> str:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from magistrate.constraints.reader import read
+
 KEPT = frozenset(
     [
         *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"),
@@ -46,10 +48,10 @@ def bare_of(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[str], 
 
 def nulls_left_out(text: str, schema: Mapping[str, Any]) -> str:
     """What was written under `strict(schema)`, without the nulls that stand for a missing property."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+    reading = read(text)
+    if reading.state != "complete":
         return text
+    value = reading.value
     pruned = _pruned(value, schema, schema)
     return text if pruned == value else json.dumps(pruned, ensure_ascii=False)
 
@@ -123,10 +125,7 @@ def _at(root: Mapping[str, Any], reference: str) -> Any:
 
 
 def _unwrapped(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(value, dict) and isinstance(value.get(BARE), str):
+    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
+    if isinstance(value, dict) and value.keys() == {BARE} and isinstance(value[BARE], str):
         return str(value[BARE])
     return text

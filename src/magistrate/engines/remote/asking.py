@@ -48,7 +48,7 @@ async def settled(ask: Ask, constraint: Constraint | None, *, most: int) -> Gene
                     f"{error}{tried}", reply.text, attempts, reply.thinking, usage
                 ) from error
             attempts.append(Attempt(reply.text, str(error)))
-            if held is not None and _is_cut(reply, constraint):
+            if held is not None and reply.finish == "length":
                 held = shorter(held)
             continue
         notes = (*reply.notes, *told, *(() if held is constraint else (SHORTENED,)))
@@ -61,7 +61,7 @@ async def settled(ask: Ask, constraint: Constraint | None, *, most: int) -> Gene
 
 def _read(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ...]]:
     """A text that the constraint accepts, what it stands for, and what was done to it."""
-    if _is_cut(reply, constraint):
+    if reply.finish == "length":
         raise InvalidOutput("the answer was cut off where its tokens ran out; it must be shorter", reply.text)
     try:
         return reply.text, constraint.parse(reply.text), ()
@@ -70,18 +70,3 @@ def _read(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ..
     text = json.dumps(plain, ensure_ascii=False) if constraint.kind == "json" else str(plain)
     told = f"the answer was put right; what was written: {reply.text[:SHOWN]}"
     return text, constraint.parse(text), (told,)
-
-
-def _is_cut(reply: Reply, constraint: Constraint) -> bool:
-    return reply.finish == "length" and not _closed(reply.text, constraint)
-
-
-def _closed(text: str, constraint: Constraint) -> bool:
-    """Whether nothing could have come after `text`, as after the last bracket of a JSON document."""
-    if constraint.kind != "json" or not text.lstrip().startswith(("{", "[")):
-        return False
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

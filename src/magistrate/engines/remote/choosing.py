@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magistrate.constraints.reader import read
+from magistrate.constraints.repair import unmarked
 from magistrate.engines.base import Option
 from magistrate.errors import InvalidOutput
 
 TINY = 1e-12
-LEAD = re.compile(r"^(?:(?:the |my )?(?:final )?(?:answer|verdict|label)(?: is)?[:\s]+)", re.IGNORECASE)
-AROUND = " \t\r\n\"'`*_()[]{}.!:;,"
+# Names of an answer that say nothing themselves: {"hallucinated": "No"} would say the opposite of "No".
+KEYS = ("answer", "label", "verdict", "reply", "response")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,36 +113,31 @@ def _most(known: Sequence[_Known], least: float, rest: float) -> float:
 
 
 def named(text: str, options: Sequence[Option]) -> str:
-    """The label that a reply in words names, by itself or as its first word or line.
+    """The label that a reply in words names, by saying one of its surfaces, or its name, and nothing else.
 
-    Raises `InvalidOutput` where it names none or several. Words in the middle of a sentence do not count:
-    in "not supported" and "there is no doubt" they would say the opposite.
+    White space around it counts for nothing, nor letter case, nor one full stop behind it or one pair of
+    quotation marks around it. JSON counts where it is an object with one of `KEYS` alone, and its value is
+    such a text. Raises `InvalidOutput` for everything else: words beside an answer may take it back.
     """
-    spellings: dict[str, set[str]] = {}
+    owners: dict[str, set[str]] = {}
     for option in options:
         for surface in (*option.surfaces, option.label):
-            spellings.setdefault(_plain(surface), set()).add(option.label)
-    bare = text.strip().lstrip(AROUND)
-    lead = LEAD.match(bare)
-    bare = bare[lead.end() :].lstrip(AROUND) if lead else bare
-    heads = [bare, bare.splitlines()[0] if bare else "", *re.split(r"[.,:;!\n]|\s[–—-]\s", bare)[:1]]
-    for head in heads:
-        labels = spellings.get(_plain(head), set())
-        if len(labels) == 1:
-            label = next(iter(labels))
-            _check_alone(bare[len(head) :], label, options, text)
-            return label
-    offered = ", ".join(option.surfaces[0] for option in options)
-    raise InvalidOutput(f"the reply names none of {offered} by itself, or several", text)
+            owners.setdefault(surface.strip().casefold(), set()).add(option.label)
+    said = _value(text)
+    spellings = (text.strip(), *unmarked(text)) if said is None else (said.strip(),)
+    labels = set[str]().union(*(owners.get(each.casefold(), set()) for each in spellings))
+    if len(labels) != 1:
+        offered = ", ".join(option.surfaces[0].strip() for option in options)
+        raise InvalidOutput(f"the reply is not exactly one of these answers: {offered}", text)
+    return labels.pop()
 
 
-def _check_alone(rest: str, label: str, options: Sequence[Option], text: str) -> None:
-    """Refuse a reply that goes on to name another option on a line of its own."""
-    for line in rest.splitlines():
-        for option in options:
-            if option.label != label and _plain(line) in {_plain(each) for each in option.surfaces}:
-                raise InvalidOutput("the reply names several of the answers", text)
-
-
-def _plain(text: str) -> str:
-    return text.strip(AROUND).casefold()
+def _value(text: str) -> str | None:
+    """The text that JSON such as `{"answer": "Yes"}` holds; None where the reply is something else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    found = read(text).value
+    if not isinstance(found, dict) or len(found) != 1:
+        return None
+    ((key, value),) = found.items()
+    return value if key in KEYS and isinstance(value, str) else None

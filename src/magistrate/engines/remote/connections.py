@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from magistrate.engines.remote.refusals import engine_error
+from magistrate import logs
+from magistrate.engines.remote.redaction import without_keys
+from magistrate.engines.remote.refusals import AnsweredError, engine_error, error_in
 from magistrate.engines.remote.wire import awaited
 from magistrate.errors import EngineError, InvalidOutput, MagistrateError
 
@@ -22,13 +25,14 @@ class Connections:
     """Connections for an official client, as `http`; `who` names the engine in errors.
 
     What is asked over them takes `timeout` seconds at most, and on the loop of `wire`. Nothing is redirected:
-    what is asked goes to the address that was named and to no other.
+    what is asked goes to the address that was named and to no other. Keys, `key` among them, are hidden in
+    all that comes back.
     """
 
-    def __init__(self, who: str, timeout: float) -> None:
+    def __init__(self, who: str, timeout: float, key: str = "") -> None:
         import httpx2
 
-        self._who, self._timeout = who, timeout
+        self._who, self._timeout, self._key = who, timeout, key
         self.http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT, timeout)),
             limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
@@ -49,6 +53,30 @@ class Connections:
         except Exception as error:  # whatever a client, a socket or a foreign answer brings about
             raise _own(error) or engine_error(error, self._who) from None
 
+    async def json_of(self, response: Any) -> Any:
+        """What an answer says in JSON. Raises `ValueError` where it is none, `InvalidOutput` where it cannot
+        be read, and `AnsweredError` where it says that the server failed."""
+        text = response.content.decode("utf-8-sig")
+        return self._checked(from_json(text), text, response)
+
+    async def events_of(self, stream: Any) -> list[Any]:
+        """All events of a streamed answer, in order. Raises as `json_of`."""
+        async with stream:
+            with _readable():
+                events = [event async for event in stream]
+        return [self._checked(event, json.dumps(event), stream.response) for event in events]
+
+    def without_keys(self, text: str) -> str:
+        """A text of this server's as it may be kept: one that was streamed may have its keys in pieces."""
+        return logs.without_keys(text, (self._key,))
+
+    def _checked(self, body: Any, text: str, response: Any) -> Any:
+        if (error := error_in(body)) is not None:
+            raise AnsweredError(error, response.request)
+        if self.without_keys(text) == text:
+            return body
+        return without_keys(body, (self._key,))
+
     def close(self) -> None:
         """Close them; who forgets that leaves it to the garbage collector."""
         if self._closing is not None:
@@ -56,19 +84,31 @@ class Connections:
             awaited(self.http.aclose())
 
 
-async def json_of(response: Any) -> Any:
-    """What an answer says in JSON. Raises `ValueError` where it is none, `InvalidOutput` where it is nested
-    too deeply."""
+def from_json(text: str) -> Any:
+    """What a server's JSON says. Raises `JSONDecodeError` where it is none, and `InvalidOutput` where it is
+    nested too deeply, has a number of too many digits or says a thing twice."""
+    with _readable():
+        return json.loads(text, object_pairs_hook=_unique)
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise `InvalidOutput` for JSON that Python does not read."""
     try:
-        return json.loads(response.content)
+        yield
     except RecursionError:
         raise InvalidOutput("the server's answer is JSON nested too deeply to be read") from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python's own limit of digits
+        raise InvalidOutput("the server's answer has a number of too many digits to be read") from None
 
 
-async def events_of(stream: Any) -> list[Any]:
-    """All events of a streamed answer, in order."""
-    async with stream:
-        return [event async for event in stream]
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise InvalidOutput("the server's answer is JSON that has a name twice in one object")
+    return members
 
 
 def _bounding(kind: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]]:

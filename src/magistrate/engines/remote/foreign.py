@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +11,13 @@ from magistrate.errors import InvalidOutput
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def is_number(value: float) -> float:
+    """`value`, which may be infinite. Raises `ValueError` for what is no number at all."""
+    if math.isnan(value):
+        raise ValueError("NaN is no number")
+    return value
 
 
 class Foreign(BaseModel):

@@ -6,12 +6,14 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from magistrate import logs
+from magistrate.logs import HIDDEN
 
 LONGEST = 300  # characters of a server's words that are shown
 READ = 2_000  # characters that are looked at, so that a hostile message costs no time
-HIDDEN = "[hidden]"
 
-SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 SHORTEST = 6  # characters of a secret; what is shorter could be any word
 
@@ -53,12 +55,23 @@ def shown(words: object, secrets: Iterable[str] = ()) -> str:
 
 def secrets_of(headers: Mapping[str, str] | None) -> list[str]:
     """What must not be shown: the keys among a request's headers and in the environment."""
-    found = [value for name, value in os.environ.items() if SECRET_NAMES.search(name)]
+    found = list(logs.secrets_of(os.environ))
     for name in SECRET_HEADERS:
         value = headers.get(name) if headers is not None else None
         if value:
             found += [value, value.rpartition(" ")[2]]
     return [each.strip() for each in found if len(each.strip()) >= SHORTEST]
+
+
+def without_keys(body: Any, given: Iterable[str]) -> Any:
+    """JSON values with `[hidden]` for every known key in their texts, names of members among them."""
+    if isinstance(body, str):
+        return logs.without_keys(body, given)
+    if isinstance(body, list):
+        return [without_keys(each, given) for each in body]
+    if isinstance(body, dict):
+        return {without_keys(name, given): without_keys(each, given) for name, each in body.items()}
+    return body
 
 
 def _hide(found: re.Match[str]) -> str:

@@ -71,6 +71,26 @@ TYPES = {
 }
 
 
+class AnsweredError(Exception):
+    """What a server says in place of an answer, or beside one, with the status of success."""
+
+    def __init__(self, body: object, request: object) -> None:
+        super().__init__("the server says that it failed")
+        self.body, self.request = body, request
+
+
+def error_in(body: object) -> object:
+    """The error that an answer names, itself or in one of its choices; None where it names none."""
+    if not isinstance(body, Mapping):
+        return None
+    if body.get("object") == "error" or body.get("type") == "error":
+        return body
+    choices = body.get("choices")
+    inside = [each for each in choices if isinstance(each, Mapping)] if isinstance(choices, list) else []
+    named = [each for each in (body, *inside) if each.get("error") not in (None, "", False)]
+    return {"error": named[0]["error"]} if named else None
+
+
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
     """Our error for what a client of a server has raised; what is none of a client's is answered as it is.
 
@@ -94,6 +114,10 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         told = f"{who} answered what is no JSON; is this the address of a model's server?"
         return EngineError(told, status=200)
+    if isinstance(error, AnsweredError):
+        return EngineError(
+            f"{who} says that it failed: {_shown(_message(error.body), error) or 'no reason given'}"
+        )
     if names & {"APIResponseValidationError", "APIError", "OpenAIError", "AnthropicError"}:
         told = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
         return EngineError(f"{who} failed: {_shown(told, error) or type(error).__name__}")
@@ -178,7 +202,9 @@ def _status(error: Exception) -> int | None:
         status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(status, int) and status >= 300:
         return status
-    return next((TYPES[code] for code in _codes(getattr(error, "body", None)) if code in TYPES), None)
+    body = getattr(error, "body", None)
+    number = next((code for code in _numbers(body) if 400 <= code <= 599), None)
+    return number or next((TYPES[code] for code in _codes(body) if code in TYPES), None)
 
 
 def _message(body: object) -> str:
@@ -197,6 +223,15 @@ def _codes(body: object) -> Iterator[str]:
     while isinstance(body, Mapping):
         for key in ("code", "error_code", "type"):
             if isinstance(code := body.get(key), str):
+                yield code
+        body = body.get("error") or body.get("details")
+
+
+def _numbers(body: object) -> Iterator[int]:
+    """The statuses that a body names, the nearer first."""
+    while isinstance(body, Mapping):
+        for key in ("code", "status"):
+            if isinstance(code := body.get(key), int):
                 yield code
         body = body.get("error") or body.get("details")
 

@@ -8,7 +8,7 @@ from magistrate.constraints import Constraint, express
 from magistrate.types import Data, Message, Prompt, Trusted
 
 
-def in_words(constraint: Constraint) -> str:
+def described(constraint: Constraint) -> str:
     """What the answer must be, said to the model."""
     schema = constraint.schema or {}
     if constraint.kind == "choice":
