@@ -17,7 +17,7 @@ from magistrate.engines.none import NoEngine
 from magistrate.judges import Hallucination
 from magistrate.running import judge_one
 from magistrate.types import Failure, Sample, Verdict
-from standins import Standin, engine, ollama_like, running
+from standins import ANSWERS, Standin, engine, ollama_like, running
 from terminal import Call
 
 KEY = "sk-echo-0123456789/abcdefgh"
@@ -96,14 +96,14 @@ def test_a_key_in_any_error_of_a_judge_is_hidden(monkeypatch: pytest.MonkeyPatch
 def test_a_run_and_its_page_hold_no_key(standin: Standin, tmp_path: Path, call: Call) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text(json.dumps({"output": SAMPLE.output, "context": SAMPLE.context[0]}) + "\n")
-    standin.answers = (reasons(KEY),)
+    standin.answers = (*ANSWERS, reasons(KEY))
     store = tmp_path / "runs.db"
     made = call(
         *("run", data, "--judge", "hallucination", "--model", "openai:model-a", "--base-url", standin.url),
         *("--store", store),
     )
     assert made.code == 0, made.err
-    shown = call("show", "latest", "--store", store, "--html", tmp_path / "page.html")
+    shown = call("export", "last", "--store", store, "--to", tmp_path / "page.html")
     assert shown.code == 0, shown.err
     texts = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert any(b"[hidden]" in text for text in texts)

@@ -30,13 +30,13 @@ def test_in_what_a_server_answers(where: str, call: Call) -> None:
     class Counting(Standin):
         def answer(self, method: str, path: str, body: Any, key: str) -> Any:
             status, said = super().answer(method, path, body, key)
+            if where == "text" and "closes at six" in json.dumps(body):
+                said["choices"][0]["message"]["content"] = f'{{"reasons": ["x"], "score": {DIGITS}}}'
             if where == "text" or (method == "GET") != (where == "models"):
                 return status, said
             return status, json.dumps(said).encode()[:-1] + f', "n": {DIGITS}}}'.encode()
 
-    with running(
-        Counting(pages=usual.pages, answers=(f'{{"reasons": ["x"], "score": {DIGITS}}}',))
-    ) as standin:
+    with running(Counting(pages=usual.pages)) as standin:
         words = (
             "--context",
             "It closes at five.",
@@ -48,6 +48,8 @@ def test_in_what_a_server_answers(where: str, call: Call) -> None:
         done = call("judge", *words, "--model", "openai:model-a,anew=0", "--base-url", standin.url)
     assert done.code in (2, 3) and "Traceback" not in done.err, done
     assert "faithful" not in done.out
+    if where == "text":
+        assert "invalid_output" in done.out + done.err, done
 
 
 def test_in_files(tmp_path: Path, call: Call) -> None:
