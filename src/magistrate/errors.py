@@ -8,6 +8,7 @@
     │   ├── DatasetError       a row or file of samples cannot be read
     │   ├── ConstraintError    a schema or grammar cannot be enforced
     │   └── OverLength         the prompt does not fit the model's context window
+    ├── NoVerdict              a label or score was asked of an outcome that has none (also an AttributeError)
     ├── ModelError             weights are missing, damaged or cannot be fetched
     ├── MissingPackage         a package is not installed
     │   └── MissingExtra       an optional dependency of this one is not installed
@@ -56,6 +57,14 @@ class ConstraintError(InputError):
 
 class OverLength(InputError):
     """The prompt and the reserved output do not fit the model's context window."""
+
+
+class NoVerdict(MagistrateError, AttributeError):
+    """A label, score or probability was asked of a failure or an abstention, which has none.
+
+    It is an AttributeError too, so that `hasattr(outcome, "label")` and `getattr(outcome, "label", None)`
+    say that there is none, as tools that look at objects expect.
+    """
 
 
 class ModelError(MagistrateError):

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from magistrate import logs
+from magistrate.datasets import Dataset
+from magistrate.datasets.columns import LOOKED_AT, like_context
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import OverLength, SpecError
@@ -54,7 +56,10 @@ async def estimate(
         raise SpecError(f"most must be at least 2 samples, got {most}")
     counting = [_Counting(judge, _Spaced(most)) for judge in judges]
     n = 0
-    for n, sample in enumerate(dataset, 1):  # noqa: B007
+    first: list[Sample] = []
+    for n, sample in enumerate(dataset, 1):
+        if n <= LOOKED_AT:
+            first.append(sample)
         for each in counting:
             each.see(sample)
     found = [await each.estimate(n, engine, price, rates or {}) for each in counting]
@@ -64,6 +69,8 @@ async def estimate(
         samples=n,
         judges=tuple(found),
         price=None if price is None else str(price),
+        unread=dataset.unread if isinstance(dataset, Dataset) else None,
+        like_context=like_context(first),
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate import background, resolve
 from magistrate.datasets import Dataset
+from magistrate.datasets.unread import MAX_UNREAD
+from magistrate.datasets.unread import SETTING as UNREAD
 from magistrate.engines.base import Engine
 from magistrate.home import default_store
 from magistrate.judges.base import Judge
@@ -40,6 +42,8 @@ async def aevaluate(
     threads: int | None = None,
     timeout: float | None = None,
     mapping: Mapping[str, str] | None = None,
+    labels: Mapping[Any, str] | None = None,
+    max_unread: float = MAX_UNREAD,
     view: str | None = None,
     limit: int | None = None,
     sample: int | None = None,
@@ -60,8 +64,9 @@ async def aevaluate(
     of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
     outputs are made first, as when an application is tested. `model` is a catalogue name, a path,
     words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or an engine, and is not
-    asked where all judges decide by code; `mapping`, `view`, `limit`, `sample`, `balance` and `seed` say what
-    is read and how, as in `load`; `store` where the run is kept: a path or a URL.
+    asked where all judges decide by code; `mapping`, `labels`, `max_unread`, `view`, `limit`, `sample`,
+    `balance` and `seed` say what is read and how, as in `load`; `store` where the run is kept: a path or a
+    URL. Raises `DatasetError` before anything is judged where more rows than `max_unread` cannot be read.
     `limits` say how much is under way at once and how much is spent in all; `price`, dollars a million tokens
     as `IN/OUT`, what that costs. Calls that were made before, by any run, are answered from the cache where
     the engine promises the same answer twice; `cache=False` asks anew. Every outcome is committed as it
@@ -79,8 +84,15 @@ async def aevaluate(
         timeout=timeout,
         task=task,
         mapping=mapping,
+        labels=labels,
         view=view,
-        selection={"limit": limit, "sample": sample, "balance": balance, "seed": seed},
+        selection={
+            "limit": limit,
+            "sample": sample,
+            "balance": balance,
+            "seed": seed,
+            "max_unread": max_unread,
+        },
         limits=limits,
         price=price,
         name=name,
@@ -123,6 +135,7 @@ async def arun(
                 OBJECTS: given.names,
                 STORED: first,
                 INDEX: None if dataset.index is None else dataset.index.plain(),
+                UNREAD: dataset.unread.to_dict(),
             },
         )
         samples = Samples(
@@ -248,6 +261,7 @@ def _opened_data(spec: RunSpec, given: Given, store: StorePlace | None) -> tuple
     if dataset is None:
         with _there(store) as opened:
             dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
+    dataset.check(spec.dataset.max_unread)  # refuses what has too many rows that cannot be read
     _ = dataset.digest, dataset.size  # both may read all of it, and are remembered
     return dataset, version
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from magistrate import resolve
 from magistrate.datasets import Dataset, load
+from magistrate.datasets.fields import check_labels
 from magistrate.datasets.files import HUB, looks_like_path
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import Cached, call_cache
@@ -64,6 +65,7 @@ def described(
     timeout: float | None,
     task: Task | None,
     mapping: Mapping[str, str] | None,
+    labels: Mapping[Any, str] | None,
     view: str | None,
     selection: Mapping[str, Any],
     limits: Limits,
@@ -89,6 +91,7 @@ def described(
                 "source": str(dataset) if there else "rows",
                 "view": view,
                 "map": dict(mapping or {}),
+                "labels": check_labels(labels),
                 **selection,
             },
             "judges": [word or resolve.spelled(judge) for word, judge in zip(words, asked, strict=True)],
@@ -110,6 +113,8 @@ def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
     return load(
         dataset,
         mapping=part.map,
+        labels=part.labels,
+        max_unread=part.max_unread,
         view=part.view,
         limit=part.limit,
         sample=part.sample,
@@ -127,6 +132,7 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
     """
     options: dict[str, Any] = {"mapping": part.map, "limit": part.limit, "sample": part.sample}
     options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
+    options |= {"labels": part.labels, "max_unread": part.max_unread}
     version = None if store is None else store.stored_dataset(part.source)
     if store is None or version is None:
         try:

@@ -15,10 +15,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from magistrate import resolve
-from magistrate.datasets.fields import check_mapping
+from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.selection import Selection
+from magistrate.datasets.unread import MAX_UNREAD
 from magistrate.documents import Document, Key, read_document
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
@@ -75,6 +76,14 @@ class DataPart(_Part):
     source: str = Field(min_length=1, description="A named set, a stored one (NAME or NAME@2) or a file.")
     view: str | None = Field(default=None, description="A view of a named set.")
     map: dict[str, str] = Field(default={}, description="Which column is which field, such as context: docs.")
+    labels: dict[str, str] = Field(
+        default={},
+        description="What the values of the label column mean (faithful, hallucinated, unlabelled), "
+        "such as ok: faithful.",
+    )
+    max_unread: float = Field(
+        default=MAX_UNREAD, ge=0, le=1, description="Share of rows that cannot be read that is an error."
+    )
     limit: int | None = Field(default=None, ge=1, description="The first so many samples only.")
     sample: int | None = Field(default=None, ge=1, description="So many samples at random.")
     balance: str | None = Field(
@@ -269,6 +278,7 @@ def _check(document: Document, spec: RunSpec, folder: Path) -> None:
     for number, gate in enumerate(spec.gates):
         _at(document, ("gates", number), Gate.parse, gate, names)
     _at(document, ("dataset", "map"), check_mapping, spec.dataset.map)
+    _at(document, ("dataset", "labels"), check_labels, spec.dataset.labels)
     _at(document, ("dataset",), spec.dataset.selection)
     for name, part in spec.engines.items():
         if part.price is not None and name != DEFAULT:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate import display
+from magistrate.errors import NoVerdict
 
 FAITHFUL = "faithful"
 HALLUCINATED = "hallucinated"
@@ -296,9 +297,25 @@ class Verdict:
         return f"{line}: {display.shorten(self.explanation)}" if self.explanation else line
 
 
+ONLY_OF_VERDICTS = frozenset(each.name for each in fields(Verdict)) - {"sample_id", "judge"}
+
+
+def _no_verdict(outcome: Failure | Abstention, name: str) -> AttributeError:
+    """What to raise where an outcome without a verdict is asked for `name`."""
+    if name not in ONLY_OF_VERDICTS:
+        return AttributeError(f"{type(outcome).__name__!r} object has no attribute {name!r}")
+    return NoVerdict(
+        f"there is no {name}: {outcome.judge} on sample {outcome.sample_id!r} {outcome}; "
+        "ask isinstance(outcome, magistrate.Verdict) first"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A judgement that could not be made. It counts as failed, never as a label."""
+    """A judgement that could not be made. It counts as failed, never as a label.
+
+    What only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the message.
+    """
 
     sample_id: str
     judge: str
@@ -314,10 +331,18 @@ class Failure:
     def __str__(self) -> str:
         return f"failed ({self.code}): {display.shorten(self.message)}"
 
+    if not TYPE_CHECKING:  # a type checker goes on to say that there is no such attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_verdict(self, name)
+
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A judge that declined, with the reason. It counts as abstained, never as a label."""
+    """A judge that declined, with the reason. It counts as abstained, never as a label.
+
+    What only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the reason.
+    """
 
     sample_id: str
     judge: str
@@ -334,6 +359,11 @@ class Abstention:
 
     def __str__(self) -> str:
         return f"abstained ({self.reason}): {display.shorten(self.message)}"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise _no_verdict(self, name)
 
 
 Outcome = Verdict | Failure | Abstention

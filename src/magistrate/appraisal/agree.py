@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from magistrate.analysis.agreement import (
     AgreementReport,
@@ -22,12 +23,14 @@ from magistrate.analysis.agreement import (
 )
 from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged
 from magistrate.datasets.annotations import Annotations, read_annotations
+from magistrate.datasets.fields import check_labels
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.selection import value_at
+from magistrate.datasets.unread import MAX_UNREAD, check_max_unread
 from magistrate.display import shorten
 from magistrate.errors import InputError, SpecError
 from magistrate.runs import Run
-from magistrate.types import Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 
 GOLD = "the gold labels"
 MOST_WORDS = 5  # words that are no known labels, in a remark
@@ -42,6 +45,8 @@ def agree(
     by: str | None = None,
     order: Sequence[str] | None = None,
     mapping: Mapping[str, str] | None = None,
+    labels: Mapping[Any, str] | None = None,
+    max_unread: float = MAX_UNREAD,
     store: StorePlace | None = None,
 ) -> AgreementReport:
     """How far a judge of a run gives the labels that `reference` gives, with intervals.
@@ -50,8 +55,10 @@ def agree(
     same one, with `reference_judge`), or None for the gold labels of the run's samples. A file in which
     samples have several labels is compared by their majority. `by`, `label` or `metadata.NAME`, gives the
     figures of each value, too; `order` names the labels from least to most, for weighted kappa; `mapping`
-    says which columns of the file give `id`, `label` or `annotator`. Raises `SpecError` and `DatasetError`
-    for what is not known or cannot be read, `InputError` where nothing can be compared.
+    says which columns of the file give `id`, `label` or `annotator`, `labels` what its values mean, where the
+    judge says faithful or hallucinated. Raises `SpecError` and `DatasetError` for what is not known or cannot
+    be read, also where a greater share of rows than `max_unread` cannot, and `InputError` where nothing can
+    be compared.
     """
     if by is not None and by != "label" and not by.startswith("metadata."):
         raise SpecError(f"--by takes label or metadata.NAME, got {by!r} (did you mean 'metadata.{by}'?)")
@@ -60,8 +67,10 @@ def agree(
         raise SpecError("labels are not read from standard input; name a file: --with FILE")
     if reference is None and reference_judge is not None:
         reference = run
-    if mapping and not _is_file(reference):
-        raise SpecError("--map goes with a file of labels: --with FILE")
+    for option, given in (("--map", mapping), ("--labels", labels)):
+        if given and not _is_file(reference):
+            raise SpecError(f"{option} goes with a file of labels: --with FILE")
+    meanings, most = check_labels(labels), check_max_unread(max_unread)
     if reference is None:
         pairs, left_out = pairs_with(
             own.samples, own.outcomes, lambda sample: sample.label, lambda _: "no gold label"
@@ -78,7 +87,7 @@ def agree(
         )
     if reference_judge is not None:
         raise SpecError("--with-judge goes with a run, not with a file of labels")
-    return _with_file(own, Path(str(reference)), by, order, mapping)
+    return _with_file(own, Path(str(reference)), by, order, mapping, meanings, most)
 
 
 def _is_file(reference: RunRef | Path | None) -> bool:
@@ -111,9 +120,17 @@ def _with_file(
     by: str | None,
     order: Sequence[str] | None,
     mapping: Mapping[str, str] | None,
+    meanings: Mapping[str, str],
+    max_unread: float,
 ) -> AgreementReport:
     said = {each.label for each in own.outcomes.values() if isinstance(each, Verdict)}
-    read = read_annotations(path, known={*said, *(order or ())}, mapping=mapping)
+    known = {*said, *(order or ())}
+    if meanings and not known <= {FAITHFUL, HALLUCINATED}:
+        raise SpecError(
+            f"--labels goes with a judge that says {FAITHFUL} or {HALLUCINATED}; this one says "
+            f"{', '.join(sorted(known))}, and labels of {path.name} are compared as they are"
+        )
+    read = read_annotations(path, known=known, mapping=mapping, labels=meanings, max_unread=max_unread)
     votes = {sample_id: each for sample_id, each in read.votes.items() if sample_id in own.samples}
     if not votes:
         some = ", ".join(repr(each) for each in list(read.votes)[:3])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from magistrate import background
 from magistrate.datasets import Dataset, load
+from magistrate.datasets.unread import MAX_UNREAD
 from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError
 from magistrate.signals.states import Pooling
@@ -32,6 +34,8 @@ async def atrain_probe(
     *,
     sample: int | None = None,
     mapping: Mapping[str, str] | None = None,
+    labels: Mapping[Any, str] | None = None,
+    max_unread: float = MAX_UNREAD,
     layer: int | None = None,
     pooling: Pooling = "mean",
     strength: float = STRENGTH,
@@ -41,13 +45,15 @@ async def atrain_probe(
 ) -> tuple[Probed, dict[str, int]]:
     """A probe of `engine`'s model fitted to the labelled samples of `data`, and what was left out, by reason.
 
-    `data` are names and files as `magistrate.datasets.load` takes them; `sample` draws so many of each at
-    random. The other options are those of `fit_probe`. Raises `CapabilityError` for an engine that shows no
-    hidden states, `DatasetError` where nothing is labelled, and what `fit_probe` raises.
+    `data` are names and files as `magistrate.datasets.load` takes them, read as `mapping`, `labels` and
+    `max_unread` say; `sample` draws so many of each at random. The other options are those of `fit_probe`.
+    Raises `CapabilityError` for an engine that shows no hidden states, `DatasetError` where nothing is
+    labelled or too little can be read, and what `fit_probe` raises.
     """
     require(engine.info, frozenset({"likelihood", "capture", "hidden_states"}), "a probe")
     left_out = dict.fromkeys((NO_LABEL, NO_OUTPUT, TOO_LONG, BAD_ROW), 0)
-    read = [_usable(load(each, mapping=mapping or None, sample=sample, seed=seed), left_out) for each in data]
+    how: dict[str, Any] = {"mapping": mapping, "labels": labels, "max_unread": max_unread}
+    read = [_usable(load(each, sample=sample, seed=seed, **how), left_out) for each in data]
     if not any(each.samples for each in read):
         raise DatasetError(
             f"none of the samples of {', '.join(data)} has a label that says {FAITHFUL} or {HALLUCINATED}"

@@ -13,6 +13,7 @@ from magistrate.analysis.columns import KNOWN, groups_of
 from magistrate.appraisal.stored import RunRef, StorePlace, record_of
 from magistrate.datasets import load
 from magistrate.datasets.families import family_of, shared
+from magistrate.datasets.unread import MAX_UNREAD
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.aggregation import check_binary
@@ -55,6 +56,8 @@ class Asking:
     sample: int | None = None
     seed: int = 0
     mapping: Mapping[str, str] | None = None
+    labels: Mapping[Any, str] | None = None
+    max_unread: float = MAX_UNREAD
     model: str | Path | Engine | None = None
     base_url: str | None = None
     device: str | None = None
@@ -138,6 +141,7 @@ def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, s
     from magistrate.evaluation import evaluate
 
     drawn: dict[str, Any] = {"mapping": dict(how.mapping or {}), "sample": how.sample, "seed": how.seed}
+    drawn |= {"labels": how.labels, "max_unread": how.max_unread}
     read = load(source, **drawn)
     names = [part.name for part in parts if part.judge is not None]
     if not names:

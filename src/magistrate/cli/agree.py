@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from magistrate.cli.options import Assignment, console, json_option, print_json, store_option
+from magistrate.cli.options import console, json_option, print_json, reading_options, store_option
 
 EXAMPLE = (
     "Example: magistrate agree last; magistrate agree last --with labels.csv --by metadata.domain; "
@@ -28,13 +28,7 @@ EXAMPLE = (
     metavar="A,B,C",
     help="The labels from least to most, also those not given, for weighted kappa (numbers have theirs).",
 )
-@click.option(
-    "--map",
-    "mapping",
-    type=Assignment(),
-    multiple=True,
-    help="A field of the file and its column; repeatable.",
-)
+@reading_options
 @click.option(
     "--list",
     "listed",
@@ -53,6 +47,8 @@ def command(
     by: str | None,
     order: str | None,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     listed: int,
     store: str | None,
     as_json: bool,
@@ -74,6 +70,8 @@ def command(
         by=by,
         order=[word.strip() for word in order.split(",")] if order is not None else None,
         mapping=dict(mapping),
+        labels=labels,
+        max_unread=max_unread,
         store=store,
     )
     if as_json:

@@ -9,11 +9,11 @@ import click
 
 from magistrate.cli.options import (
     ABOVE_0,
-    Assignment,
     console,
     json_option,
     model_options,
     print_json,
+    reading_options,
     store_option,
 )
 
@@ -28,9 +28,7 @@ EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 
 @click.option(
     "--data", required=True, help="A named or stored set, a file, or - for JSONL on standard input."
 )
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
 @click.option("--sample", type=click.IntRange(1), help="N samples at random.")
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
@@ -53,6 +51,8 @@ def command(
     judge: str,
     data: str,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     limit: int | None,
     sample: int | None,
     balance: str | None,
@@ -85,8 +85,9 @@ def command(
 
     _writable(html, force)
     asked = resolve.judge(judge)
+    reading = {"map": dict(mapping), "labels": labels, "max_unread": max_unread}
     selection = {"limit": limit, "sample": sample, "balance": balance, "seed": seed, "view": view}
-    dataset = samples_of(data, place=store, map=dict(mapping), **selection)
+    dataset = samples_of(data, place=store, **reading, **selection)
     settings = EngineSettings(
         base_url=base_url, device=device, threads=threads, timeout=timeout, concurrency=concurrency
     )

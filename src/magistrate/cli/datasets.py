@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate.cli.ending import left_out
-from magistrate.cli.options import Assignment, json_option, open_store, print_json, store_option
+from magistrate.cli.options import json_option, open_store, print_json, reading_options, store_option
 from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def listing(store: str | None, as_json: bool) -> None:
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
 @click.option("--view", help="A view of a public set, such as article200.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @store_option
 @json_option
 def add(
@@ -66,6 +64,8 @@ def add(
     seed: int,
     view: str | None,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     store: str | None,
     as_json: bool,
 ) -> None:
@@ -81,6 +81,8 @@ def add(
         store,
         view=view,
         mapping=dict(mapping),
+        labels=labels,
+        max_unread=max_unread,
         limit=limit,
         sample=sample,
         balance=balance,
@@ -88,6 +90,7 @@ def add(
     )
     chosen = [f"{word}={value}" for word, value in dataset.selection.recipe().items()]
     chosen += [f"{field}={column}" for field, column in mapping]
+    chosen += [f"{value}={meaning}" for value, meaning in labels.items()]
     read = data if looks_like_path(data) else dataset.name
     with Store.open(store or default_store()) as opened:
         added = opened.add_dataset(name, dataset, source=" ".join([read, *chosen]))

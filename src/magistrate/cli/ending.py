@@ -158,12 +158,17 @@ def left_out(problems: Sequence[Problem | str]) -> None:
 def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
     """What a script should see of the figures; what the gates say stands on standard error."""
     from magistrate.cli import ENGINE_GONE
-    from magistrate.report.gates import too_many_failures
+    from magistrate.report.gates import too_many_failures, without_verdict
+    from magistrate.report.plain import plain
 
     if told := too_many_failures(report, spec.limits.max_failures):
         click.echo(f"{told}; judge them again with: magistrate retry {report.run.id}", err=True)
         return ENGINE_GONE
-    return passed(checked)
+    verdict = passed(checked)
+    if told := without_verdict(report):
+        click.echo(plain(told), err=True)
+        return ENGINE_GONE
+    return verdict
 
 
 def passed(checked: Sequence[GateResult]) -> int:

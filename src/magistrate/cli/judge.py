@@ -70,14 +70,14 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Judge one output. Prints label, score and probability; exits with 3 if no judgement could be made."""
+    """Judge one output. Prints label, score and probability; exits with 3 if a judge gives no verdict."""
     from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.engines.settings import EngineSettings
     from magistrate.report.data import outcome_data
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
-    from magistrate.types import Failure
+    from magistrate.types import Verdict
 
     if output is None and messages is None:
         raise click.UsageError(
@@ -101,7 +101,7 @@ def command(
     else:
         for outcome in outcomes:
             print_outcome(outcome, sample, console(), steps=steps)
-    return ENGINE_GONE if any(isinstance(each, Failure) for each in outcomes) else DONE
+    return DONE if all(isinstance(each, Verdict) for each in outcomes) else ENGINE_GONE
 
 
 def _turns(text: str | None) -> list[Any]:

@@ -114,7 +114,7 @@ def try_judge(
     """Run the judge NAME on one sample and show it all. Prompts, what may be answered, what was answered.
 
     NAME is a YAML file or one of `magistrate judges`, perhaps with options. An abstention says why; exits
-    with 3 if no judgement could be made.
+    with 3 if there is no verdict.
     """
     from magistrate import judging, resolve
     from magistrate.cli import DONE, ENGINE_GONE
@@ -122,7 +122,7 @@ def try_judge(
     from magistrate.engines.settings import EngineSettings
     from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
-    from magistrate.types import Failure
+    from magistrate.types import Verdict
 
     judge = resolve.judge(name)
     tell_unasked([judge], context)
@@ -142,7 +142,7 @@ def try_judge(
         terminal = console()
         _print_tried(judge, sample, dataset.name, engine, terminal)
         print_outcome(outcome, sample, terminal, steps=True)
-    return ENGINE_GONE if isinstance(outcome, Failure) else DONE
+    return DONE if isinstance(outcome, Verdict) else ENGINE_GONE
 
 
 def _first(dataset: Dataset) -> Sample:

@@ -55,6 +55,72 @@ class Assignment(click.ParamType[tuple[str, str]]):
         return name, field
 
 
+class LabelMeanings(click.ParamType[dict[str, str]]):
+    """`VALUE=MEANING,VALUE=MEANING`."""
+
+    name = "VALUE=MEANING,…"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> dict[str, str]:
+        from magistrate.datasets.fields import parse_labels
+        from magistrate.errors import SpecError
+
+        try:
+            return parse_labels(str(value))
+        except SpecError as error:
+            self.fail(str(error), parameter, context)
+
+
+def _all_meanings(
+    context: click.Context, parameter: click.Parameter, given: Sequence[dict[str, str]]
+) -> dict[str, str]:
+    """What every `--labels` says together."""
+    from magistrate.datasets.fields import check_labels
+    from magistrate.errors import SpecError
+
+    found: dict[str, str] = {}
+    for each in given:
+        for value, meaning in each.items():
+            if found.setdefault(value, meaning) != meaning:
+                raise click.BadParameter(f"says two things of {value!r}; keep one", context, parameter)
+    try:
+        check_labels(found)
+    except SpecError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+    return found
+
+
+def reading_options(function: Decorated) -> Decorated:
+    """`--map`, `--labels`, `--max-unread`: how rows are read."""
+    for option in (
+        click.option(
+            "--max-unread",
+            type=click.FloatRange(0, 1),
+            default=0.1,
+            show_default=True,
+            help="Stop with 2 if a greater share of the rows cannot be read.",
+        ),
+        click.option(
+            "--labels",
+            multiple=True,
+            type=LabelMeanings(),
+            callback=_all_meanings,
+            help="What the values of the label column mean: faithful, hallucinated or unlabelled, such as "
+            "ok=faithful,bad=hallucinated; repeatable.",
+        ),
+        click.option(
+            "--map",
+            "mapping",
+            multiple=True,
+            type=Assignment(),
+            help="Which column is which field; repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 def model_options(function: Decorated) -> Decorated:
     """`--model`, `--base-url`, `--device`, `--threads`, `--timeout`."""
     for option in (

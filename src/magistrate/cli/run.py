@@ -11,7 +11,6 @@ import click
 
 from magistrate.cli.base_rate import base_rate_option, spec_assuming
 from magistrate.cli.options import (
-    Assignment,
     calibration_option,
     console,
     gate_option,
@@ -22,6 +21,7 @@ from magistrate.cli.options import (
     open_store,
     price_option,
     print_json,
+    reading_options,
     store_option,
     tell_unasked,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
-IN_DATASET = ("view", "limit", "sample", "balance", "seed")
+IN_DATASET = ("view", "limit", "sample", "balance", "seed", "max_unread", "labels")
 IN_ENGINE = ("model", "base_url", "device", "threads", "timeout", "price")
 IN_LIMITS = (
     *("concurrency", "deadline", "give_up_after"),
@@ -55,9 +55,7 @@ IN_LIMITS = (
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
 @click.option("--view", help="A view of a named set, such as article200.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @click.option("--name", help="A name for the run.")
 @click.option("--tag", "tags", multiple=True, help="A tag for the run; repeatable.")
 @limit_options
@@ -202,11 +200,16 @@ def somebody_is_there() -> bool:
 
 def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:
     from magistrate import evaluation
+    from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.report.estimate import render
+    from magistrate.report.plain import plain
 
     estimate = evaluation.estimated(spec, store=store)
     if as_json:
         print_json(estimate.to_dict())
     else:
         render(estimate, console())
-    return 0
+    if told := estimate.without_verdict:
+        click.echo(plain(told), err=True)
+        return ENGINE_GONE
+    return DONE

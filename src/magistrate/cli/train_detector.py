@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import Assignment, console, json_option, print_json
+from magistrate.cli.options import console, json_option, print_json, reading_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -111,9 +112,7 @@ STOPPING = 300  # samples of each set to stop on: they are judged several times
     help="Stop then; the same command goes on from there.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what is drawn and of the weights.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @json_option
 def command(
     data: tuple[str, ...],
@@ -139,6 +138,8 @@ def command(
     minutes: float | None,
     seed: int,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     as_json: bool,
 ) -> None:
     """Train a small encoder to flag what an output says beyond its context, and write its folder.
@@ -174,11 +175,12 @@ def command(
             "writer": writer,
         },
     )
+    read = partial(_samples, mapping=dict(mapping), labels=labels, max_unread=max_unread)
     ends = perturb // 2 if writer else 0
     sources: dict[str, tuple[list[Sample], Portion]] = {
-        each: (_samples(each, mapping), Portion(labelled, perturb, variants, ends)) for each in data
+        each: (read(each), Portion(labelled, perturb, variants, ends)) for each in data
     }
-    sources |= {each: (_samples(each, mapping), Portion(0, perturb, variants, ends)) for each in clean}
+    sources |= {each: (read(each), Portion(0, perturb, variants, ends)) for each in clean}
     if glosses and wordnet is not None:
         from magistrate.train.synthetic.glosses import glosses as told
 
@@ -194,8 +196,8 @@ def command(
             wish,
             mixture,
             target,
-            stop_on={each: _some(_samples(each, mapping), seed) for each in stop_on},
-            left_out={each: _samples(each, mapping) for each in left_out},
+            stop_on={each: _some(read(each), seed) for each in stop_on},
+            left_out={each: read(each) for each in left_out},
             device=device,
             seconds=None if minutes is None else 60 * minutes,
             tell=tell,
@@ -242,8 +244,8 @@ def _some(samples: list[Sample], seed: int) -> list[Sample]:
     return random.Random(seed).sample(samples, min(STOPPING, len(samples)))
 
 
-def _samples(words: str, mapping: tuple[tuple[str, str], ...]) -> list[Sample]:
+def _samples(words: str, **how: Any) -> list[Sample]:
     """The samples of a file or a named set, `NAME:VIEW` for one of its views."""
     from magistrate.datasets import load
 
-    return list(load(words, mapping=dict(mapping) or None))
+    return list(load(words, **how))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import ABOVE_0, Assignment, console, json_option, print_json
+from magistrate.cli.options import ABOVE_0, console, json_option, print_json, reading_options
 
 if TYPE_CHECKING:
     from magistrate.train.lora.loop import Progress
@@ -101,9 +101,7 @@ EXAMPLE = (
     help="Where it computes (default: cuda where there is one).",
 )
 @click.option("--minutes", type=ABOVE_0, help="Stop then; the same again goes on.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @click.option("--force", is_flag=True, help="Begin anew, and replace the model that is there.")
 @json_option
 def command(
@@ -114,6 +112,8 @@ def command(
     judge: str,
     minutes: float | None,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     device: str | None,
     force: bool,
     as_json: bool,
@@ -135,7 +135,7 @@ def command(
     outcome = train_judge(
         target,
         judge=resolve.judge(judge) if data else None,
-        data=[load(each, mapping=dict(mapping)) for each in data],
+        data=[load(each, mapping=dict(mapping), labels=labels, max_unread=max_unread) for each in data],
         chats=chats,
         base=base,
         settings=settings,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import Assignment, console, json_option, model_options, print_json
+from magistrate.cli.options import console, json_option, model_options, print_json, reading_options
 
 if TYPE_CHECKING:
     from magistrate.signals.states import Pooling
@@ -42,9 +42,7 @@ EXAMPLE = (
     help="How freely it follows the labels: C of the logistic regression.",
 )
 @click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
 @model_options
@@ -58,6 +56,8 @@ def command(
     strength: float,
     sample: int | None,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     folds: int,
     seed: int,
     model: str | None,
@@ -93,6 +93,8 @@ def command(
             engine,
             sample=sample,
             mapping=dict(mapping),
+            labels=labels,
+            max_unread=max_unread,
             layer=layer,
             pooling=pooling,
             strength=strength,

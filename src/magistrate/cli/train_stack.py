@@ -14,6 +14,7 @@ from magistrate.cli.options import (
     limit_options,
     model_options,
     print_json,
+    reading_options,
     store_option,
 )
 
@@ -64,9 +65,7 @@ class Replacing(Assignment):
     help="The share of hallucinated outputs that is assumed where it will be used.",
 )
 @click.option("--sample", type=click.IntRange(1), help="N samples at random of each --data.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @click.option("--folds", type=click.IntRange(2, 20), default=5, show_default=True, help="Held-out parts.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of --sample and of folds.")
 @click.option("--seen", is_flag=True, help="Weigh parts also on data of a family that they were trained on.")
@@ -85,6 +84,8 @@ def command(
     base_rate: float,
     sample: int | None,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     folds: int,
     seed: int,
     seen: bool,
@@ -119,6 +120,8 @@ def command(
         sample=sample,
         seed=seed,
         mapping=dict(mapping),
+        labels=labels,
+        max_unread=max_unread,
         model=model,
         base_url=base_url,
         device=device,

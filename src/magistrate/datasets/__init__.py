@@ -7,25 +7,27 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from magistrate.datasets.fields import check_mapping, near, plain
+from magistrate.datasets.fields import check_labels, check_mapping, near, plain
 from magistrate.datasets.files import FORMATS, HUB, FileSource, looks_like_path, open_file, read_stdin
 from magistrate.datasets.frames import index_of_frame, rows_of_frame
 from magistrate.datasets.index import FrameIndex
 from magistrate.datasets.named import Listing, catalogue, describe, find
 from magistrate.datasets.selection import Selection
 from magistrate.datasets.source import Problem, Row, Source
+from magistrate.datasets.unread import MAX_UNREAD, Blank, Tally, Unread, check_max_unread
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import Sample
 
-__all__ = ["Dataset", "Listing", "Problem", "Selection", "describe", "load"]
+__all__ = ["Dataset", "Listing", "Problem", "Selection", "Unread", "describe", "load"]
 
 HOPELESS = 1000
 """So many bad rows at the beginning, and not a good one, mean that the file or the mapping is wrong."""
 
-READING_RULES = "2"
+READING_RULES = "3"
 """Goes into every digest, and up when the same bytes begin to read as other samples."""
 
 SampleSource = str | Path | Iterable[Any]
@@ -37,7 +39,8 @@ class Dataset:
     """Samples that can be gone through again and again, in the order of their source.
 
     Rows that cannot be read are in `problems` once an iteration has passed them; the others go on.
-    Going through it raises DatasetError where no row at all can be read.
+    Going through it raises DatasetError where no row at all can be read and, at the end, where a greater
+    share than `max_unread` of the rows could not be.
     """
 
     name: str
@@ -46,6 +49,10 @@ class Dataset:
     selection: Selection = field(default_factory=Selection)
     need_output: bool = True
     index: FrameIndex | None = None  # that of the pandas frame the samples came in
+    labels: Mapping[str, str] = field(default_factory=dict)  # what values of the label column mean
+    max_unread: float = 1.0
+    _tally: Tally = field(default_factory=Tally, repr=False)
+    _checked: bool = field(default=False, repr=False)
     _problems: dict[Problem, None] = field(default_factory=dict, repr=False)
     _digest: str | None = field(default=None, repr=False)
     _length: int | None = field(default=None, repr=False)
@@ -57,6 +64,22 @@ class Dataset:
         return list(self._problems)
 
     @property
+    def unread(self) -> Unread:
+        """How many of the rows that iteration has passed could not be read, and why."""
+        return self._tally.found()
+
+    def check(self, max_unread: float = MAX_UNREAD) -> Unread:
+        """Go through all rows once and say how many cannot be read.
+
+        Raises DatasetError where that is a greater share than `max_unread`, or than the data set allows.
+        """
+        if not self._checked:
+            for _ in self:
+                pass
+        self._tally.refuse(self.name, max_unread)
+        return self.unread
+
+    @property
     def digest(self) -> str:
         """sha256 (64 hexadecimal digits) of the source's bytes, the mapping and the selection."""
         if self._digest is None:
@@ -66,6 +89,7 @@ class Dataset:
                 "mapping": dict(self.mapping),
                 "selection": self.selection.recipe(),
                 "need_output": self.need_output,
+                **({"labels": dict(self.labels)} if self.labels else {}),
             }
             self._digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
         return self._digest
@@ -91,45 +115,58 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         number = 0
-        for number, sample in enumerate(self.selection.apply(self._read), 1):  # noqa: B007
-            yield sample
-        self._length = number
+        try:
+            for number, sample in enumerate(self.selection.apply(self._read), 1):  # noqa: B007
+                yield sample
+        except DatasetError:
+            if self._tally.read:  # too few were found, perhaps because too few could be read
+                self._tally.refuse(self.name, self.max_unread)
+            raise
+        self._tally.refuse(self.name, self.max_unread)
+        self._length, self._checked = number, True
 
     def _read(self) -> Iterator[Sample]:
         """Every sample of the source, each with an id of its own."""
-        good, bad, ids = 0, 0, _Ids()
+        kept = self.source.blanks if isinstance(self.source, MemorySource) else None
+        ids, tally = _Ids(), Tally(before=kept or ())
+        self._tally = tally
         where = self.source.shown if isinstance(self.source, FileSource) else self.name
-        first: Problem | None = None
         for row in self.source.rows():
             sample = row if isinstance(row, Problem) else self._sample(row)
             if isinstance(sample, Problem):
                 self._problems[sample] = None
-                first, bad = first or sample, bad + 1
-                if not good and bad >= HOPELESS:
-                    raise DatasetError(f"none of the first {bad} rows of {self.name} can be read; {first}")
+                tally.problem(sample)
+                if not tally.read and tally.unread >= HOPELESS:
+                    raise DatasetError(self._nothing(f"the first {tally.unread}"))
                 continue
-            good += 1
+            tally.read += 1
             yield ids.alone(sample)
-        if not good:
+        if not tally.read:
             raise DatasetError(
-                f"none of the {bad} rows of {self.name} can be read; {first}"
-                if first
-                else f"{where} has no samples"
+                self._nothing(f"the {tally.unread}") if tally.unread else f"{where} has no samples"
             )
+
+    def _nothing(self, of: str) -> str:
+        """What to say where not one row can be read."""
+        advice = f"; {self._tally.mend()}" if self._tally.labels else ""
+        return f"none of {of} rows of {self.name} can be read; {self._tally.first}{advice}"
 
     def _sample(self, row: Row) -> Sample | Problem:
         from magistrate.datasets.rows import RowError, to_sample
 
+        canonical = isinstance(self.source, MemorySource)  # its blank cells were counted before
         try:
             return to_sample(
                 row.values,
                 id=row.id,
                 mapping=self.mapping,
+                labels=self.labels,
                 need_output=self.need_output,
                 cells=row.cells,
+                blank=None if canonical else partial(self._tally.blank, row.where),
             )
         except RowError as error:
-            return row.problem(str(error))
+            return row.problem(str(error), error.label)
 
 
 class _Ids:
@@ -151,9 +188,10 @@ class _Ids:
 
 @dataclass(frozen=True, slots=True)
 class MemorySource:
-    """Rows that are already here, as canonical rows."""
+    """Rows that are already here, as canonical rows; `blanks` says where their cells were blank."""
 
     items: tuple[Row | Problem, ...]
+    blanks: tuple[Blank, ...] = ()
 
     def rows(self) -> Iterator[Row | Problem]:
         return iter(self.items)
@@ -179,24 +217,30 @@ def load(
     balance: str | None = None,
     seed: int = 0,
     need_output: bool = True,
+    labels: Mapping[Any, str] | None = None,
+    max_unread: float = 1.0,
 ) -> Dataset:
     """The samples of a named set, a file, a set of the hub (`hf://OWNER/NAME`), `-` (JSONL from standard
     input), rows in memory, or a pandas or polars frame.
 
     `mapping` says which column or dotted path gives a field; `view` picks one of a named set's, which
     `NAME:VIEW` does too. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
-    `need_output=False` rows without an output are samples too, for a task to answer. Raises SpecError
-    for what is not known and DatasetError for what cannot be read.
+    `need_output=False` rows without an output are samples too, for a task to answer. `labels` says what the
+    values of the label column mean, such as `{"ok": "faithful", "bad": "hallucinated", "?": "unlabelled"}`.
+    A greater share of rows than `max_unread`, in [0, 1], that cannot be read is an error once all were gone
+    through; without it they are in `problems`, and a run of more than a tenth is refused. Raises SpecError for what is not known and DatasetError for what cannot be read.
 
     >>> [s.label for s in load([{"answer": "Bern", "knowledge": "Bern is old.", "label": "PASS"}])]
     ['faithful']
     """
     selection = Selection(limit, sample, balance, seed)
-    fields = check_mapping(mapping)
+    fields, meanings = check_mapping(mapping), check_labels(labels)
+    told: dict[str, Any] = {"labels": meanings, "max_unread": check_max_unread(max_unread)}
     if isinstance(source, str | Path):
         name, rows = _named(source, view)
-        return Dataset(name, rows, fields, selection, need_output)
-    if isinstance(source, Dataset) and not fields and selection == Selection() and view is None:
+        return Dataset(name, rows, fields, selection, need_output, **told)
+    plainly = not fields and not meanings and selection == Selection() and view is None
+    if isinstance(source, Dataset) and plainly:
         return source
     if view is not None:
         raise SpecError(f"view {view!r} is for named sets; known sets: {', '.join(catalogue())}")
@@ -204,10 +248,10 @@ def load(
     if isinstance(source, Mapping | bytes) or not isinstance(source, Iterable):
         raise SpecError(f"samples are a name, a path or a list of rows, got {type(source).__name__}")
     name = source.name if isinstance(source, Dataset) else "rows"
-    memory = _in_memory(name, source if frame is None else frame, fields, limit, need_output)
+    memory = _in_memory(name, source if frame is None else frame, fields, meanings, limit, need_output)
     # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
     index = source.index if isinstance(source, Dataset) else index_of_frame(source, fields)
-    return Dataset(name, memory, {}, selection, need_output, index)
+    return Dataset(name, memory, {}, selection, need_output, index, max_unread=max_unread)
 
 
 def _named(source: str | Path, view: str | None) -> tuple[str, Source]:
@@ -239,6 +283,7 @@ def _in_memory(
     name: str,
     source: Iterable[Any],
     mapping: Mapping[str, str],
+    labels: Mapping[str, str],
     limit: int | None,
     need_output: bool,
 ) -> MemorySource:
@@ -246,7 +291,7 @@ def _in_memory(
     from magistrate.datasets.rows import RowError, canonical, kind_of, to_sample
 
     items: list[Row | Problem] = []
-    good = itertools.count(1)
+    good, tally = itertools.count(1), Tally()
     for number, item in enumerate(source, 1):
         if isinstance(item, Problem):
             items.append(item)
@@ -255,15 +300,24 @@ def _in_memory(
         try:
             if isinstance(item, Row | Mapping):
                 values = item.values if isinstance(item, Row) else item
-                item = to_sample(values, id=id, mapping=mapping, need_output=need_output)
+                item = to_sample(
+                    values,
+                    id=id,
+                    mapping=mapping,
+                    labels=labels,
+                    need_output=need_output,
+                    blank=partial(tally.blank, f"{name}:{number}"),
+                )
             elif not isinstance(item, Sample):
                 raise RowError(f"must be a dict or a Sample, got {kind_of(item)}")
             elif (item := item.answered()).output is None and need_output:
                 raise RowError("no output")
             items.append(Row(name, number, id, json.loads(canonical(item))))
         except RowError as error:
-            items.append(Problem(name, number, str(error)))
+            items.append(Problem(name, number, str(error), error.label))
             continue
         if next(good) == limit:
             break
-    return MemorySource(tuple(items))
+    if isinstance(source, Dataset):
+        items += source.problems
+    return MemorySource(tuple(items), tally.found().blanks)

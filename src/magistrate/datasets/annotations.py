@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magistrate.datasets.fields import LABELS, POLARITY, field_of, label_of, plain
+from magistrate.datasets.fields import LABELS, POLARITY, UnknownLabel, field_of, label_of, plain
 from magistrate.datasets.files import open_file
+from magistrate.datasets.rows import RowError
 from magistrate.datasets.source import Problem, Row
+from magistrate.datasets.unread import MAX_UNREAD, Tally
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED
 
@@ -44,20 +46,25 @@ class _Reading:
 
 
 def read_annotations(
-    path: str | Path, *, known: Collection[str] = (), mapping: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    known: Collection[str] = (),
+    mapping: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    max_unread: float = MAX_UNREAD,
 ) -> Annotations:
     """The labels in a file; columns go by the names that data sets use for `id` and `label`.
 
     `known` are the labels that a judge gives. A word among them is taken as it is; else, where they are
     faithful and hallucinated or there are none, it is read as data sets are, and any other word is a problem;
     else it is a label of its own. Several rows of one id are several people. `mapping` (field to column) wins
-    over known names. Raises `DatasetError` where no row can be read, or where one annotator contradicts
-    themselves.
+    over known names; `labels` says what values mean, as `check_labels` answers it. Raises `DatasetError`
+    where no row or fewer than `max_unread` allows can be read, or where one annotator contradicts themselves.
     """
     fields = dict(mapping or {})
     if wrong := [name for name in fields if name not in FIELDS]:
         raise SpecError(f"unknown field {plain(repr(wrong[0]))} in --map; known: {', '.join(FIELDS)}")
-    found = _Reading()
+    found, tally = _Reading(), Tally()
     source = open_file(path)
     for row in source.rows():
         if isinstance(row, Problem):
@@ -65,11 +72,16 @@ def read_annotations(
             continue
         found.columns = found.columns or tuple(row.values)
         try:
-            _add(found, row, fields, known)
-        except ValueError as error:
-            found.problems.append(row.problem(str(error)))
+            _add(found, row, fields, known, labels)
+        except RowError as error:
+            found.problems.append(row.problem(str(error), error.label))
+        else:
+            tally.read += 1
+    for problem in found.problems:
+        tally.problem(problem)
     if not found.votes:
-        raise DatasetError(_nothing(found, source.shown))
+        raise DatasetError(_nothing(found, source.shown) + (f"; {tally.mend()}" if tally.labels else ""))
+    tally.refuse(source.shown, max_unread)
     people = {annotator for _, annotator in found.named}
     n_raters = len(people) or max(map(len, found.votes.values()))
     votes = {sample_id: tuple(labels) for sample_id, labels in found.votes.items()}
@@ -98,23 +110,30 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(repr(plain(each, 40)) for each in list(columns)[:15])
 
 
-def _add(found: _Reading, row: Row, fields: Mapping[str, str], known: Collection[str]) -> None:
-    """One row's vote; ValueError where it cannot be read."""
+def _add(
+    found: _Reading,
+    row: Row,
+    fields: Mapping[str, str],
+    known: Collection[str],
+    labels: Mapping[str, str] | None,
+) -> None:
+    """One row's vote; RowError where it cannot be read."""
     claimed = _columns(row.values, fields)
     if "id" not in claimed:
-        raise ValueError("no column gives the id of a sample")
+        raise RowError("no column gives the id of a sample")
     sample_id = claimed["id"][1]
     if sample_id is None or str(sample_id) == "":
-        raise ValueError("no id of a sample")
+        raise RowError("no id of a sample")
     given = [name for name in ("label", *POLARITY) if name in claimed]
     if not given:
-        raise ValueError("no column gives the label")
+        raise RowError("no column gives the label")
     said = claimed[given[0]][1]
     try:
-        label = _label(given[0], said, known)
-    except ValueError:
-        found.unknown.append((str(sample_id), str(said).strip()))
-        raise
+        label = _label(given[0], said, known, labels)
+    except UnknownLabel as error:
+        word = str(said).strip()
+        found.unknown.append((str(sample_id), word))
+        raise RowError(f"{plain(claimed[given[0]][0])} {error}", (claimed[given[0]][0], word)) from None
     if label is None:
         found.unlabelled.add(str(sample_id))
         return
@@ -138,7 +157,7 @@ def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, 
     claimed: dict[str, tuple[str, Any]] = {}
     for name, column in fields.items():
         if column not in values:
-            raise ValueError(f"no column {plain(column)!r}, which --map asks for")
+            raise RowError(f"no column {plain(column)!r}, which --map asks for")
         claimed[name] = (column, values[column])
     said_label = any(name in claimed for name in ("label", *POLARITY))
     for column, value in values.items():
@@ -150,12 +169,12 @@ def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, 
     return claimed
 
 
-def _label(name: str, value: Any, known: Collection[str]) -> str | None:
+def _label(name: str, value: Any, known: Collection[str], labels: Mapping[str, str] | None) -> str | None:
     word = "" if value is None or value != value else str(value).strip()
     if not word:
         return None
     if name == "label" and word in known:
         return word
     if name in POLARITY or set(known) <= {FAITHFUL, HALLUCINATED}:
-        return label_of(name, word)
+        return label_of(name, word, labels)
     return word

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from magistrate.errors import SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED
@@ -53,6 +54,12 @@ TRUTH = {
     **dict.fromkeys(("no", "false", "0", "0.0"), False),
 }
 
+UNLABELLED = "unlabelled"
+MEANINGS = (FAITHFUL, HALLUCINATED, UNLABELLED)
+"""What a value of a label column can be said to mean."""
+
+_PAIR = re.compile(r"\s*(?P<value>.*?)\s*=\s*(?P<meaning>[^=,]*?)\s*(?:,|$)", re.DOTALL)
+
 _FIELD_OF = {alias: field for field, aliases in ALIASES.items() for alias in aliases}
 
 
@@ -68,27 +75,73 @@ def field_of(column: str) -> str | None:
     return _FIELD_OF.get(re.sub(r"[\s_\-]+", "_", words).lower())
 
 
-def label_of(field: str, value: object) -> str | None:
+class UnknownLabel(ValueError):
+    """A value of a label column that does not say `faithful` or `hallucinated`."""
+
+
+def label_word(value: object) -> str:
+    """How the values of a label column are compared: case, blanks and the .0 of a number do not matter."""
+    word = re.sub(r"[\s_]+", "-", str(value).strip().lower())
+    return word.partition(".")[0] if re.fullmatch(r"-?\d+\.0+", word) else word
+
+
+def label_of(field: str, value: object, labels: Mapping[str, str] | None = None) -> str | None:
     """`faithful`, `hallucinated` or None for what a label column says; case does not matter.
 
-    Raises ValueError where the value is not a known word, or does not say which way round it is.
+    `labels` says what values mean, as `check_labels` answers it. Raises UnknownLabel where the value is not
+    a known word, or does not say which way round it is.
     """
-    if value is None:
+    word = "" if value is None else label_word(value)
+    if not word:
         return None
-    word = re.sub(r"[\s_]+", "-", str(value).strip().lower())
+    if labels and word in labels:
+        return None if labels[word] == UNLABELLED else labels[word]
     if field in POLARITY:
         if word not in TRUTH:
-            raise ValueError(f"{_shown(value)} is not yes or no (also known: true, false, 1, 0)")
+            raise UnknownLabel(f"{_shown(value)} is not yes or no (also known: true, false, 1, 0)")
         yes, no = POLARITY[field]
         return yes if TRUTH[word] else no
     if word in LABELS:
         return LABELS[word]
     if word in TRUTH:
-        raise ValueError(
-            f"{_shown(value)} does not say which way round it is; use --map hallucination=COLUMN where yes "
-            "means hallucinated, or --map faithful=COLUMN where yes means faithful"
-        )
-    raise ValueError(f"{_shown(value)} is not a known label; known: {', '.join(LABELS)}")
+        raise UnknownLabel(f"{_shown(value)} does not say which way round it is; say it with --labels")
+    raise UnknownLabel(f"{_shown(value)} is not a known label; known: {', '.join(LABELS)}")
+
+
+def check_labels(labels: Mapping[Any, Any] | None) -> dict[str, str]:
+    """What values of a label column mean, by their `label_word`; SpecError where that is not to be had."""
+    checked: dict[str, str] = {}
+    for value, meaning in (labels or {}).items():
+        word, said = label_word(value), label_word(meaning)
+        if said not in MEANINGS:
+            raise SpecError(
+                f"--labels says that {_shown(value)} means {_shown(meaning)}{near(said, MEANINGS)}; it can "
+                f"mean {', '.join(MEANINGS[:-1])} or {MEANINGS[-1]}"
+            )
+        if not word:
+            raise SpecError("--labels needs a value before each =; a blank label means unlabelled anyway")
+        if checked.setdefault(word, said) != said:
+            raise SpecError(
+                f"--labels says two things of {_shown(value)}: {checked[word]} and {said}; keep one"
+            )
+    return checked
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """`ok=faithful,bad=hallucinated` as a mapping; a value may hold commas. SpecError for anything else."""
+    pairs: dict[str, str] = {}
+    place = 0
+    while place < len(text) or not pairs:
+        found = _PAIR.match(text, place)
+        if found is None or not found["value"] or not found["meaning"] or found.end() == place:
+            raise SpecError(
+                f"labels are VALUE=MEANING, such as ok=faithful,bad=hallucinated; got {_shown(text)}"
+            )
+        if pairs.setdefault(found["value"], found["meaning"]) != found["meaning"]:
+            raise SpecError(f"--labels says two things of {_shown(found['value'])}; keep one")
+        place = found.end()
+    check_labels(pairs)
+    return pairs
 
 
 def check_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:

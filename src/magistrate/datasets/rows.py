@@ -10,23 +10,31 @@ import ast
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from magistrate.constraints.pointers import PLACE
-from magistrate.datasets.fields import field_of, label_of, plain, slot
+from magistrate.datasets.fields import UnknownLabel, field_of, label_of, plain, slot
 from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
 KIND_KEYS = ("kind", "label_type", "label", "type")
 TEXT_KEYS = ("text", "content", "page_content")
+LONGEST_LABEL = 200  # characters of a value that is no known label, for a message
 JSON_FIELDS = ("context", "spans", "messages", "alternatives", "metadata")
 
 
 class RowError(Exception):
-    """One row cannot be a sample; the message is the reason alone, its reader knows file and line."""
+    """One row cannot be a sample; the message is the reason alone, its reader knows file and line.
+
+    `label` is the column and the value that is no known label, where that is the reason.
+    """
+
+    def __init__(self, message: str, label: tuple[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.label = label
 
 
 # --- the shapes that foreign values may have -------------------------------------------------------
@@ -130,19 +138,24 @@ def to_sample(
     *,
     id: str,
     mapping: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
     need_output: bool = True,
     cells: bool = False,
+    blank: Callable[[str, str], None] | None = None,
 ) -> Sample:
     """The sample that `row` describes.
 
     `id` is used where the row has none. `mapping` (field -> column or dotted path) wins over known
-    names. `cells` says that values are table cells: an empty one is missing, and lists and objects
-    may stand in them as JSON. Raises RowError with a short reason.
+    names; `labels` says what values of the label mean, see `check_labels`. `cells` says that values are
+    table cells: an empty one is missing, and lists and objects may stand in them as JSON. `blank` hears of
+    the field and the column of cells that hold nothing, where the column was named by the mapping or gives
+    the context or the output. Raises RowError with a short reason.
     """
-    claimed, rest = _claim(row, mapping or {}, cells)
+    mapping = mapping or {}
+    claimed, rest, blanks = _claim(row, mapping, cells)
     columns = {part: claim.column for part, claim in claimed.items()}
     metadata = _metadata(claimed.pop("metadata", None))
-    label = _label(claimed.pop("label", None))
+    label = _label(claimed.pop("label", None), labels)
     values = {part: claim.value for part, claim in claimed.items()}
     try:
         found = ForeignRow.model_validate(values)
@@ -151,7 +164,12 @@ def to_sample(
     messages = tuple(Turn(turn.role, turn.text or "") for turn in found.messages)
     said = Sample(id=found.id or id, output=found.output, messages=messages).answered()
     if said.output is None and need_output:
+        if "output" in blanks:
+            raise RowError(f"column {plain(blanks['output'])!r}, which gives the output, is blank")
         raise RowError(f"no output; {_columns(row)}; say which with --map output=COLUMN")
+    for name, column in blanks.items():
+        if blank is not None and (name in mapping or name in ("context", "output")):
+            blank(name, column)
     spans = _spans(found, said.output or "", columns)
     for part in ("context", "spans", "messages"):
         if part in values and _says_more(part, values[part]):
@@ -201,13 +219,16 @@ def canonical(sample: Sample) -> bytes:
 
 def _claim(
     row: Mapping[str, Any], mapping: Mapping[str, str], cells: bool
-) -> tuple[dict[str, Claimed], dict[str, Any]]:
-    """Which column gives which part of the sample, and the columns that give none."""
+) -> tuple[dict[str, Claimed], dict[str, Any], dict[str, str]]:
+    """Which column gives which part of the sample, the columns that give none, and the blank ones."""
     rest = dict(row)
     claimed: dict[str, Claimed] = {}
+    blanks: dict[str, str] = {}
     for asked, path in mapping.items():
         value = _at(row, path)
         rest = _without(rest, path)
+        if _blank(value):
+            blanks[asked] = path
         if not _missing(value, cells):
             claimed[slot(asked)] = Claimed(asked, path, _opened(asked, value) if cells else value)
     said = {slot(field) for field in mapping}
@@ -216,6 +237,8 @@ def _claim(
         if field is None or slot(field) in said:
             continue
         part, value = slot(field), rest.pop(column)
+        if _blank(value):
+            blanks.setdefault(field, column)
         if _missing(value, cells):
             continue
         if part in claimed:
@@ -225,7 +248,17 @@ def _claim(
                 f"say which with --map {first.field}={first.column} or --map {field}={column}"
             )
         claimed[part] = Claimed(field, column, _opened(field, value) if cells else value)
-    return claimed, rest
+    return claimed, rest, {field: column for field, column in blanks.items() if _lacks(claimed, field)}
+
+
+def _lacks(claimed: Mapping[str, Claimed], field: str) -> bool:
+    """Whether no other column says what a blank one left out."""
+    return slot(field) not in claimed or _blank(claimed[slot(field)].value)
+
+
+def _blank(value: Any) -> bool:
+    """Whether nothing stands there, whatever the kind of file."""
+    return _missing(value, cells=True) or (isinstance(value, str) and not value.strip())
 
 
 def _missing(value: Any, cells: bool) -> bool:
@@ -280,14 +313,14 @@ def _opened(field: str, cell: Any) -> Any:
     return value
 
 
-def _label(claim: Claimed | None) -> str | None:
+def _label(claim: Claimed | None, labels: Mapping[str, str] | None) -> str | None:
     if claim is None:
         return None
     try:
-        return label_of(claim.field, claim.value)
-    except ValueError as error:
+        return label_of(claim.field, claim.value, labels)
+    except UnknownLabel as error:
         raise RowError(
-            f"{plain(claim.column)} {error}".replace("=COLUMN", f"={plain(claim.column)}")
+            f"{plain(claim.column)} {error}", (claim.column, str(claim.value).strip()[:LONGEST_LABEL])
         ) from None
 
 

@@ -9,11 +9,15 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A row that could not become a sample; `line` counts from 1, or is None where there are no lines."""
+    """A row that could not become a sample; `line` counts from 1, or is None where there are no lines.
+
+    `label` is the column and the value that is no known label, where that is the reason.
+    """
 
     file: str
     line: int | None
     reason: str
+    label: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.reason}" if self.line else f"{self.file}: {self.reason}"
@@ -29,9 +33,14 @@ class Row:
     values: Mapping[str, Any]
     cells: bool = False
 
-    def problem(self, reason: str) -> Problem:
+    @property
+    def where(self) -> str:
+        """Its file and line, for messages."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    def problem(self, reason: str, label: tuple[str, str] | None = None) -> Problem:
         """A problem with this row."""
-        return Problem(self.file, self.line, reason)
+        return Problem(self.file, self.line, reason, label)
 
 
 class Source(Protocol):

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from magistrate.datasets.unread import Unread
 from magistrate.engines.none import NO_MODEL
 from magistrate.report.figures import duration, tally
 from magistrate.report.plain import plain
+from magistrate.report.values import context_advice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,18 +64,35 @@ class JudgeEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a run will take, judge by judge; `price` says in words what tokens cost, None where unknown."""
+    """What a run will take, judge by judge; `price` says in words what tokens cost, None where unknown.
+
+    `unread` says how many rows could not be read, None where nobody counted; `like_context` are columns that
+    look like a context, where some sample has none.
+    """
 
     dataset: str
     model: str
     samples: int
     judges: tuple[JudgeEstimate, ...]
     price: str | None = None
+    unread: Unread | None = None
+    like_context: tuple[str, ...] = ()
 
     @property
     def estimated_from(self) -> int | None:
         """How many samples the tokens were counted of; None where it was all of them."""
         return min((each.counted for each in self.judges if each.counted is not None), default=None)
+
+    @property
+    def without_verdict(self) -> str | None:
+        """Which judges will give no verdict at all, in words; None where every one may give some."""
+        told = []
+        for each in self.judges:
+            if each.samples and sum(each.abstains.values()) == each.samples:
+                advice = context_advice(self.like_context) if "no_context" in each.abstains else ""
+                why = f"no verdict on any of {each.samples} samples: {tally(each.abstains)}"
+                told.append(f"{each.judge}: {why}{advice}")
+        return ". ".join(told) or None
 
     @property
     def calls(self) -> int | None:
@@ -113,6 +132,7 @@ class Estimate:
             "cost": self.cost,
             "price": self.price,
             "estimated_from": self.estimated_from,
+            "unread": None if self.unread is None else self.unread.to_dict(),
             "judges": {each.judge: each.to_dict() for each in self.judges},
         }
 
@@ -145,6 +165,10 @@ def render(estimate: Estimate, console: Console) -> None:
 
 def notes(estimate: Estimate) -> Iterator[str]:
     """What a reader of the figures has to know, a line each."""
+    if estimate.unread is not None and estimate.unread.n:
+        yield f"{estimate.unread}."
+    if estimate.unread is not None:
+        yield from (f"{str(blank)[:1].upper()}{str(blank)[1:]}." for blank in estimate.unread.blanks)
     for each in estimate.judges:
         if each.abstains:
             yield f"{each.judge} will not be asked about: {tally(each.abstains)}."

@@ -23,7 +23,8 @@ NAMES = {
 
 def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
     """The name and the words of each fact, in the order of reading; nothing in them is escaped."""
-    yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)})"
+    unread = f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
+    yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)}{unread})"
     if judge.failures:
         yield "failures", tally(judge.failures)
     if judge.abstentions:

@@ -51,7 +51,8 @@ class Gate:
 
     A figure is one of `FIGURES`, or `lower(METRIC)` and `upper(METRIC)`, the ends of the 95 % interval of one
     of `METRICS`. What could not be measured fails its gate, and so does a figure of a judge that says
-    faithful or hallucinated of less than `LEAST_COVERAGE` of the samples, or of the labelled ones.
+    faithful or hallucinated of less than `LEAST_COVERAGE` of the samples, or of the labelled ones; rows that
+    could not be read count as samples without a verdict.
     """
 
     metric: str
@@ -131,15 +132,20 @@ class Gate:
         around = "" if estimate.low is None else f", 95 % interval [{estimate.low:.3f}, {estimate.high:.3f}]"
         told = f"{self.figure} is {value:.3f}, {'' if passed else 'not '}{wanted}"
         of = f"{self.metric} {estimate.value:.3f}{around}, n={n}" if self.end else f"n={n}{around}"
+        of += _unread(judge)
         return result(passed, f"{told} ({of})", value)
 
     def _measured(self, judge: JudgeReport) -> tuple[Estimate, int]:
         """The figure and how many samples it is over."""
         if self.metric in COUNTED:
-            counts = {"coverage": judge.n_ok, "failures": sum(judge.failures.values())}
-            counts["abstentions"] = sum(judge.abstentions.values())
+            counts = {
+                "failures": sum(judge.failures.values()),
+                "abstentions": sum(judge.abstentions.values()),
+            }
             if not judge.n_total:
                 return Estimate.none("there are no samples"), 0
+            if self.metric == "coverage":
+                return Estimate(judge.coverage, None, None), judge.n_total
             return Estimate(counts[self.metric] / judge.n_total, None, None), judge.n_total
         if self.metric == FLAGGED:
             share = judge.hallucinated_share
@@ -162,9 +168,14 @@ def _too_few(judge: JudgeReport) -> str | None:
         ("the labelled samples", judge.n_measured, judge.n_labelled),
     )
     for what, n, of in parts:
-        if of and n / of < LEAST_COVERAGE:
-            return f"{n / of:.1%} of {what} ({n} of {of})"
+        if of and (share := n / of * judge.read_share) < LEAST_COVERAGE:
+            return f"{share:.1%} of {what} ({n} of {of}{_unread(judge)})"
     return None
+
+
+def _unread(judge: JudgeReport) -> str:
+    """How many rows are behind no figure, for the reason of a gate."""
+    return f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
 
 
 def too_many_failures(report: Report, most: float) -> str | None:
@@ -174,6 +185,12 @@ def too_many_failures(report: Report, most: float) -> str | None:
     if not total or failed / total <= most:
         return None
     return f"{failed} of {total} judgements failed, more than --max-failures {most:g}"
+
+
+def without_verdict(report: Report) -> str | None:
+    """In words, which judges abstained without one verdict; None where every judge gave one."""
+    told = [f"{each.judge}: {why}" for each in report.judges if (why := each.without_verdict) is not None]
+    return ". ".join(told) or None
 
 
 def results(gates: Iterable[str], report: Report) -> list[GateResult]:

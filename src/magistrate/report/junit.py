@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from magistrate.errors import SpecError
-from magistrate.report.gates import GateResult, too_many_failures
+from magistrate.report.gates import GateResult, too_many_failures, without_verdict
 from magistrate.report.plain import plain
 from magistrate.report.values import JudgeReport, Report
 
@@ -38,6 +38,7 @@ def junit(
     suite = ElementTree.Element("testsuite", name=_safe(f"magistrate {named}"))
     properties = ElementTree.SubElement(suite, "properties")
     facts = [("run", run.id), ("dataset", run.dataset), ("samples", str(run.n_total))]
+    facts += [("unread rows", "not counted" if run.unread is None else str(run.unread))]
     facts += [(f"recipe of {judge.judge}", judge.recipe or "not recorded") for judge in report.judges]
     facts += [(f"scores of {judge.judge}", _scoring(judge)) for judge in report.judges]
     for name, value in facts:
@@ -48,6 +49,7 @@ def junit(
     if max_failures is not None:
         told = too_many_failures(report, max_failures)
         _case(suite, "magistrate", f"max-failures {max_failures:g}", error=told)
+    _case(suite, "magistrate", "every judge gives a verdict", error=without_verdict(report))
     for gate in gates:
         _case(
             suite,

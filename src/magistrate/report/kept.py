@@ -14,7 +14,7 @@ from magistrate.version import __version__
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-MADE_BY = f"{__version__}/3"
+MADE_BY = f"{__version__}/4"
 """The code that counts; the number goes up with every change of what is counted or how it is kept."""
 
 HEADING = ("balanced_accuracy", "accuracy")

@@ -18,6 +18,9 @@ def remarks(report: JudgeReport) -> tuple[str, ...]:
 
 
 def _remarks(report: JudgeReport) -> Iterator[str]:
+    if report.without_verdict is not None:
+        yield f"{report.without_verdict[:1].upper()}{report.without_verdict[1:]}."
+    yield from _unread(report)
     yield from _coverage(report)
     if report.n_ok > 1 and len(report.verdicts) == 1:
         (label,) = report.verdicts
@@ -35,6 +38,16 @@ def _remarks(report: JudgeReport) -> Iterator[str]:
         yield from _ranking(report)
         yield from _threshold(report)
         yield from _beside_baselines(report)
+
+
+def _unread(report: JudgeReport) -> Iterator[str]:
+    """What of the data is in no figure because it could not be read, and what was read as blank."""
+    if report.unread is None:
+        return
+    if report.unread.n:
+        yield f"{report.unread}. No figure counts them, and they lower the coverage."
+    for blank in report.unread.blanks:
+        yield f"{str(blank)[:1].upper()}{str(blank)[1:]}."
 
 
 def _coverage(report: JudgeReport) -> Iterator[str]:

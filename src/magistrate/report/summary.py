@@ -12,6 +12,7 @@ from statistics import fmean, median
 
 from magistrate.analysis.columns import NOT_STORED, groups_of
 from magistrate.analysis.quoting import against, measured_spans
+from magistrate.datasets.columns import like_context
 from magistrate.errors import InputError
 from magistrate.report.baselines import Baseline, baselines
 from magistrate.report.remarks import remarks
@@ -75,9 +76,15 @@ def summarize(
             cached[labelled] = baselines(s for i, s in samples.items() if i in labelled)
         cost = None if run.seconds is None or not busy else run.seconds / busy
         known = (scoring or {}).get(judge)
-        report = tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known)
-        report = replace(report, calibrate=calibrate_command(run.id, judge, alone=len(tallies) == 1))
-        reports.append(replace(report, remarks=remarks(report)))
+        found = tally.report(run.n_total, samples, cached[labelled], recipes.get(judge), cost, known)
+        columns = like_context(samples.values()) if "no_context" in found.abstentions else ()
+        found = replace(
+            found,
+            calibrate=calibrate_command(run.id, judge, alone=len(tallies) == 1),
+            unread=run.unread,
+            like_context=() if found.n_ok else columns,
+        )
+        reports.append(replace(found, remarks=remarks(found)))
     return Report(run, tuple(reports))
 
 

@@ -45,6 +45,8 @@ def render(report: Report, console: Console) -> None:
     unnamed = run.name == run.id
     console.print(Text.assemble((plain(run.name), "bold"), "" if unnamed else f"  {plain(run.id)}"))
     facts = [plain(run.dataset), f"{run.n_total} samples", plain(run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.insert(2, run.unread.short)
     if run.seconds is not None:
         facts.append(duration(run.seconds))
     if run.reason is not None:

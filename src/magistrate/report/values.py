@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from magistrate.datasets.unread import Unread
 from magistrate.report.baselines import Baseline
+from magistrate.report.figures import tally
 from magistrate.stats.classification import Classification
 from magistrate.stats.reliability import Reliability
 from magistrate.stats.shift import ScoreShift
@@ -21,6 +23,7 @@ class RunFacts:
 
     `n_total` is how many samples each judge was to judge; `seconds` how long the run was at work in
     all, None while it is unknown; `reason` why it stopped before its time, if it did and that is known.
+    `unread` says how many rows of the data could not be read; None where that was not counted.
     """
 
     id: str
@@ -30,6 +33,7 @@ class RunFacts:
     n_total: int
     seconds: float | None = None
     reason: str | None = None
+    unread: Unread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class JudgeReport:
     are of `n_contexts` contexts. `threshold_gain` is what another threshold would change, None where too few
     samples are measured or labels are not the judge's own; `shift` how far the scores are from those that the
     judge's calibration was fitted to, None where there are none. `calibrate` is the command that chooses a
-    threshold.
+    threshold. `unread` is that of the run: rows that are no samples. `like_context` are columns that look
+    like the context that every sample lacks.
     """
 
     judge: str
@@ -89,11 +94,37 @@ class JudgeReport:
     def turned(self) -> bool:
         """Whether a low score of this judge is known to mean hallucinated."""
         return self.scoring is not None and self.scoring.turned
+    unread: Unread | None = None
+    like_context: tuple[str, ...] = ()
+
+    @property
+    def n_unread(self) -> int:
+        """How many rows of the run's data could not be read."""
+        return 0 if self.unread is None else self.unread.n
+
+    @property
+    def read_share(self) -> float:
+        """Share of the rows of the run's data that could be read, in [0, 1]."""
+        return 1.0 if self.unread is None else 1 - self.unread.share
 
     @property
     def coverage(self) -> float | None:
-        """`n_ok / n_total`, in [0, 1]; None for a run of no samples."""
-        return self.n_ok / self.n_total if self.n_total else None
+        """Share of the rows that have a verdict, in [0, 1]; None for a run of no samples.
+
+        It is `n_ok / n_total` times the share of rows that could be read.
+        """
+        return self.n_ok / self.n_total * self.read_share if self.n_total else None
+
+    @property
+    def without_verdict(self) -> str | None:
+        """That no sample has a verdict, and what to do, in words; None where that is not so."""
+        if self.n_ok or not self.abstentions:
+            return None
+        told = f"{sum(self.abstentions.values())} abstained ({tally(self.abstentions)})"
+        if self.failures:
+            told += f", {sum(self.failures.values())} failed ({tally(self.failures)})"
+        advice = context_advice(self.like_context) if "no_context" in self.abstentions else ""
+        return f"no verdict on any of {self.n_judged} samples: {told}{advice}"
 
     @property
     def hallucinated_share(self) -> float | None:
@@ -110,6 +141,7 @@ class JudgeReport:
             "n_labelled": self.n_labelled,
             "n_measured": self.n_measured,
             "n_contexts": self.n_contexts,
+            "n_unread": self.n_unread,
             "coverage": self.coverage,
             "metrics": {name: e.to_dict() for name, e in result.metrics.items()} if result else {},
             "confusion": result.confusion.to_dict() if result else {},
@@ -138,9 +170,17 @@ class JudgeReport:
             "score_shift": self.shift.to_dict() if self.shift else None,
             "recipe": self.recipe,
             "remarks": list(self.remarks),
+            "like_context": list(self.like_context),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             "spans": self.spans.to_dict() if self.spans else None,
         }
+
+
+def context_advice(columns: Sequence[str]) -> str:
+    """What to do where no sample has a context; `columns` are those that look like one."""
+    if not columns:
+        return "; no column looks like a context: name one with --map context=COLUMN"
+    return f"; columns that look like a context: {', '.join(columns)}; map one: --map context={columns[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +201,7 @@ class Report:
                 "n_total": run.n_total,
                 "seconds": run.seconds,
                 "reason": run.reason,
+                "unread": None if run.unread is None else run.unread.to_dict(),
             },
             "dataset": run.dataset,
             "judges": {judge.judge: judge.to_dict() for judge in self.judges},

@@ -16,10 +16,11 @@ from sqlalchemy import Connection, and_, delete, exists, func, insert, select
 
 import magistrate.store.queries as queries
 from magistrate.datasets import Dataset, Selection
-from magistrate.datasets.fields import check_mapping, plain
+from magistrate.datasets.fields import check_labels, check_mapping, plain
 from magistrate.datasets.files import HUB, named_like_file
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.source import Problem, Row
+from magistrate.datasets.unread import check_max_unread
 from magistrate.errors import DatasetError, SpecError, StoreError
 from magistrate.store.codec import sample_from, sample_key
 from magistrate.store.dialects import insert_missing, stop_writers
@@ -336,6 +337,8 @@ def open_dataset(
     balance: str | None = None,
     seed: int = 0,
     need_output: bool = True,
+    labels: Mapping[str, str] | None = None,
+    max_unread: float = 1.0,
 ) -> Dataset:
     """A stored version as a data set named `NAME@VERSION`; the options are those of `datasets.load`.
 
@@ -344,4 +347,12 @@ def open_dataset(
     """
     fields, selection = check_mapping(mapping), Selection(limit, sample, balance, seed)
     source = StoredSource(store.place, store.find_dataset(ref))
-    return Dataset(source.ref, source, fields, selection, need_output)
+    return Dataset(
+        source.ref,
+        source,
+        fields,
+        selection,
+        need_output,
+        labels=check_labels(labels),
+        max_unread=check_max_unread(max_unread),
+    )

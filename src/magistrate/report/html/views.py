@@ -57,6 +57,8 @@ def run_facts(report: Report, record: RunRecord) -> list[tuple[str, str]]:
     """What heads the page: names and words."""
     run = report.run
     facts = [("Data", f"{run.dataset}, {run.n_total:,} {'sample' if run.n_total == 1 else 'samples'}")]
+    if run.unread is not None and run.unread.n:
+        facts += [("Unread", str(run.unread))]
     facts += [("Model", record.model), ("Status", run.status + (f": {run.reason}" if run.reason else ""))]
     facts += [("Begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC")]
     if run.seconds is not None:
