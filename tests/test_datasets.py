@@ -120,9 +120,7 @@ def test_label_words_of_other_tools(row, label):
 
 @pytest.mark.parametrize("value", [0, 1, True, "1", "yes"])
 def test_a_label_that_does_not_say_which_way_round_is_refused_until_mapped(value):
-    with pytest.raises(
-        RowError, match=r"label .* which way round.*--map hallucination=label.*--map faithful=label"
-    ):
+    with pytest.raises(RowError, match=r"label .* which way round it is; say it with --labels"):
         one({**GOOD, "label": value})
     yes = value != 0
     assert one({**GOOD, "label": value}, mapping={"faithful": "label"}).label == (
@@ -343,7 +341,7 @@ def test_bad_table_rows_are_reported_and_the_others_go_on(tmp_path):
     assert found[0] == "5: 2 cells under 4 columns"
     assert found[1] == "6: not UTF-8: byte 0xe9 at byte 4 of 'answer'"
     assert found[2].startswith("7: not CSV:") and found[3].startswith(
-        "8: no output; columns: question, answer"
+        "8: column 'answer', which gives the output, is blank"
     )
     assert found[4] == "10: a quote opened here is never closed, so the rest of the file is one cell"
 

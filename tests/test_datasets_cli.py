@@ -71,7 +71,9 @@ def test_standard_input_columns_and_views_are_taken_as_run_does(call: Call) -> N
 
 def test_bad_rows_are_told_and_nothing_is_never_added(call: Call, home: Path) -> None:
     write("mixed.jsonl", [*ROWS, *[{"question": f"\x1b[2J {n}"} for n in range(12)]])
-    done = call("add", "mixed.jsonl", "--name", "mixed")
+    refused = call("add", "mixed.jsonl", "--name", "mixed")
+    assert refused.code == 2 and "12 of 15 rows of mixed could not be read" in refused.err
+    done = call("add", "mixed.jsonl", "--name", "mixed", "--max-unread", 1)
     assert done.out == "stored 3 samples as mixed@1\n"
     assert done.err.count("left out mixed.jsonl:") == 10 and "… and 2 more rows" in done.err
     assert "\x1b" not in done.err

@@ -92,7 +92,7 @@ def test_rows_without_an_id_are_numbered_and_named_where_they_are_bad(tmp_path: 
     dataset = load(path)
     assert [sample.id for sample in dataset] == ["runs-1", "runs-3"]
     (problem,) = dataset.problems
-    assert str(problem).startswith(f"{path} row 2: no output; columns: answer")
+    assert str(problem).startswith(f"{path} row 2: column 'answer', which gives the output, is blank")
 
 
 def test_what_json_has_no_word_for_is_a_text_or_a_visible_problem(tmp_path: Path) -> None:

@@ -87,11 +87,12 @@ def test_a_case_a_gate_and_judge_and_one_for_how_the_run_ended() -> None:
     assert names == [
         ("magistrate", "the run is finished", []),
         ("magistrate", "max-failures 1", []),
+        ("magistrate", "every judge gives a verdict", []),
         ("magistrate.j", "f1>=0.7", ["failure"]),
         ("magistrate.j", "coverage>=1", ["system-out"]),
     ]
     unfinished = checked(junit(report_of(status="interrupted"), []))
-    assert len(list(unfinished.iter("testcase"))) == 1  # no limit is known, so that none could be passed
+    assert len(list(unfinished.iter("testcase"))) == 2  # no limit is known, so that none could be passed
     assert "the run is interrupted" in str(unfinished.find(".//error[@message]").attrib)  # type: ignore[union-attr]
 
 
@@ -127,7 +128,7 @@ def test_the_document_is_written_whether_gates_pass_or_not(
         "faithfulness",
     )
     root = checked(Path("junit.xml").read_bytes())
-    assert done.code == 1 and root.attrib["failures"] == "1" and root.attrib["tests"] == "4"
+    assert done.code == 1 and root.attrib["failures"] == "1" and root.attrib["tests"] == "5"
     assert "auroc could not be measured" in root.find(".//failure").attrib["message"]  # type: ignore[union-attr]
     assert [each.attrib["value"] for each in root.iter("property") if each.attrib["name"] == "samples"] == [
         "40"

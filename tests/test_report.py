@@ -201,6 +201,7 @@ def test_the_report_as_data_has_the_promised_shape() -> None:
         "n_total": 10,
         "seconds": 12.5,
         "reason": None,
+        "unread": None,
     }
     assert data["dataset"] == "quickstart"
     judge = data["judges"]["exact"]

@@ -8,7 +8,7 @@
     │   ├── DatasetError       a row or file of samples cannot be read
     │   ├── ConstraintError    a schema or grammar cannot be enforced
     │   └── OverLength         the prompt does not fit the model's context window
-    ├── NoVerdict              a label or score was asked of an outcome that has none (also an AttributeError)
+    ├── NoVerdict              a judgement that could not be made, where a verdict is needed
     ├── ModelError             weights are missing, damaged or cannot be fetched
     ├── MissingPackage         a package is not installed
     │   └── MissingExtra       an optional dependency of this one is not installed
@@ -23,6 +23,8 @@
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class MagistrateError(Exception):
@@ -60,11 +62,16 @@ class OverLength(InputError):
 
 
 class NoVerdict(MagistrateError, AttributeError):
-    """A label, score or probability was asked of a failure or an abstention, which has none.
+    """A verdict was needed, and `outcome` is the failure or the abstention that came instead.
 
-    It is an AttributeError too, so that `hasattr(outcome, "label")` and `getattr(outcome, "label", None)`
-    say that there is none, as tools that look at objects expect.
+    A label, score or probability that is read from such an outcome raises it too. It is an AttributeError, so
+    that `hasattr(outcome, "label")` and `getattr(outcome, "label", None)` say that there is none, as tools
+    that look at objects expect.
     """
+
+    def __init__(self, message: str, outcome: Any = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class ModelError(MagistrateError):

@@ -22,13 +22,23 @@ GROUP = "magistrate"
 ENGINE = "magistrate_engine"
 JUDGING = "magistrate_judging"  # what the fixture `judge` needs, unless a project has a `judge` of its own
 TOLD = 3  # rows that cannot be read, in a message
-TAKES = ("limit", "sample", "balance", "seed", "mapping", "view", "need_output")  # those of magistrate.load
+TAKES = (
+    "limit",
+    "sample",
+    "balance",
+    "seed",
+    "mapping",
+    "labels",
+    "view",
+    "need_output",
+)  # those of magistrate.load
 HELP = (
     f"{MARKER}(source, *, {', '.join(TAKES)}): run the test once for each sample of "
     "a data set, as its argument 'sample'."
 )
 MAPPED = re.compile(r"--map (\w+)=([\w.]*)")
-OPTION = re.compile(r"--(?:(map)|(limit|sample|balance|seed|view))\b")
+LABELS = re.compile(r"--labels (\S+=MEANING)")
+OPTION = re.compile(r"--(?:(map)|(limit|sample|balance|seed|view|labels))\b")
 OPTIONS = {
     "judge": "the judge that the fixture 'judge' asks, such as auto, faithfulness or rubric:most=2",
     "model": "the model that it asks, if it asks one: a catalogue name, a GGUF file or an OpenVINO folder",
@@ -131,6 +141,8 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
         raise pytest.Collector.CollectError(f"{name}: {_in_marker(str(error))}") from None
     if found.problems:
         told = _in_marker("; ".join(str(problem) for problem in found.problems[:TOLD]))
+        if any(problem.label for problem in found.problems):
+            told += f"; {_in_marker(found.mend())}"
         raise pytest.Collector.CollectError(
             f"{name}: rows that cannot be read ({len(found.problems)}): {told}"
         )
@@ -144,7 +156,13 @@ def _samples(metafunc: pytest.Metafunc, marker: pytest.Mark) -> list[Sample]:
 def _in_marker(message: str) -> str:
     """A message that speaks of options of the command line, in the words of the marker."""
     mapped = MAPPED.sub(lambda found: f'mapping={{"{found[1]}": "{found[2]}"}}', message)
+    mapped = LABELS.sub(lambda found: f"labels={{{_pairs(found[1])}}}", mapped)
     return OPTION.sub(lambda found: "mapping" if found[1] else str(found[2]), mapped)
+
+
+def _pairs(words: str) -> str:
+    """`ok=MEANING,bad=MEANING` as the items of a dict."""
+    return ", ".join(": ".join(f'"{word}"' for word in pair.split("=", 1)) for pair in words.split(","))
 
 
 def _place(source: Any, metafunc: pytest.Metafunc) -> Any:

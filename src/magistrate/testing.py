@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate.errors import MagistrateError, SpecError
+from magistrate.errors import NoVerdict as NoVerdict
+from magistrate.errors import SpecError
 from magistrate.types import FAITHFUL, Abstention, Claim, Failure, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 OnFailure = Literal["error", "fail"]
 DEADLINE = 300.0  # seconds, as everywhere
 SHOWN = 600  # characters of an output or a context that a message shows
-
-
-class NoVerdict(MagistrateError):
-    """A judgement that could not be made, in a test that needs one; `outcome` is what came instead."""
-
-    def __init__(self, message: str, outcome: Failure | Abstention) -> None:
-        super().__init__(message)
-        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)

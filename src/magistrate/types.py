@@ -306,7 +306,8 @@ def _no_verdict(outcome: Failure | Abstention, name: str) -> AttributeError:
         return AttributeError(f"{type(outcome).__name__!r} object has no attribute {name!r}")
     return NoVerdict(
         f"there is no {name}: {outcome.judge} on sample {outcome.sample_id!r} {outcome}; "
-        "ask isinstance(outcome, magistrate.Verdict) first"
+        "ask isinstance(outcome, magistrate.Verdict) first",
+        outcome,
     )
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from magistrate.adapters.judged import Adapted, Model, missing, told, verdict_of
 from magistrate.adapters.samples import deepeval_row
-from magistrate.errors import DatasetError
+from magistrate.errors import DatasetError, NoVerdict
 from magistrate.judges.base import Judge
-from magistrate.testing import NoVerdict
 from magistrate.types import Abstention, Outcome, Sample
 
 try:

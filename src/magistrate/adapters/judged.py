@@ -15,10 +15,9 @@ from magistrate.datasets.rows import RowError, to_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.remote.addresses import checked
 from magistrate.engines.settings import EngineSettings
-from magistrate.errors import DatasetError, EngineGone, MissingPackage, SpecError
+from magistrate.errors import DatasetError, EngineGone, MissingPackage, NoVerdict, SpecError
 from magistrate.judges.base import FIELDS, Judge, JudgeInfo
 from magistrate.judging import judge_sample
-from magistrate.testing import NoVerdict
 from magistrate.trial import recipe
 from magistrate.types import (
     FAITHFUL,

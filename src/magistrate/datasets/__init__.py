@@ -68,6 +68,10 @@ class Dataset:
         """How many of the rows that iteration has passed could not be read, and why."""
         return self._tally.found()
 
+    def mend(self) -> str:
+        """What to do about the rows that could not be read."""
+        return self._tally.mend()
+
     def check(self, max_unread: float = MAX_UNREAD) -> Unread:
         """Go through all rows once and say how many cannot be read.
 
@@ -228,7 +232,8 @@ def load(
     `need_output=False` rows without an output are samples too, for a task to answer. `labels` says what the
     values of the label column mean, such as `{"ok": "faithful", "bad": "hallucinated", "?": "unlabelled"}`.
     A greater share of rows than `max_unread`, in [0, 1], that cannot be read is an error once all were gone
-    through; without it they are in `problems`, and a run of more than a tenth is refused. Raises SpecError for what is not known and DatasetError for what cannot be read.
+    through; without it they are in `problems`, and a run of more than a tenth is refused. Raises SpecError
+    for what is not known and DatasetError for what cannot be read.
 
     >>> [s.label for s in load([{"answer": "Bern", "knowledge": "Bern is old.", "label": "PASS"}])]
     ['faithful']
@@ -239,6 +244,8 @@ def load(
     if isinstance(source, str | Path):
         name, rows = _named(source, view)
         return Dataset(name, rows, fields, selection, need_output, **told)
+    if isinstance(source, Dataset) and meanings:
+        source, meanings = _meaning(source, meanings), {}
     plainly = not fields and not meanings and selection == Selection() and view is None
     if isinstance(source, Dataset) and plainly:
         return source
@@ -252,6 +259,22 @@ def load(
     # The rows are canonical by now, so the mapping has done its work; the digest is of what it gave.
     index = source.index if isinstance(source, Dataset) else index_of_frame(source, fields)
     return Dataset(name, memory, {}, selection, need_output, index, max_unread=max_unread)
+
+
+def _meaning(dataset: Dataset, labels: Mapping[str, str]) -> Dataset:
+    """A data set read anew, with what the values of its labels mean."""
+    if isinstance(dataset.source, MemorySource):
+        raise SpecError("labels are said where rows are read: magistrate.load(rows, labels=…)")
+    return Dataset(
+        dataset.name,
+        dataset.source,
+        dataset.mapping,
+        dataset.selection,
+        dataset.need_output,
+        dataset.index,
+        labels={**dataset.labels, **labels},
+        max_unread=dataset.max_unread,
+    )
 
 
 def _named(source: str | Path, view: str | None) -> tuple[str, Source]:

@@ -94,6 +94,7 @@ class JudgeReport:
     def turned(self) -> bool:
         """Whether a low score of this judge is known to mean hallucinated."""
         return self.scoring is not None and self.scoring.turned
+
     unread: Unread | None = None
     like_context: tuple[str, ...] = ()
 
