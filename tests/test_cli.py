@@ -474,7 +474,7 @@ def test_one_output_is_judged(model_folder: Path, call: Call) -> None:
     abstained = call(
         "judge", "--model", model_folder, "--output", "x", "--json", "--steps", "--judge", "faithfulness"
     )
-    assert abstained.code == 0
+    assert abstained.code == 3
     assert (abstained.data["reason"], abstained.data["steps"]) == ("no_context", [])
     written = call(
         "generate", "--model", model_folder, "--choice", "red", "--choice", "blue", "A colour?", "--json"
@@ -491,8 +491,11 @@ def test_a_file_with_bad_rows_is_judged_and_the_bad_ones_are_told(model_folder: 
     Path("mine.jsonl").write_text("\n".join([good[0], *BAD, *good[1:]]))
     run = ["run", "mine.jsonl", "--judge", "faithfulness", "--model", model_folder, "--map", "context=docs"]
     run += ["--name", "n", "--tag", "t"]
+    refused = call(*run, "--json", "--gate", "coverage>=1")
+    assert refused.code == 2 and "3 of 7 rows of mine could not be read" in refused.err
+    run += ["--max-unread", 1]
     done = call(*run, "--json", "--gate", "coverage>=1", "--gate", "accuracy>=0")
-    assert done.code == 0
+    assert done.code == 1 and done.data["judges"]["faithfulness"]["n_unread"] == 3
     assert done.data["judges"]["faithfulness"]["n_ok"] == 4
     assert [problem.partition(": ")[0] for problem in done.data["problems"]] == [
         f"mine.jsonl:{line}" for line in (2, 3, 4)
