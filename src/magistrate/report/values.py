@@ -89,14 +89,13 @@ class JudgeReport:
     threshold_gain: ThresholdGain | None = None
     shift: ScoreShift | None = None
     calibrate: str | None = None
+    unread: Unread | None = None
+    like_context: tuple[str, ...] = ()
 
     @property
     def turned(self) -> bool:
         """Whether a low score of this judge is known to mean hallucinated."""
         return self.scoring is not None and self.scoring.turned
-
-    unread: Unread | None = None
-    like_context: tuple[str, ...] = ()
 
     @property
     def n_unread(self) -> int:
