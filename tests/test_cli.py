@@ -540,7 +540,12 @@ def interrupted(words: list[str], wait: Callable[[], bool], signals: int) -> Don
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "signals"), [(0, 1), (2, 1), (2, 2)], ids=["loading", "judging", "twice"]
+    ("outcomes", "signals"),
+    [
+        pytest.param(0, 1, marks=pytest.mark.full, id="loading"),
+        pytest.param(2, 1, id="judging"),
+        pytest.param(2, 2, marks=pytest.mark.full, id="twice"),
+    ],
 )
 def test_ctrl_c_keeps_what_is_done(
     outcomes: int, signals: int, model_folder: Path, home: Path, tmp_path: Path

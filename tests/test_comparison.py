@@ -111,6 +111,7 @@ def test_holm_by_hand() -> None:
     assert holm([]) == []
 
 
+@pytest.mark.full
 def test_corrections_and_exact_tests_are_those_of_statsmodels() -> None:
     source = np.random.default_rng(3)
     for n in range(1, 40):
