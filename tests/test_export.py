@@ -166,7 +166,7 @@ def test_a_part_of_a_frame_keeps_its_places(scripted: ScriptedEngine, tmp_path: 
 
     both = judged(BASE.assign(question="q").iloc[[2, 0]])
     assert both.index.tolist() == [2, 2, 0, 0]
-    limited = judged(BASE.assign(question="q", answer=[None, "true", "true"]), limit=1)
+    limited = judged(BASE.assign(question="q", answer=[None, "true", "true"]), limit=1, max_unread=1)
     assert limited.index.tolist() == [1, 1], "a row that cannot be read leaves its place empty"
 
 

@@ -299,7 +299,7 @@ def test_a_constraint_that_depends_on_the_sample_is_said_to(call: Call, script: 
         ({"output": "o", "context": "c"}, "missing_input", "the sample has no lang"),
     ],
 )
-def test_an_abstention_says_why_and_is_no_failure(
+def test_an_abstention_says_why_and_is_no_success(
     row: dict[str, Any], reason: str, message: str, call: Call, script: Script
 ) -> None:
     script([])
@@ -309,7 +309,7 @@ def test_an_abstention_says_why_and_is_no_failure(
     text = text.replace("{% if input %}\n  Question: {{ input }}\n\n  {% endif %}", "{{ lang }}")
     path.write_text(text)
     done = call("try", "tone.yaml", "--sample", samples(row))
-    assert done.code == 0
+    assert done.code == 3
     assert f"abstained: {reason}" in done.out
     assert message in done.out
     assert call("try", "tone.yaml", "--sample", "samples.jsonl", "--json").data["outcome"]["reason"] == reason
