@@ -295,8 +295,8 @@ def test_a_constraint_that_depends_on_the_sample_is_said_to(call: Call, script: 
     ("row", "reason", "message"),
     [
         ({"context": "c"}, "no_output", "the output is empty"),
-        ({"output": "o"}, "no_context", "there is no context"),
-        ({"output": "o", "context": "c"}, "missing_input", "the sample has no lang"),
+        ({"output": "o"}, "no_context", "reads a context, and the sample has none"),
+        ({"output": "o", "context": "c"}, "missing_input", "and the sample has none"),
     ],
 )
 def test_an_abstention_says_why_and_is_no_success(
