@@ -15,6 +15,8 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from magistrate.deadline import Deadline
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -44,13 +46,15 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         tasks.append(loop.create_task(work))
         tasks[0].add_done_callback(functools.partial(_hand_over, outcome))
 
-    loop.call_soon_threadsafe(begin)
+    with Deadline() as interrupted:  # the task begins in a copy of this context
+        loop.call_soon_threadsafe(begin)
     try:
         # In slices: a signal that another thread has received does not wake one that waits for a lock.
         while not wait([outcome], timeout=SLICE).done:
             pass
     except KeyboardInterrupt:
         loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+        interrupted.stop()
         wait([outcome], timeout=CLEAN_UP)
         raise
     return outcome.result()

@@ -7,9 +7,9 @@ import inspect
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Container,
+    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from magistrate import logs
 from magistrate.background import in_thread
+from magistrate.deadline import Deadline, DeadlineExceeded, Stopped
 from magistrate.engines.base import Engine, EngineInfo, require
 from magistrate.engines.wrappers import Recorded
 from magistrate.errors import (
@@ -75,7 +76,8 @@ async def judge_one(
     """One judge on one sample, within `deadline` seconds; the outcome carries steps, usage and seconds.
 
     What goes wrong is a `Failure` or, where the sample does not fit, an `Abstention`. Raises only what
-    would fail for every sample: `EngineGone`, `ModelError`, `MissingPackage`, `StoreError`.
+    would fail for every sample: `EngineGone`, `ModelError`, `MissingPackage`, `StoreError`; and a
+    cancellation where nobody waits for the outcome any more.
     """
     recorded = Recorded(engine, clock)
     start = clock()
@@ -83,7 +85,7 @@ async def judge_one(
     outcome: Outcome
     try:
         outcome = _sound(await within(deadline, _contained(considered(judge, sample, recorded))))
-    except FATAL:
+    except (*FATAL, Stopped):
         raise
     except OverLength as error:
         outcome = Abstention(sample.id, name, "over_length", str(error))
@@ -91,7 +93,7 @@ async def judge_one(
         if _is_cancelled():
             raise
         outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
-    except Overdue as error:
+    except DeadlineExceeded as error:
         outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
     except Exception as error:
         outcome = Failure(sample.id, name, code_of(error), logs.error_text(error))
@@ -110,7 +112,7 @@ def code_of(error: Exception) -> FailureCode:
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
-async def _contained(work: Awaitable[Answer]) -> Answer:
+async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
     """What `work` answers; a judge that wants to end the program only fails."""
     try:
         return await work
@@ -118,26 +120,38 @@ async def _contained(work: Awaitable[Answer]) -> Answer:
         raise RuntimeError(f"SystemExit: {error}") from error
 
 
-class Overdue(Exception):
-    """Work was not done in its time; the message says in which."""
+async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What `work` answers within so many seconds from its first step on.
 
+    Raises `DeadlineExceeded` where it is not done then, also where it will not stop and where it was done
+    later, having computed without a pause.
+    """
+    deadline = Deadline(seconds)
 
-async def within(seconds: float, work: Awaitable[Answer]) -> Answer:
-    """What `work` answers. Raises `Overdue` after so many seconds, also where it will not stop."""
-    task = asyncio.ensure_future(work)
+    async def begun() -> Answer:
+        with deadline:
+            answer = await work
+            deadline.check()
+            return answer
+
+    task = asyncio.ensure_future(begun())
     stopped = True
     try:
-        await asyncio.wait([task], timeout=seconds)
+        while not task.done() and (left := deadline.left) > 0:
+            await asyncio.wait([task], timeout=left)
         if task.done():
             return task.result()
     finally:
         if not task.done():
+            deadline.stop()
             task.cancel()
             await asyncio.wait([task], timeout=GRACE)
             stopped = task.done()
-            task.add_done_callback(_forgotten)
+        task.add_done_callback(_forgotten)
+        if not deadline.begun:
+            work.close()
     told = "" if stopped else "; it did not stop when it was told to"
-    raise Overdue(f"within {seconds:g} seconds{told}")
+    raise DeadlineExceeded(f"within {seconds:g} seconds{told}")
 
 
 def _forgotten(task: asyncio.Future[Any]) -> None:
@@ -329,7 +343,7 @@ async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample
         if _is_cancelled():
             raise
         return "the task was cancelled"
-    except Overdue as error:
+    except DeadlineExceeded as error:
         return f"the task gave no output {error}"
 
 

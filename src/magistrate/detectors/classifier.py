@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from magistrate.detectors.graph import Graph, graph_of, weights_of
 from magistrate.detectors.labels import Meaning, meaning
 from magistrate.engines.catalog import disk
 from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
+from magistrate.scratch import once
 from magistrate.types import Sample
 
 if TYPE_CHECKING:
@@ -145,37 +146,40 @@ class Classifier:
         import numpy as np
 
         rows, places = self._rows(sample)
-        logits = self.graph.logits([row.given for row in rows])
-        if logits[0].shape[-1] != len(self.labels):
-            raise ModelError(
-                f"{self.folder}: the network has {logits[0].shape[-1]} classes, config.json names "
-                f"{len(self.labels)}"
-            )
-        if not self.graph.per_token:
-            scores = [[float(self.meaning.probability(each))] for each in logits]
-        else:
-            scores = [
-                [float(share) for share in self.meaning.probability(each)[row.begin : row.end]]
-                for row, each in zip(rows, logits, strict=True)
-            ]
-        parts = [
-            getattr(np, self.over)([scores[at] for at in numbers], axis=0)
-            for _, numbers in _grouped([row.part for row in rows])
-        ]
+        windows = 0
+        parts = []
+        for _, read in itertools.groupby(self._read(rows), lambda pair: pair[0]):
+            scores = [score for _, score in read]
+            parts.append(getattr(np, self.over)(scores, axis=0))
+            windows += len(scores)
         shares = np.concatenate(parts)
         tokens = zip(places, shares, strict=True) if self.graph.per_token else ()
         return Scored(
             score=float(shares.max()),
             tokens=tuple((start, end, float(share)) for (start, end), share in tokens),
-            windows=len(rows),
+            windows=windows,
         )
 
-    def _rows(self, sample: Sample) -> tuple[list[_Row], list[tuple[int, int]]]:
+    def _read(self, rows: Iterator[_Row]) -> Iterator[tuple[int, list[float]]]:
+        """The part of the output that each row holds, and its scores: of each token, or one."""
+        rows, given = itertools.tee(rows)
+        for row, logits in zip(rows, self.graph.logits(each.given for each in given), strict=True):
+            if logits.shape[-1] != len(self.labels):
+                raise ModelError(
+                    f"{self.folder}: the network has {logits.shape[-1]} classes, config.json names "
+                    f"{len(self.labels)}"
+                )
+            shares = self.meaning.probability(logits)
+            own = shares[row.begin : row.end] if self.graph.per_token else [shares]
+            yield row.part, [float(share) for share in own]
+
+    def _rows(self, sample: Sample) -> tuple[Iterator[_Row], list[tuple[int, int]]]:
         """Every part of the output beside every part of the context, and where the output's tokens stand."""
         _ = self.graph  # its own length may be shorter than the configuration says
         output = self._encoded(sample.output or "")
-        context = self._encoded("\n\n".join(sample.sources))
-        if not output.ids or not context.ids:
+        sources = sample.sources
+        context = once(("encoded", self, sources), lambda: self._encoded("\n\n".join(sources)).ids)
+        if not output.ids or not context:
             what = "the output" if not output.ids else "the context"
             raise InputError(f"the tokenizer in {self.folder.name} reads {what} as nothing at all")
         frame = self._frame
@@ -183,11 +187,11 @@ class Classifier:
         parts = list(_cut(output.ids, room // 2, 0))
         beside = room - max(map(len, parts))
         overlap = OVERLAP if beside >= 4 * OVERLAP else 0
-        pieces = list(_cut(context.ids, beside, overlap))
-        rows = [
+        pieces = list(_cut(context, beside, overlap))
+        rows = (
             frame.row(number, part, piece, self.pair)
             for (number, part), piece in itertools.product(enumerate(parts), pieces)
-        ]
+        )
         return rows, list(output.offsets)
 
     @cached_property
@@ -254,13 +258,6 @@ def _cut(ids: Sequence[int], most: int, overlap: int) -> list[Sequence[int]]:
     step = most - overlap
     last = max(len(ids) - overlap, 1)
     return [ids[at : at + most] for at in range(0, last, step)]
-
-
-def _grouped(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The places of each number, where equal ones stand together."""
-    return [
-        (key, [at for at, _ in some]) for key, some in itertools.groupby(enumerate(numbers), lambda p: p[1])
-    ]
 
 
 def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:

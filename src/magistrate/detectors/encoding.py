@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from magistrate.deadline import checked
 from magistrate.errors import ModelError, SpecError
+from magistrate.scratch import once
 from magistrate.signals.splitting import sentences
 from magistrate.types import Sample
 
@@ -123,7 +125,7 @@ class Encoder:
         output = sample.output or ""
         text, places = self.output(output, source)
         found = []
-        for part in self._parts(output, places):
+        for part in checked(self._parts(output, places), 1):
             ids, types = text.ids[part.start : part.stop], text.types[part.start : part.stop]
             before = self.before(source, ids, self.window - len(ids))
             begin = len(before.ids)
@@ -132,7 +134,11 @@ class Encoder:
         return found
 
     def source(self, sample: Sample) -> Source:
-        """What a sample's output is held against."""
+        """What a sample's output is held against; encoded once in a `scratch`."""
+        key = ("encoded", self, sample.context, sample.messages, sample.input)
+        return once(key, lambda: self._source(sample))
+
+    def _source(self, sample: Sample) -> Source:
         asked = _Piece(INPUT, tuple(self._encode(sample.input or "").ids[-INPUT_TOKENS:]))
         pieces = (
             *self._pieces(CONTEXT, sample.context),
@@ -222,7 +228,7 @@ def chosen(
     if sum(len(piece.ids) for piece in pieces) <= room:
         return list(pieces)
     worth = {token: weights.get(token, 0.0) for token in set(output)}
-    shared = [worth.keys() & set(piece.ids) for piece in pieces]
+    shared = [worth.keys() & set(piece.ids) for piece in checked(pieces)]
 
     def gain(at: int) -> float:
         return sum(worth[token] for token in shared[at]) / math.sqrt(len(pieces[at].ids) + DAMPING)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magistrate.deadline import check, held
 from magistrate.engines.catalog import children, disk
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
@@ -42,6 +45,7 @@ class Graph:
             }
             self._compiled: Any = core.compile_model(model, "CPU", settings)
             self._answer = model.outputs.index(answer)
+            self._turn = threading.Lock()
         except Exception as error:  # the package raises nothing more specific
             raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
         if unread := sorted(set(self.inputs) - set(READ)):
@@ -49,27 +53,27 @@ class Graph:
                 f"{path} wants {', '.join(unread)}; a classifier of texts reads {', '.join(READ)}"
             )
 
-    def logits(self, rows: Sequence[Mapping[str, Sequence[int]]]) -> list[np.ndarray]:
-        """The logits of each row, float32 `[classes]` or `[tokens, classes]`.
+    def logits(self, rows: Iterable[Mapping[str, Sequence[int]]]) -> Iterator[np.ndarray]:
+        """The logits of each row, float32 `[classes]` or `[tokens, classes]`; a few rows are read at a time.
 
         A row has ids under the names of the inputs. Raises `ModelError` for answers that are no numbers.
         """
         import numpy as np
 
-        found: list[np.ndarray] = []
-        for begin in range(0, len(rows), self._rows):
-            some = rows[begin : begin + self._rows]
+        left = iter(rows)
+        while some := list(islice(left, self._rows)):
+            check()
             longest = self._length or max(len(row["input_ids"]) for row in some)
             given = {
                 name: np.array([[*row[name], *[0] * (longest - len(row[name]))] for row in some], np.int64)
                 for name in self.inputs
             }
-            answers = self._compiled.create_infer_request().infer(given)[self._answer]
+            with held(self._turn):
+                answers = self._compiled.create_infer_request().infer(given)[self._answer]
             if not np.isfinite(answers).all():
                 raise ModelError("the classifier answered what is no number: its weights are damaged")
             for row, each in zip(some, answers, strict=True):
-                found.append(np.array(each[: len(row["input_ids"])] if self.per_token else each))
-        return found
+                yield np.array(each[: len(row["input_ids"])] if self.per_token else each)
 
     @property
     def length(self) -> int:

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from magistrate.deadline import checked, held
 from magistrate.detectors.encoding import Encoder, Window
 from magistrate.detectors.folder import NETWORK, TOKENIZER, Manifest, check_files, read_manifest
 from magistrate.engines.local.cores import available_cores
@@ -53,13 +54,13 @@ class Detector:
 
     def detect(self, sample: Sample) -> Detection | None:
         """What stands in a sample's output; None where nothing in it can be read."""
-        with self._turn:
+        with held(self._turn):
             windows = self._encoder.windows(sample)
             if not windows:
                 return None
             read = [
                 each
-                for at in range(0, len(windows), TOGETHER)
+                for at in checked(range(0, len(windows), TOGETHER), 1)
                 for each in self.read(windows[at : at + TOGETHER])
             ]
         # An output is as unsupported as its worst part.

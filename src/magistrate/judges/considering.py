@@ -7,9 +7,11 @@ import json
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from magistrate.deadline import check, checked
 from magistrate.engines.base import Engine, Generation
 from magistrate.errors import InvalidOutput
 from magistrate.judges.base import LISTS, Call, Judge, JudgeInfo
+from magistrate.scratch import scratch
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, AbstentionReason, Outcome, Sample
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
     """The judge's outcome; an `Abstention` where a field is missing or a call cannot fit its engine."""
+    check()
     info = judge.info
     for name in info.requires:
         if not present(sample, name, info.reads):
@@ -30,7 +33,8 @@ async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
             return Abstention(sample.id, info.name, reason, message)
     if short := await shortage(judge, sample, engine):
         return Abstention(sample.id, info.name, "over_length", f"{short}. {ADVICE}")
-    return await judge.judge(sample, engine)
+    with scratch():
+        return await judge.judge(sample, engine)
 
 
 async def together(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
@@ -64,7 +68,7 @@ async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) 
     `most` is how many tokens a call may take in all, 0 for as many as the engine's window has. Computes
     nothing but tokens.
     """
-    for call in planned(judge, sample):
+    for call in checked(planned(judge, sample), 1):
         if not call.optional and (short := await unfit(call, engine, most)):
             return short
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from magistrate.deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
@@ -64,7 +65,7 @@ class Sentences:
 
     def plan(self, sample: Sample) -> list[Call]:
         """What the judge plans for every sentence."""
-        return [call for part in self._parts(sample) for call in planned(self.of, part.reduced)]
+        return [call for part in checked(self._parts(sample), 1) for call in planned(self.of, part.reduced)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         spans = sentences(sample.output or "", self.language)
@@ -106,9 +107,9 @@ class Sentences:
         texts = [output[start:end] for start, end in sentences(output, self.language)]
         pieces = passages(sample.context, self.language) if self.passages else []
         if self.passages >= len(pieces):
-            return [Parts.whole(replace(sample, output=text)) for text in texts]
+            return [Parts.whole(replace(sample, output=text)) for text in checked(texts)]
         ranking = Ranking([piece.of(sample.context) for piece in pieces])
-        best = [sorted(ranking.order(text)[: self.passages]) for text in texts]
+        best = [sorted(ranking.order(text)[: self.passages]) for text in checked(texts, 1)]
         return [
             Parts(replace(sample, output=text), tuple(pieces[number] for number in numbers))
             for text, numbers in zip(texts, best, strict=True)

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Literal
 
 from magistrate import judging, logs, resolve
+from magistrate.deadline import Deadline
 from magistrate.engines.base import Engine
 from magistrate.engines.wrappers import Recorded
 from magistrate.errors import MagistrateError
@@ -61,6 +62,7 @@ class Judgement:
         self._engine: Engine | None = None
         self._steps: list[Step] = []
         self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+        self._deadline: Deadline | None = None
         self._lock = threading.Lock()
         self._answer: Future[Outcome] = Future()
         self._answer.set_running_or_notify_cancel()  # so that nobody who waits for it can cancel it
@@ -110,7 +112,8 @@ class Judgement:
         self._at_work = True
         try:
             self._engine = engine_of([self.question.judge], self.question.model)
-            asyncio.run(self._trial(self._engine))
+            with Deadline(self.question.deadline, used=self.seconds) as self._deadline:
+                asyncio.run(self._trial(self._engine))
         except Exception as error:
             self._settle(error)
         except BaseException as error:  # a library's panic: this thread has nobody to tell but us
@@ -120,6 +123,8 @@ class Judgement:
         """Stop: nobody waits for it any more."""
         with self._lock:
             self.cancelled = True
+            if self._deadline is not None:
+                self._deadline.stop()
             if self._task is not None:
                 loop, task = self._task
                 with suppress(RuntimeError):  # its loop is closed: it has ended by itself

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
+from magistrate.deadline import checked
 from magistrate.errors import SpecError
 from magistrate.signals import facts, lexical, support
 from magistrate.signals.prepared import Prepared, prepared
@@ -121,5 +122,5 @@ def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Re
 
 def read(cut: Prepared, names: Iterable[str]) -> dict[str, Reading]:
     """The same, of a sample that was cut up before; every name must be known."""
-    nothing = NO_OUTPUT if not cut.output.text.strip() else None if cut.sources else NO_CONTEXT
-    return {name: SIGNALS[name].read(cut) if nothing is None else nothing for name in names}
+    nothing = NO_OUTPUT if not cut.output.text.strip() else None if cut.said.texts else NO_CONTEXT
+    return {name: SIGNALS[name].read(cut) if nothing is None else nothing for name in checked(names, 1)}

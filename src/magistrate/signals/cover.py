@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+from magistrate.deadline import check
 from magistrate.signals.wording import Wording
 from magistrate.types import Span
 
@@ -22,11 +25,28 @@ class Cover:
     passage: int
 
 
+class Passages:
+    """Runs of words of the sources, and for each stem the numbers of the passages that have it."""
+
+    def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
+        self.runs = tuple(passages)
+        self._having: dict[str, array[int]] = {}
+        for number, (source, (first, last)) in enumerate(self.runs):
+            if number % 64 == 0:
+                check()
+            for stem in set(source.stems[first:last]):
+                self._having.setdefault(stem, array("l")).append(number)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def having(self, stem: str) -> Sequence[int]:
+        """The numbers of the passages with a word of this stem, in their order."""
+        return self._having.get(stem, ())
+
+
 def covers(
-    output: Wording,
-    sentences: Sequence[Run],
-    passages: Sequence[tuple[Wording, Run]],
-    ignored: Container[str] = frozenset(),
+    output: Wording, sentences: Sequence[Run], passages: Passages, ignored: Container[str] = frozenset()
 ) -> tuple[Cover, ...]:
     """Each sentence against the passage that covers most of it; sentences without content are left out, and
     words whose stems are `ignored` do not count.
@@ -37,21 +57,20 @@ def covers(
     import numpy as np
 
     content = frozenset(number for number in output.content if output.stems[number] not in ignored)
-    stems = list(dict.fromkeys(output.stems[number] for number in output.content if number in content))
-    column = {stem: number for number, stem in enumerate(stems)}
-    has = np.zeros((max(len(passages), 1), len(stems)), bool)
-    for row, (source, (first, last)) in enumerate(passages):
-        for stem in source.stems[first:last]:
-            if (at := column.get(stem)) is not None:
-                has[row, at] = True
-    weights = np.log1p(len(has) / (has.sum(axis=0) + 0.5))
+    n = max(len(passages), 1)
     found = []
     for first, last in sentences:
-        counted = [column[output.stems[at]] for at in range(first, last) if at in content]
+        check()
+        counted = [output.stems[at] for at in range(first, last) if at in content]
         if counted:
-            columns = np.array(sorted(set(counted)))
-            covered = has[:, columns].astype(np.float64) @ weights[columns]
+            covered, whole = np.zeros(n), 0.0
+            for stem in dict.fromkeys(counted):
+                having = passages.having(stem)
+                weight = math.log1p(n / (len(having) + 0.5))
+                whole += weight
+                if having:
+                    covered[np.asarray(having)] += weight
             best = int(covered.argmax())
-            lack = max(0.0, 1.0 - float(covered[best] / weights[columns].sum()))
+            lack = max(0.0, 1.0 - float(covered[best] / whole))
             found.append(Cover(output.span(first, last - 1), len(counted), lack, best))
     return tuple(found)

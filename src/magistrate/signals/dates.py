@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from magistrate.deadline import checked
 from magistrate.signals.scripts import PART, compiled
 from magistrate.types import Span
 
@@ -87,7 +88,7 @@ def dates(text: str) -> list[Date]:
 
 
 def _found(text: str) -> Iterator[Date]:
-    for found in _pattern().finditer(text):
+    for found in checked(_pattern().finditer(text)):
         span, said = Span(*found.span()), found.groupdict()
         year = said["y1"] or said["y2"] or said["y3"] or said["y4"] or said["y5"]
         month = said["m1"] or said["m2"] or said["m3"]

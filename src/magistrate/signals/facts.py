@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
-from magistrate.signals.dates import Calendar, Date
-from magistrate.signals.mentions import initials, names_of, quoted
-from magistrate.signals.prepared import Prepared, joined
-from magistrate.signals.quantities import Amounts, Quantity
+from magistrate.deadline import checked
+from magistrate.signals.dates import Date
+from magistrate.signals.mentions import names_of, quoted
+from magistrate.signals.prepared import Prepared, Sources, joined
+from magistrate.signals.quantities import Quantity
 from magistrate.signals.reading import Reading, listed, undefined
-from magistrate.signals.wording import Wording
 from magistrate.types import Span
 
 NO_NUMBERS = "the output has no numbers that are not in the question"
@@ -24,9 +23,12 @@ def numbers(sample: Prepared) -> Reading:
     """
     if not sample.output.quantities:
         return undefined(NO_NUMBERS)
-    said = _numbers_said(sample.sources)
-    asked = _numbers_said([] if sample.asked is None else [sample.asked])
-    counted = [(each.span, said(each)) for each in sample.output.quantities if said(each) or not asked(each)]
+    counted = [
+        (each.span, said)
+        for each in checked(sample.output.quantities)
+        for said in (_says_number(sample.said, each),)
+        if said or not _says_number(sample.said.question, each)
+    ]
     return _told(sample, counted, "number", NO_NUMBERS)
 
 
@@ -34,9 +36,12 @@ def dates(sample: Prepared) -> Reading:
     """Share of the output's dates, weekdays to years, that no source says; the question's are left out."""
     if not sample.output.dates:
         return undefined(NO_DATES)
-    said = _dates_said(sample.sources)
-    asked = _dates_said([] if sample.asked is None else [sample.asked])
-    counted = [(each.span, said(each)) for each in sample.output.dates if said(each) or not asked(each)]
+    counted = [
+        (each.span, said)
+        for each in checked(sample.output.dates)
+        for said in (_says_date(sample.said, each),)
+        if said or not _says_date(sample.said.question, each)
+    ]
     return _told(sample, counted, "date", NO_DATES)
 
 
@@ -48,9 +53,8 @@ def names(sample: Prepared) -> Reading:
     output = sample.output
     stems = output.stems
     begins = {first for first, _ in sample.sentences}
-    short: frozenset[str] | None = None
     counted: list[tuple[Span, bool]] = []
-    for first, last in names_of(output, sample.sentences):
+    for first, last in checked(names_of(output, sample.sentences)):
         wanted = [
             stems[at] for at in range(first, last) if len(stems[at]) > 1 and stems[at] not in output.common
         ]
@@ -61,8 +65,7 @@ def names(sample: Prepared) -> Reading:
         said = not new or (len(wanted) > 1 and new == wanted[:1] and first in begins)
         span = output.span(first, last - 1)
         if not said and output.text[span.start : span.end].replace(".", "").isupper():
-            short = short or frozenset(chain.from_iterable(map(initials, sample.sources)))
-            said = "".join(output.forms[first:last]) in short
+            said = "".join(output.forms[first:last]) in sample.said.initials
         counted.append((span, said))
     return _told(sample, counted, "name", "the output has no names that are not in the question")
 
@@ -70,30 +73,24 @@ def names(sample: Prepared) -> Reading:
 def quotations(sample: Prepared) -> Reading:
     """Share of the output's strings in quotation marks, of two words at least, that stand so in no source."""
     output = sample.output
-    texts = [_bounded(source.forms) for source in (*sample.sources, *filter(None, [sample.asked]))]
-    counted = [
-        (output.span(first, last - 1), any(_bounded(output.forms[first:last]) in text for text in texts))
-        for first, last in quoted(output)
-    ]
+    said: dict[str, bool] = {}  # looking one up takes as long as the sources are
+    counted = []
+    for first, last in checked(quoted(output), 16):
+        words = f" {' '.join(output.forms[first:last])} "
+        if words not in said:
+            said[words] = any(words in text for text in sample.said.bounded)
+        counted.append((output.span(first, last - 1), said[words]))
     return _told(sample, counted, "quotation", "the output quotes nothing")
 
 
-def _numbers_said(sources: Sequence[Wording]) -> Callable[[Quantity], bool]:
-    """Tells whether sources say a number, be it as a year."""
-    amounts = Amounts(each for source in sources for each in source.quantities)
-    years = {date.year for source in sources for date in source.dates}
-    return lambda number: amounts.say(number) or (number.measure is None and number.value in years)
+def _says_number(sources: Sources, number: Quantity) -> bool:
+    """Whether sources say a number, be it as a year."""
+    return sources.amounts.say(number) or (number.measure is None and number.value in sources.years)
 
 
-def _dates_said(sources: Sequence[Wording]) -> Callable[[Date], bool]:
-    """Tells whether sources say a date, one alone or several together; a bare year also as a number."""
-    calendar = Calendar(date for source in sources for date in source.dates)
-    amounts = {number.value for source in sources for number in source.quantities}
-    return lambda date: calendar.says(date) or (date.is_year and date.year in amounts)
-
-
-def _bounded(forms: Sequence[str]) -> str:
-    return f" {' '.join(forms)} "
+def _says_date(sources: Sources, date: Date) -> bool:
+    """Whether sources say a date, one alone or several together; a bare year also as a number."""
+    return sources.calendar.says(date) or (date.is_year and date.year in sources.values)
 
 
 def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, none: str) -> Reading:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
+from magistrate.deadline import alone, checked
 from magistrate.signals.prepared import Prepared, joined
 from magistrate.signals.reading import Reading, listed, undefined
 from magistrate.types import Span
 
 NEAR = 4  # words with content within which two words of a source are said together
-BETWEEN = 1_000  # farther apart than that are words of two sources
 REACH = 4  # characters: a word is foreign to a passage that has no run of so many of its own
 NO_WORDS = undefined("the output has no words")
 NO_CONTENT = undefined("the output has no words with content that are not in the question")
@@ -39,7 +39,7 @@ def ngrams(sample: Prepared, n: int) -> Reading:
     if not forms:
         return NO_WORDS
     size = min(n, len(forms))
-    known = {run for source in sample.source_forms for run in _runs(source, size)}
+    known = sample.said.runs(size)
     runs = _runs(forms, size)
     new = [at for at, run in enumerate(runs) if run not in known]
     spans = joined([sample.output.span(at, at + size - 1) for at in new], sample.output.text)
@@ -52,11 +52,11 @@ def word_pairs(sample: Prepared) -> Reading:
 
     A pair with a word that no source has is new too; pairs of words of the question are left out.
     """
-    output, places = sample.output, _content_places(sample)
+    output, places = sample.output, sample.said.places
     behind = [last for _, last in sample.sentences]
     new: list[Span] = []
     n = 0
-    for (one, a), (other, b) in pairwise(zip(output.content, output.content_stems, strict=True)):
+    for (one, a), (other, b) in checked(pairwise(zip(output.content, output.content_stems, strict=True)), 16):
         if bisect_left(behind, one + 1) != bisect_left(behind, other + 1):
             continue
         if a in sample.repeated or b in sample.repeated:
@@ -74,21 +74,13 @@ def rouge_l(sample: Prepared) -> Reading:
 
     Sentence by sentence against all the sources in their order, so that the order of sentences is free.
     """
-    from rapidfuzz.distance import LCSseq
-
     forms = sample.output.forms
     if not forms:
         return NO_WORDS
     stems = sample.output.stems
-    said = tuple(chain.from_iterable(sample.source_forms))
     new: list[Span] = []
     for first, last in sample.sentences:
-        kept = {
-            number
-            for block in LCSseq.opcodes(forms[first:last], said)
-            if block.tag == "equal"
-            for number in range(first + block.src_start, first + block.src_end)
-        }
+        kept = {first + at for at in sample.said.sequence.shared(forms[first:last])}
         new += [
             sample.output.span(at, at)
             for at in range(first, last)
@@ -111,9 +103,11 @@ def chrf(sample: Prepared) -> Reading:
     if not output.forms:
         return NO_WORDS
     best = sorted({cover.passage for cover in sample.covers})
-    said = "\n".join(sample.passage_text(number) for number in best)
-    known = said.casefold()
-    value = 1 - _chrf().sentence_score(output.text, [said]).score / 100
+    said = "\n".join(sample.said.passage_text(number) for number in best)
+    folded = said.casefold()
+    known = {folded[at : at + REACH] for at in checked(range(len(folded) - REACH + 1))}
+    with alone():
+        value = 1 - _chrf().sentence_score(output.text, [said]).score / 100
     new = [
         output.span(number, number)
         for number, word in enumerate(output.forms)
@@ -142,20 +136,6 @@ def _share(
 
 def _runs(forms: Sequence[str], size: int) -> list[tuple[str, ...]]:
     return list(zip(*(forms[start:] for start in range(size)), strict=False))
-
-
-def _content_places(sample: Prepared) -> dict[str, list[int]]:
-    """For each stem of the output where it stands among the sources' words with content."""
-    wanted = frozenset(sample.output.content_stems)
-    found: dict[str, list[int]] = {}
-    at = 0
-    for source in sample.sources:
-        for stem in source.content_stems:
-            if stem in wanted:
-                found.setdefault(stem, []).append(at)
-            at += 1
-        at += BETWEEN
-    return found
 
 
 def _together(some: Sequence[int], others: Sequence[int]) -> bool:

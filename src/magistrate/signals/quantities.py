@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from magistrate.deadline import checked
 from magistrate.signals.scripts import PART, SPACED, compiled
 from magistrate.signals.units import ABBREVIATED, ABOUT, MULTIPLIERS, SMALL, TENS, UNITS
 from magistrate.types import Span
@@ -111,7 +112,7 @@ def quantities(text: str, taken: Sequence[Span] = ()) -> list[Quantity]:
 
 
 def _numbers(text: str) -> Iterator[Quantity]:
-    for found in _core().finditer(text):
+    for found in checked(_core().finditer(text)):
         start, end = found.span()
         digits = found["digits"]
         if digits is not None and (":" in digits or len(digits) > MOST_DIGITS or _is_version(digits)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from magistrate.deadline import check, checked
 from magistrate.signals.overlap import words
 
 
@@ -13,12 +14,14 @@ class Ranking:
     """Texts in the order of what they share with another (BM25, Robertson & Zaragoza 2009)."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._words = [words(text) for text in texts]
+        self._words = [words(text) for text in checked(texts, 64)]
         self._known = {word for each in self._words for word in each}
 
     def order(self, query: str) -> list[int]:
         """The numbers of the texts, most alike first; equal ones in the order that they had."""
         import numpy as np
+
+        check()
 
         asked = sorted(set(words(query)) & self._known)
         if not asked:

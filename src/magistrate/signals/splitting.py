@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magistrate.deadline import check
+
 PASSAGE = 600  # characters from which on a passage takes no further sentence
 WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
 
@@ -35,6 +37,7 @@ def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     for line in text.splitlines(keepends=True):
         end = start + len(line)
         while start < end:
+            check()
             # The library takes the square of what it is fed, so it is fed windows; it cannot read surrogates.
             window = text[start : min(start + WINDOW, end)].encode("utf-8", "replace").decode()
             lengths = [

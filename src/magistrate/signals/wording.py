@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
+from magistrate.deadline import checked
 from magistrate.signals.dates import Date, dates
 from magistrate.signals.quantities import Quantity, quantities
 from magistrate.signals.scripts import PART, UNSPACED, compiled
@@ -35,7 +36,7 @@ class Wording:
     @cached_property
     def stems(self) -> tuple[str, ...]:
         """Each word without its endings; of unspaced scripts pairs of characters, none behind the last."""
-        found = [stem(form) for form in self.forms]
+        found = [stem(form) for form in checked(self.forms)]
         for at in range(len(found) - 1):
             if self._joined(at):
                 found[at] += self.forms[at + 1]
@@ -74,6 +75,12 @@ class Wording:
         """The numbers of the text that are no dates."""
         return tuple(quantities(self.text, [date.span for date in self.dates]))
 
+    @cached_property
+    def commonest(self) -> tuple[int, ...]:
+        """How many of the words are among the commonest of each language of `STOP`."""
+        counted = [word for word in self.forms if word in COMMON]
+        return tuple(sum(word in words for word in counted) for words in STOP.values())
+
     def spoken(self, language: str | None) -> Wording:
         """The same words, of a language."""
         return replace(self, language=language)
@@ -99,7 +106,7 @@ def worded(text: str, language: str | None = None) -> Wording:
     """
     forms: list[str] = []
     places: list[tuple[int, int]] = []
-    for found in _pattern().finditer(text):
+    for found in checked(_pattern().finditer(text)):
         forms.append(form(found[0]))
         places.append(found.span())
     return Wording(text, tuple(forms), tuple(places), language)
@@ -132,14 +139,11 @@ def stem(form: str) -> str:
     return form
 
 
-def language_of(forms: Sequence[str]) -> str | None:
-    """The language, an ISO 639 code, whose commonest words are most of `forms`; None where none are there."""
-    most, best = 0, None
-    counted = [word for word in forms if word in COMMON]
-    for language, words in STOP.items():
-        if (count := sum(word in words for word in counted)) > most:
-            most, best = count, language
-    return best
+def language_of(texts: Sequence[Wording]) -> str | None:
+    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
+    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
+    most = max(counts, default=0)
+    return list(STOP)[counts.index(most)] if most else None
 
 
 @cache

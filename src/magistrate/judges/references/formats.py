@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.constraints.validation import specifications
+from magistrate.deadline import check
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
@@ -150,6 +151,7 @@ def _check_references(schema: Any, kind: Any) -> None:
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
+    check()
     if isinstance(instance, str) and not searched(compiled(pattern), instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 

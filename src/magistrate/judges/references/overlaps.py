@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from magistrate.deadline import alone
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
@@ -43,7 +44,8 @@ class Bleu:
         from sacrebleu.metrics.bleu import BLEU
 
         metric = BLEU(effective_order=True, lowercase=self.ignore_case)
-        found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
+        with alone():
+            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
         score = min(1.0, found / 100)
         return matched(sample, self.name, score, f"BLEU is {score:.3f}", threshold=self.threshold)
 
@@ -78,7 +80,8 @@ class Chrf:
         from sacrebleu.metrics.chrf import CHRF
 
         metric = CHRF(beta=self.beta, word_order=self.word_order, lowercase=self.ignore_case)
-        found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
+        with alone():
+            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
         score = min(1.0, found / 100)
         return matched(sample, self.name, score, f"chrF is {score:.3f}", threshold=self.threshold)
 
@@ -104,7 +107,8 @@ class Rouge:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        precision, recall = rouge(words(sample.output or ""), words(sample.expected or ""), self.of)
+        with alone():
+            precision, recall = rouge(words(sample.output or ""), words(sample.expected or ""), self.of)
         score = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
         told = f"{self.of} is {score:.3f}: precision {precision:.3f}, recall {recall:.3f}"
         return matched(

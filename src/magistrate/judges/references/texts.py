@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from magistrate.deadline import alone
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.base import JudgeInfo
@@ -124,8 +125,9 @@ class Levenshtein(Alike):
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         from rapidfuzz.distance import Levenshtein as Distance
 
-        output, expected = self.normalized(sample.output or ""), self.wanted(sample)
-        edits = Distance.distance(output, expected)
+        with alone():
+            output, expected = self.normalized(sample.output or ""), self.wanted(sample)
+            edits = Distance.distance(output, expected)
         longest = max(len(output), len(expected))
         score = 1 - edits / longest
         lead = "edit of {} characters leads" if edits == 1 else "edits of {} characters lead"
