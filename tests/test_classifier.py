@@ -184,6 +184,7 @@ def test_special_tokens_in_a_text_are_text(tmp_path: Path, monkeypatch: pytest.M
     logits = classifier.graph.logits
 
     def watched(rows: Any) -> Any:
+        rows = list(rows)
         read.extend(list(row["input_ids"]) for row in rows)
         return logits(rows)
 

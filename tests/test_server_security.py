@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 import shutil
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,7 +23,19 @@ from playwright.sync_api import sync_playwright
 
 from magistrate.errors import SpecError
 from magistrate.server.security import POLICY, protect
-from magistrate.server.security.attempts import FREE, MOST, Attempts, client_of
+from magistrate.server.security.attempts import (
+    ALARM,
+    FIRST_WAIT,
+    FORGOTTEN,
+    FREE,
+    IN_LINE,
+    LONGEST_WAIT,
+    MOST,
+    POLL,
+    WINDOW,
+    Attempts,
+    client_of,
+)
 from magistrate.server.security.login import local_path
 from magistrate.server.security.sessions import Sessions
 from magistrate.server.settings import Settings
@@ -489,45 +503,98 @@ def test_sessions_are_bounded_and_the_newest_are_kept(clock: Clock) -> None:
 # --- wrong tokens --------------------------------------------------------------------------------
 
 
-def wrong(client: httpx.Client) -> httpx.Response:
-    return client.get("/", headers={"authorization": "Bearer this-token-is-wrong"})
+def wrong(client: httpx.Client, number: int = 0) -> httpx.Response:
+    return client.get("/", headers={"authorization": f"Bearer this-token-is-wrong-{number}"})
 
 
-def test_after_five_wrong_tokens_in_a_minute_comes_a_pause_that_grows(
+def test_after_five_wrong_tokens_in_a_minute_an_address_waits_longer_each_time(
     locked: httpx.Client, clock: Clock
 ) -> None:
-    for pause in (60, 120, 240):
-        assert [wrong(locked).status_code for _ in range(FREE)] == [401] * FREE
-        clock.now += 0.5
-        for _ in range(20):  # asking during the pause does not lengthen it
-            answer = wrong(locked)
-            assert (answer.status_code, answer.headers["retry-after"]) == (429, str(pause))
-        clock.now += pause - 0.5
+    assert [wrong(locked, number).status_code for number in range(FREE)] == [401] * FREE
+    with ThreadPoolExecutor(1) as pool:
+        for number, wait in enumerate((1, 2, 4), FREE):
+            answer = pool.submit(wrong, locked, number)
+            time.sleep(0.2)
+            clock.now += wait - 0.1
+            time.sleep(2 * POLL)
+            assert not answer.done()
+            clock.now += 0.1
+            assert answer.result(20).status_code == 401
+        # A right token waits in the same line, and makes nobody wait longer.
+        answer = pool.submit(locked.get, "/", headers=RIGHT)
+        time.sleep(2 * POLL)
+        assert not answer.done()
+        clock.now += 8
+        assert [answer.result(20).status_code, locked.get("/", headers=RIGHT).status_code] == [200, 200]
 
 
-def test_the_form_and_the_header_are_counted_together(locked: httpx.Client) -> None:
-    for _ in range(3):
-        wrong(locked)
-    assert [sign_in(locked, "wrong").status_code for _ in range(3)] == [401, 401, 429]
-    answer = sign_in(locked, "wrong")
-    assert "Try again in 60 seconds" in answer.text
-    assert answer.headers["retry-after"] == "60"
-    assert wrong(locked).status_code == 429
+def test_whoever_asks_at_once_guesses_no_faster_and_the_owner_gets_in() -> None:
+    numbers, clock = itertools.count(), Clock()
+    app = protect(an_app(), settings(token=TOKEN), clock=clock)
+    limits = httpx.Limits(max_connections=64)
+    with served(app) as address, httpx.Client(base_url=address, limits=limits, timeout=30) as client:
+        elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=address, transport=elsewhere) as other, ThreadPoolExecutor(17) as pool:
+            sign_in(client)
+            session = {"cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
+            client.cookies.clear()
+            began = time.monotonic()
+            end = began + 2.5
+
+            def pass_time() -> None:
+                while (past := time.monotonic() - began) < 2.5:
+                    clock.now = 1000 + past
+                    time.sleep(0.01)
+                while not over.wait(0.01):
+                    clock.now += 1
+
+            over = threading.Event()
+            pool.submit(pass_time)
+
+            def guesses() -> list[tuple[int, str]]:
+                found = []
+                while time.monotonic() < end:
+                    answer = wrong(client, next(numbers))
+                    found.append((answer.status_code, answer.headers.get("retry-after", "")))
+                return found
+
+            told = [pool.submit(guesses) for _ in range(15)]
+            time.sleep(1)
+            assert other.get("/", headers=RIGHT).status_code == 200, "another address waits for nobody"
+            assert other.get("/", headers=session).status_code == 200
+            assert client.get("/", headers=session).status_code == 200, "who is signed in goes on"
+            found = [answer for each in told for answer in each.result(60)]
+            looked_at = [status for status, _ in found if status == 401]
+            away = [float(after) for status, after in found if status == 429]
+            assert len(looked_at) <= FREE + IN_LINE + 2, "626 a second were, before"
+            assert len(looked_at) + len(away) == len(found) and away and min(away) >= 1
+            assert client.get("/", headers=RIGHT).status_code == 200, "after a wait"
+            over.set()
 
 
-def test_the_owner_is_not_locked_out_by_others_who_guess(locked: httpx.Client) -> None:
-    sign_in(locked)
-    for _ in range(30):
-        wrong(locked)
-    assert locked.get("/").status_code == 200  # the session goes on
+def test_the_form_and_the_header_are_counted_together(locked: httpx.Client, clock: Clock) -> None:
+    for number in range(FREE - 2):
+        wrong(locked, number)
+    assert [sign_in(locked, f"wrong {number}").status_code for number in range(2)] == [401, 401]
+    with ThreadPoolExecutor(IN_LINE) as pool:
+        waiting = [pool.submit(wrong, locked, FREE + number) for number in range(IN_LINE)]
+        time.sleep(0.5)
+        answer = sign_in(locked, "wrong again")
+        assert (answer.status_code, "Try again in" in answer.text) == (429, True)
+        assert int(answer.headers["retry-after"]) >= 1 and not any(each.done() for each in waiting)
+        while not all(each.done() for each in waiting):
+            clock.now += LONGEST_WAIT
+            time.sleep(POLL)
+
+
+def test_the_same_wrong_token_again_does_not_count(locked: httpx.Client) -> None:
+    assert {wrong(locked).status_code for _ in range(10 * FREE)} == {401}
     assert locked.get("/", headers=RIGHT).status_code == 200
-    locked.cookies.clear()
-    assert sign_in(locked).status_code == 303
 
 
 def test_slow_mistakes_are_forgiven(locked: httpx.Client, clock: Clock) -> None:
-    for _ in range(30):
-        assert wrong(locked).status_code == 401
+    for number in range(30):
+        assert wrong(locked, number).status_code == 401
         clock.now += 16  # four in a minute
 
 
@@ -538,27 +605,48 @@ def test_a_request_without_a_token_is_no_wrong_one(locked: httpx.Client) -> None
         assert locked.get("/", headers={"cookie": f"{COOKIE}=old"}).status_code == 401
 
 
+def guessed(attempts: Attempts, n: int, *clients: str) -> None:
+    """`n` wrong tokens that each of some addresses shows."""
+
+    async def show() -> None:
+        for client in clients:
+            for number in range(n):
+                assert await attempts.check(client, f"{client} {number}".encode()) == "wrong"
+
+    asyncio.run(show())
+
+
 def test_addresses_are_counted_apart_and_not_too_many_are_remembered(clock: Clock) -> None:
-    attempts = Attempts(clock)
-    for _ in range(FREE):
-        attempts.failed("first")
-    assert attempts.pause("first") == 60
-    assert attempts.pause("second") == 0
-    for number in range(MOST):
-        attempts.failed(f"other {number}")
-    assert attempts.pause("first") == 0  # forgotten for those who came later
+    attempts = Attempts(TOKEN, clock)
+    guessed(attempts, FREE, "first")
+    assert (attempts.wait("first"), attempts.wait("second")) == (FIRST_WAIT, 0)
+    guessed(attempts, 1, *(f"other {number}" for number in range(MOST)))
+    assert attempts.wait("first") == 0  # forgotten for those who came later
 
 
-def test_pauses_have_a_longest_and_an_address_is_forgotten_in_the_end(clock: Clock) -> None:
-    attempts = Attempts(clock)
-    pauses = []
-    for _ in range(50):
-        pauses.append(max(attempts.failed("a") for _ in range(FREE)))
-        clock.now += pauses[-1]
-    assert pauses[:3] == [60, 120, 240]
-    assert set(pauses[6:]) == {3600}
-    clock.now += 3 * 3600
-    assert max(attempts.failed("a") for _ in range(FREE)) == 60
+def test_while_many_guess_an_address_waits_after_its_first_wrong_token(clock: Clock) -> None:
+    attempts = Attempts(TOKEN, clock)
+    guessed(attempts, 1, *(f"one of many {number}" for number in range(ALARM)))
+    assert attempts.wait("one of many 0") == attempts.wait("new") == 0
+    guessed(attempts, 1, "new")
+    assert attempts.wait("new") == FIRST_WAIT
+    assert asyncio.run(attempts.check("the owner", TOKEN.encode())) == "right"
+    clock.now += 2 * WINDOW
+    guessed(attempts, 1, "later")
+    assert attempts.wait("later") == 0
+
+
+def test_waits_have_a_longest_and_an_address_is_forgotten_in_the_end(clock: Clock) -> None:
+    attempts = Attempts(TOKEN, clock)
+    guessed(attempts, FREE, "a")
+    waits = []
+    for number in range(20):
+        waits.append(attempts.wait("a"))
+        clock.now += waits[-1]
+        assert asyncio.run(attempts.check("a", f"more {number}".encode())) == "wrong"
+    assert waits[:4] == [1, 2, 4, 8] and set(waits[5:]) == {LONGEST_WAIT}
+    clock.now += 2 * FORGOTTEN
+    assert attempts.wait("a") == 0
 
 
 @pytest.mark.parametrize(
@@ -575,11 +663,17 @@ def test_whom_attempts_are_counted_for(client: tuple[str, int] | None, counted: 
     assert client_of({"client": client}) == counted
 
 
-def test_no_token_is_written_to_the_log(locked: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_token_is_written_to_the_log(
+    locked: httpx.Client, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "magistrate")
-    for _ in range(FREE):
-        wrong(locked)
-    sign_in(locked)
+    for number in range(FREE):
+        wrong(locked, number)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(sign_in, locked)
+        time.sleep(0.2)
+        clock.now += FIRST_WAIT
+        assert answer.result(20).status_code == 303
     (record,) = [each for each in caplog.records if each.name == "magistrate.server"]
     assert "server.wrong_tokens" in record.getMessage()
     assert "127.0.0.1" in record.getMessage()

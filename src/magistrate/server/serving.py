@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from magistrate import logs
 from magistrate.errors import MagistrateError
+from magistrate.server.connections import Connections
 from magistrate.server.metrics import Measured
 from magistrate.server.security import protect
 from magistrate.server.settings import Settings
@@ -73,7 +74,7 @@ def server_of(
     config = uvicorn.Config(
         streams,
         loop="asyncio",
-        http="h11",
+        http=Connections(settings, proxies).protocol,  # type: ignore[arg-type]
         ws="none",
         log_config=None,
         access_log=False,

@@ -25,7 +25,9 @@ class Settings:
     is an address or a name, `port` 0 stands for any free one. With a `token` every visitor has to show it,
     without one anybody on this machine may look, so any other `host` needs one. `allowed_hosts` are further
     names that visitors may use for this server. A request's body has at most `body_bytes`, which are there
-    within `body_seconds`; a visitor stays signed in for `session_seconds`. Raises `SpecError`.
+    within `body_seconds`, the head of it within `head_seconds`; who takes nothing of an answer for
+    `write_seconds` is cut off. One address has at most `connections_each` connections at a time. A visitor
+    stays signed in for `session_seconds`. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -35,6 +37,9 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     body_bytes: int = 2_000_000
     body_seconds: float = 30.0
+    head_seconds: float = 10.0
+    write_seconds: float = 60.0
+    connections_each: int = 256
     session_seconds: float = 12 * 3600.0
 
     def __post_init__(self) -> None:

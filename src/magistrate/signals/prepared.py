@@ -120,7 +120,7 @@ class Sources:
 
     @cached_property
     def bounded(self) -> tuple[str, ...]:
-        """The words of each text and of the question, in one string each, a space before and behind a word."""
+        """The words of each text and of the question, each text one string with a space around each word."""
         return tuple(f" {' '.join(text.forms)} " for text in (*self.texts, *filter(None, [self.asked])))
 
 

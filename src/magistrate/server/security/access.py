@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -16,7 +15,7 @@ from magistrate.server.security.attempts import Attempts
 from magistrate.server.security.headers import STATIC
 from magistrate.server.security.login import CHALLENGE, Login, login_path
 from magistrate.server.security.origins import SAFE, is_forged
-from magistrate.server.security.sessions import Sessions, same
+from magistrate.server.security.sessions import Sessions
 from magistrate.server.settings import Settings
 
 OPEN = ("/healthz", "/readyz")
@@ -43,7 +42,7 @@ class Access:
     ) -> None:
         self._app = app
         self._token = settings.token
-        self._login = Login(settings, sessions, Attempts(clock))
+        self._login = Login(settings, sessions, Attempts(settings.token, clock))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in SAFE and _is_open(scope["path"])):
@@ -59,7 +58,7 @@ class Access:
         """What is said in place of the application; None where it is asked."""
         bearer = _bearer(scope)
         if self._token is not None and bearer is not None:
-            return None if same(bearer, self._token) else self._wrong(scope)
+            return await self._looked_at(scope, bearer)
         if is_forged(scope):
             return refusal(scope, 403, _FORGED)
         answer = await self._login.answer(Request(scope, receive))
@@ -67,10 +66,14 @@ class Access:
             return answer
         return _stranger(scope)
 
-    def _wrong(self, scope: Scope) -> Response:
-        if waiting := self._login.failed(scope):
-            told = f"there were too many wrong tokens; try again in {ceil(waiting)} seconds"
-            return refusal(scope, 429, told, {"retry-after": str(ceil(waiting))})
+    async def _looked_at(self, scope: Scope, token: bytes) -> Response | None:
+        answer = await self._login.check(scope, token)
+        if answer == "right":
+            return None
+        if answer == "later":
+            wait = self._login.wait(scope)
+            told = f"there were too many wrong tokens; try again in {wait} seconds"
+            return refusal(scope, 429, told, {"retry-after": str(wait)})
         return refusal(scope, 401, _WRONG, {"www-authenticate": CHALLENGE})
 
 

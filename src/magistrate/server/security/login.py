@@ -12,11 +12,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
-from magistrate import logs
 from magistrate.server.rendering import page
 from magistrate.server.security.answers import refusal
-from magistrate.server.security.attempts import Attempts, client_of
-from magistrate.server.security.sessions import Sessions, same
+from magistrate.server.security.attempts import Answer, Attempts, client_of
+from magistrate.server.security.sessions import Sessions
 from magistrate.server.settings import Settings
 
 LOGIN, LOGOUT = "/login", "/logout"
@@ -25,15 +24,12 @@ CHALLENGE = 'Bearer realm="magistrate"'
 
 _LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
 _FORM = "application/x-www-form-urlencoded"
-_log = logs.get("server")
 
 
 class Login:
     """The form, and the sessions that it begins and ends.
 
-    A right token is taken at all times, also where its address showed too many wrong ones: else anybody
-    behind the same proxy could lock the owner out for ever. The pauses keep guessing quiet; what makes it
-    hopeless is the length that a token must have.
+    Who is signed in never waits for others' guesses.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, attempts: Attempts) -> None:
@@ -61,13 +57,13 @@ class Login:
         allowed = "GET, HEAD, POST" if path == LOGIN else "POST"
         return refusal(request.scope, 405, f"{path} takes {allowed}", {"allow": allowed})
 
-    def failed(self, scope: Scope) -> float:
-        """Note a wrong token; seconds that its address has to wait already, 0 for none."""
-        client = client_of(scope)
-        waiting = self._attempts.pause(client)
-        if not waiting and (pause := self._attempts.failed(client)):
-            _log.warning("server.wrong_tokens", client=client, pause_seconds=pause)
-        return waiting
+    async def check(self, scope: Scope, token: bytes) -> Answer:
+        """What a token is that came with a request, once it may be looked at."""
+        return await self._attempts.check(client_of(scope), token)
+
+    def wait(self, scope: Scope) -> int:
+        """Seconds, at least 1, after which a token of this request's address is worth showing."""
+        return max(1, ceil(self._attempts.wait(client_of(scope))))
 
     def _form(self, request: Request) -> Response:
         following = local_path(request.query_params.get("next", ""))
@@ -83,15 +79,17 @@ class Login:
         except ValueError:
             return refusal(request.scope, 400, "send a form with the fields token and next")
         following = local_path(fields.get("next", [""])[0])
-        token = self._settings.token
-        if token is None:
+        if self._settings.token is None:
             return RedirectResponse(following, 303)
-        if same(fields.get("token", [""])[0].strip().encode("utf-8", "replace"), token):
+        given = fields.get("token", [""])[0].strip().encode("utf-8", "replace")
+        answer = await self.check(request.scope, given)
+        if answer == "right":
             return self._signed_in(request, following)
-        if waiting := self.failed(request.scope):
-            told = f"There were too many wrong tokens. Try again in {ceil(waiting)} seconds."
+        if answer == "later":
+            wait = self.wait(request.scope)
+            told = f"There were too many wrong tokens. Try again in {wait} seconds."
             response = page(request, "login.html", status=429, next=following, error=told)
-            response.headers["retry-after"] = str(ceil(waiting))
+            response.headers["retry-after"] = str(wait)
             return response
         told = "That is not the token of this server. It was given or printed where the server was started."
         response = page(request, "login.html", status=401, next=following, error=told)

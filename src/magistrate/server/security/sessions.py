@@ -41,8 +41,13 @@ class Sessions:
 
 def same(given: bytes, token: str) -> bool:
     """Are they equal? How long it takes says nothing of how much of them is."""
-    return compare_digest(sha256(given).digest(), sha256(token.encode()).digest())
+    return compare_digest(hashed(given), hashed(token.encode()))
+
+
+def hashed(given: bytes) -> bytes:
+    """What is kept of a secret, or of what somebody took for one."""
+    return sha256(given).digest()
 
 
 def _kept(given: str) -> bytes:
-    return sha256(given.encode("utf-8", "surrogatepass")).digest()
+    return hashed(given.encode("utf-8", "surrogatepass"))
