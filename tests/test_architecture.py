@@ -24,7 +24,7 @@ LAYERS = (
     ("display",),
     ("documents",),
     ("types",),
-    ("version", "deadline", "scratch"),
+    ("version", "forking", "deadline", "scratch"),
     ("background",),
     ("stats",),
     ("constraints",),

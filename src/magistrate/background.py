@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
+from magistrate import forking
 from magistrate.deadline import Deadline
 
 T = TypeVar("T")
@@ -26,6 +27,17 @@ SLICE = 0.2  # seconds until a Ctrl-C is noticed at the latest
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
+_left: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
+
+
+def _forget() -> None:
+    """After a fork the loop's thread is gone, and with it all that was under way: begin anew."""
+    global _lock, _loop, _thread
+    _left.append(_loop)
+    _lock, _loop, _thread = threading.Lock(), None, None
+
+
+forking.in_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

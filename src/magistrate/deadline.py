@@ -17,6 +17,8 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
+from magistrate import forking
+
 T = TypeVar("T")
 
 EVERY = 1024  # small steps between two checks
@@ -83,6 +85,15 @@ class Deadline:
 
 _alone = Lock()
 _current: ContextVar[Deadline | None] = ContextVar("magistrate_deadline", default=None)
+
+
+def _forget() -> None:
+    """After a fork the thread that computed alone is gone."""
+    global _alone
+    _alone = Lock()
+
+
+forking.in_child(_forget)
 
 
 def check() -> None:

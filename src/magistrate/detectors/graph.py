@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magistrate import forking
 from magistrate.deadline import check, held
 from magistrate.engines.catalog import children, disk
 from magistrate.engines.local.cores import available_cores
@@ -43,9 +44,11 @@ class Graph:
                 "INFERENCE_NUM_THREADS": available_cores(),
                 "ENABLE_CPU_PINNING": False,
             }
-            self._compiled: Any = core.compile_model(model, "CPU", settings)
+            self._compiled = forking.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
+            self._compiled.get()
             self._answer = model.outputs.index(answer)
-            self._turn = threading.Lock()
+            self._turn = forking.PerProcess(threading.Lock)
+            self._turn.get()
         except Exception as error:  # the package raises nothing more specific
             raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
         if unread := sorted(set(self.inputs) - set(READ)):
@@ -68,8 +71,8 @@ class Graph:
                 name: np.array([[*row[name], *[0] * (longest - len(row[name]))] for row in some], np.int64)
                 for name in self.inputs
             }
-            with held(self._turn):
-                answers = self._compiled.create_infer_request().infer(given)[self._answer]
+            with held(self._turn.get()):
+                answers = self._compiled.get().create_infer_request().infer(given)[self._answer]
             if not np.isfinite(answers).all():
                 raise ModelError("the classifier answered what is no number: its weights are damaged")
             for row, each in zip(some, answers, strict=True):

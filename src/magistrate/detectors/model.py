@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from magistrate import forking
 from magistrate.deadline import checked, held
 from magistrate.detectors.encoding import Encoder, Window
 from magistrate.detectors.folder import NETWORK, TOKENIZER, Manifest, check_files, read_manifest
@@ -50,11 +51,13 @@ class Detector:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = threading.Lock()
+        self._turn = forking.PerProcess(threading.Lock)
+        self._turn.get()
+        self._networks = forking.PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
         """What stands in a sample's output; None where nothing in it can be read."""
-        with held(self._turn):
+        with held(self._turn.get()):
             windows = self._encoder.windows(sample)
             if not windows:
                 return None
@@ -79,7 +82,7 @@ class Detector:
         for row, window in enumerate(windows):
             ids[row, : len(window.text.ids)] = window.text.ids
             types[row, : len(window.text.ids)] = window.text.types
-        found = self._network({"ids": ids, "types": types})
+        found = self._networks.get()({"ids": ids, "types": types})
         tokens, whole = found["tokens"], found["sample"]
         return [
             (tokens[row, window.begin : window.end].tolist(), float(whole[row, 0]))
@@ -94,8 +97,7 @@ class Detector:
             raise MissingExtra("tokenizers", "local") from error
         return Encoder(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
 
-    @cached_property
-    def _network(self) -> Any:
+    def _load(self) -> Any:
         openvino = import_openvino()
         check_files(self.folder, self.manifest)
         settings = {

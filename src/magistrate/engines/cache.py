@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from magistrate import forking
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
@@ -63,6 +64,17 @@ def call_cache(path: str | os.PathLike[str] | None = None) -> CallCache:
         if known is None or not known.usable:
             _open[place] = known = CallCache.open(place)
         return known
+
+
+def _forget() -> None:
+    """After a fork a connection to SQLite must be neither used nor closed: the child opens its own."""
+    global _opening
+    for each in _open.values():
+        each.abandon()
+    _opening = threading.Lock()
+
+
+forking.in_child(_forget)
 
 
 @atexit.register

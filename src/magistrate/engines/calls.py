@@ -74,6 +74,9 @@ class CacheStats:
     trouble: str | None
 
 
+_left: list[sqlite3.Connection | None] = []  # a parent's connections
+
+
 class CallCache:
     """Bytes by key in an SQLite file. Reading and writing never fail: what does not work is not there.
 
@@ -125,6 +128,13 @@ class CallCache:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def abandon(self) -> None:
+        """Let go of the file without closing it, as a forked child must; then it is as if it was closed."""
+        self._lock = threading.RLock()
+        _left.append(self._connection)
+        self._connection = None
+        self._touched = {}
 
     @property
     def usable(self) -> bool:

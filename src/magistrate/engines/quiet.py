@@ -11,10 +11,19 @@ import sys
 import threading
 from types import ModuleType
 
+from magistrate import forking
 from magistrate.errors import MissingExtra
 
 TELEMETRY = "openvino_telemetry"
 _lock = threading.Lock()
+
+
+def _forget() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+forking.in_child(_forget)
 
 
 def import_openvino() -> ModuleType:

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
+from magistrate import forking
 from magistrate.engines.base import Engine
 from magistrate.engines.kinds import SHORTHANDS, Shorthand
 from magistrate.engines.none import NONE
@@ -121,8 +122,7 @@ def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSetti
     return f"{short.kind}:{name}", replace(settings, base_url=settings.base_url or short.base_url)
 
 
-@cache
-def _opened(model: str, settings: EngineSettings) -> Engine:
+def _open(model: str, settings: EngineSettings) -> Engine:
     if (named := engine_kind(model)) is None:
         from magistrate.engines.local import open_engine
 
@@ -139,6 +139,18 @@ def _opened(model: str, settings: EngineSettings) -> Engine:
         ) from error
     made: Engine = opened(name, settings)
     return made
+
+
+def _forget() -> None:
+    """After a fork engines are made anew; those of the parent are kept from being closed with it."""
+    global _loading, _opened
+    _left.append(_opened)
+    _loading, _opened = threading.Lock(), cache(_open)
+
+
+_opened = cache(_open)
+_left: list[object] = []
+forking.in_child(_forget)
 
 
 def _check_kind(model: str) -> None:

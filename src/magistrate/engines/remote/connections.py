@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from magistrate import logs
+from magistrate import forking, logs
 from magistrate.engines.remote.redaction import without_keys
 from magistrate.engines.remote.refusals import AnsweredError, engine_error, error_in
 from magistrate.engines.remote.wire import awaited
@@ -33,6 +34,7 @@ class Connections:
         import httpx2
 
         self._who, self._timeout, self._key = who, timeout, key
+        self._process = os.getpid()
         self.http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT, timeout)),
             limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
@@ -44,6 +46,7 @@ class Connections:
 
     async def answered(self, ask: Callable[[], Awaitable[Any]], reader: Callable[[Any], Awaitable[T]]) -> T:
         """What `reader` makes of the answer to `ask`. Raises an `EngineError` or `OverLength`."""
+        forking.check_process(self._process, f"the engine of {self._who}")
         if self._closing is None:
             self._closing = weakref.finalize(self, _close, self.http, asyncio.get_running_loop())
             self._closing.atexit = False
@@ -79,7 +82,7 @@ class Connections:
 
     def close(self) -> None:
         """Close them; who forgets that leaves it to the garbage collector."""
-        if self._closing is not None:
+        if self._closing is not None and os.getpid() == self._process:
             self._closing.detach()
             awaited(self.http.aclose())
 

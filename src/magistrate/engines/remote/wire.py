@@ -12,12 +12,25 @@ from collections.abc import Coroutine
 from concurrent.futures import wait
 from typing import Any, TypeVar
 
+from magistrate import forking
+
 T = TypeVar("T")
 
 SLICE = 0.2  # seconds until a Ctrl-C is noticed at the latest
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_left: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
+
+
+def _forget() -> None:
+    """After a fork the loop's thread is gone: begin anew."""
+    global _lock, _loop
+    _left.append(_loop)
+    _lock, _loop = threading.Lock(), None
+
+
+forking.in_child(_forget)
 
 
 async def carried(work: Coroutine[Any, Any, T]) -> T:
