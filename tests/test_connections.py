@@ -17,10 +17,17 @@ from magistrate.server import connections
 from magistrate.server.app import create_app
 from magistrate.server.serving import PROXIES_VARIABLE, server_of
 from magistrate.server.settings import Settings
+from magistrate.server.warming import warm
 from served import TOKEN, running
 
 HEAD = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 Port = int
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    """What a server imports when it starts, so that the time that it has to start in is enough."""
+    warm()
 
 
 @contextmanager

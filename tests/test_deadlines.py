@@ -19,6 +19,7 @@ from magistrate import deadline
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges.base import JudgeInfo
+from magistrate.server.warming import warm
 from magistrate.types import Failure, Outcome, Sample, Verdict
 from served import served
 from tiny_detector import write_detector
@@ -38,6 +39,12 @@ CODE = (
     "windows:of=faithfulness",
     "passages:of=likelihood",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    """What a server imports when it starts, so that the time that it has to start in is enough."""
+    warm()
 
 
 def asked(address: str, body: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
@@ -151,4 +158,4 @@ def test_a_detector_stops_between_its_windows(tmp_path: Path) -> None:
     threads = threading.active_count()
     found = magistrate.judge(output=LONG["output"], context=LONG["context"], judge=judge, deadline=0.5)
     assert isinstance(found, Failure) and found.code == "timeout"
-    until(lambda: not judge.model._turn.locked() and threading.active_count() <= threads + 3)
+    until(lambda: not judge.model._turn.get().locked() and threading.active_count() <= threads + 3)
