@@ -239,7 +239,7 @@ def test_failures_and_abstentions_are_not_green(suite: pytest.Pytester) -> None:
     )
     done = suite.runpytest_subprocess()
     done.assert_outcomes(failed=3)
-    assert done.stdout.str().count("E       magistrate.testing.NoVerdict: faithfulness has no verdict") == 3
+    assert done.stdout.str().count("E       magistrate.errors.NoVerdict: faithfulness has no verdict") == 3
     assert "AttributeError" not in done.stdout.str() and "def __call__" not in done.stdout.str()
     done.stdout.fnmatch_lines(
         ["*NoVerdict: faithfulness has no verdict: failed (engine_error)*the engine <broke>*"]
