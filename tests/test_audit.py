@@ -541,12 +541,15 @@ def test_the_command_prints_one_page_writes_another_and_refuses_to_replace_it(
 
 def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
     code = (
-        "import sys; from magistrate import cli, resolve, ScriptedEngine\n"
-        "engine = ScriptedEngine(lambda prompt: {'faithful': 1.0}, delay=0.3, name='slow')\n"
-        "resolve.engine = lambda *a, **o: engine\n"
+        "import os, signal, sys; from magistrate import cli, resolve, ScriptedEngine\n"
+        "asked = []\n"
+        "def answer(prompt):\n"
+        "    asked.append(prompt)\n"
+        "    if len(asked) == 5: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return {'faithful': 1.0}\n"
+        "engine = ScriptedEngine(answer, delay=0.3, name='slow')\n"
+        "resolve.engine_for = lambda *a, **o: engine\n"
         "sys.argv = ['magistrate', 'audit', 'faithfulness', '--data', 'quickstart', '--concurrency', '2']\n"
-        "import threading, os, signal\n"
-        "threading.Timer(3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
         "cli.main()"
     )
     done = subprocess.run(
