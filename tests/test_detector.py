@@ -5,36 +5,26 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+import random
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models
 
 from magistrate import resolve
-from magistrate.detectors.encoding import (
-    CAPITAL,
-    CONTEXT,
-    DIGIT,
-    END,
-    IN_SEQUENCE,
-    INPUT,
-    KNOWN,
-    NOVEL,
-    OUTPUT,
-    PLAIN,
-    Encoder,
-)
 from magistrate.detectors.folder import WEIGHTS
+from magistrate.detectors.reading import Reader, lines
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
 from magistrate.judges.detector import Detector
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
 from terminal import Call
-from tiny_detector import change, write_byte_tokenizer, write_detector, write_tokenizer
+from tiny_detector import MARKS, change, write_detector, write_tokenizer
 
 BRIDGE = "The bridge in Bern was built in 1844. It is blue. The town is old and large."
-TEXTS = (BRIDGE, "The bridge was built in 1850 by Anna. Is it blue? Filler words of little use.")
+WRONG = "1850 red"
+OTHER = "Is it new? Anna paid by filler words of little use"
+TEXTS = (BRIDGE, WRONG, OTHER)
 
 
 @pytest.fixture
@@ -42,19 +32,13 @@ def folder(tmp_path: Path) -> Path:
     return write_detector(tmp_path / "tiny", TEXTS)
 
 
-def byte_encoder(tmp_path: Path, window: int = 64) -> Encoder:
-    """Of a vocabulary whose tokens begin with space and may be parts of a character."""
-    write_byte_tokenizer(tmp_path / "bytes.json", TEXTS)
-    return Encoder(Tokenizer.from_file(str(tmp_path / "bytes.json")), window)
-
-
-def encoder(tmp_path: Path, window: int = 64) -> Encoder:
+def tokenizer(tmp_path: Path) -> Tokenizer:
     write_tokenizer(tmp_path / "tokenizer.json", TEXTS)
-    return Encoder(Tokenizer.from_file(str(tmp_path / "tokenizer.json")), window)
+    return Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
 
 
-def sample(output: str, context: str = BRIDGE, **fields: object) -> Sample:
-    return Sample("s", output, (context,) if context else (), **fields)  # type: ignore[arg-type]
+def sample(output: str, *context: str, **fields: object) -> Sample:
+    return Sample("s", output, context or (BRIDGE,), **fields)  # type: ignore[arg-type]
 
 
 def judged(folder: Path, output: str, **options: object) -> Outcome:
@@ -64,161 +48,134 @@ def judged(folder: Path, output: str, **options: object) -> Outcome:
 # --- what is read ---------------------------------------------------------------------------------
 
 
-def test_a_token_says_whether_the_context_has_it_and_how_it_is_written(tmp_path: Path) -> None:
-    (window,) = encoder(tmp_path).windows(sample("The bridge was built in 1850"))
-    types = window.text.types[window.begin : window.end]
-    assert types == (
-        OUTPUT + 3 * KNOWN + CAPITAL,
-        OUTPUT + 3 * IN_SEQUENCE + PLAIN,
-        OUTPUT + 3 * KNOWN + PLAIN,
-        OUTPUT + 3 * IN_SEQUENCE + PLAIN,
-        OUTPUT + 3 * IN_SEQUENCE + PLAIN,
-        OUTPUT + 3 * NOVEL + DIGIT,
+def test_context_question_and_output_stand_in_one_window(tmp_path: Path) -> None:
+    told = tokenizer(tmp_path)
+    asked = sample(
+        "It is blue.", "The town is old.", input="Is it new?", messages=(Turn("user", "Anna paid"),)
     )
-    assert window.text.types[window.end :] == (END,)
-    assert set(window.text.types[: window.begin]) == {CONTEXT}
+    (window,) = Reader(told, 128).windows(asked)
+    read = told.decode(list(window.ids), skip_special_tokens=False)
+    assert read == "[CLS] the town is old . anna paid [SEP] is it new [UNK] [SEP] it is blue . [SEP]"
+    assert window.ids[window.second] == told.token_to_id("is")
+    said = [asked.output[start:end] for start, end in window.places]  # type: ignore[index]
+    assert said == ["It", "is", "blue", "."]
+    assert [asked.sources[each.index][each.start : each.end] for each in window.passages] == [
+        "The town is old.",
+        "Anna paid",
+    ]
 
 
-def test_what_was_said_before_is_read_and_known_but_marked(tmp_path: Path) -> None:
-    asked = sample("It is blue", "The town is old.", input="Is it blue?", messages=(Turn("user", "Anna"),))
-    (window,) = encoder(tmp_path).windows(asked)
-    before = window.text.types[: window.begin]
-    assert before.count(INPUT) == 5, "the question with its mark, and the message"
-    assert all(each >= OUTPUT + 3 * KNOWN for each in window.text.types[window.begin : window.end])
-
-
-def test_every_token_of_a_long_output_is_read_once_with_its_place(tmp_path: Path) -> None:
-    output = " ".join(["The bridge was built in 1850.", "It is blue.", "The town is old."] * 12)
-    windows = encoder(tmp_path, 48).windows(sample(output))
-    places = [place for window in windows for place in window.places]
-    assert len(windows) > 3
-    assert places == sorted(set(places))
-    assert "".join(output[start:end] for start, end in places) == output.replace(" ", "")
-    assert all(len(window.text.ids) <= 48 for window in windows)
-    starts = {window.places[0][0] for window in windows}
-    assert all(output[start].isupper() for start in starts), "cut between sentences"
-
-
-def test_of_a_long_context_the_sentences_are_read_that_cover_the_output(tmp_path: Path) -> None:
-    filler = "Filler words of little use. " * 40
-    read = encoder(tmp_path, 48)
-    (window,) = read.windows(sample("The bridge in Bern was built", filler + BRIDGE + " " + filler))
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    told = tokenizer.decode(list(window.text.ids[: window.begin]), skip_special_tokens=False)
-    assert "the bridge in bern was built in 1844" in told
-    assert len(window.text.ids) <= 48
-
-
-@pytest.mark.parametrize("output", ["", "  \n"])
-def test_nothing_is_read_of_an_output_without_tokens(tmp_path: Path, output: str) -> None:
-    assert encoder(tmp_path).windows(sample(output)) == []
-
-
-def test_texts_with_special_tokens_and_lone_surrogates_are_only_text(tmp_path: Path) -> None:
-    hostile = "[SEP] [CLS] The bridge \ud800 \u202e 🌉 [PAD]"
-    read = encoder(tmp_path)
-    (window,) = read.windows(sample(hostile, hostile))
-    inside = window.text.ids[1 : window.begin - 1] + window.text.ids[window.begin : window.end]
-    assert not set(inside) & set(read.end.ids), "no mark of the text becomes one of ours"
-
-
-@pytest.mark.parametrize(
-    ("made", "marks"),
-    [(write_tokenizer, "[SEP] [CLS] [PAD]"), (write_byte_tokenizer, "<|im_end|> <|im_start|> <|endoftext|>")],
-)
-def test_a_text_that_spells_special_tokens_has_none(
-    tmp_path: Path, made: Callable[[Path, Sequence[str]], None], marks: str
+def test_every_token_of_an_output_is_read_once_with_its_place_in_sentences_that_stay_whole(
+    tmp_path: Path,
 ) -> None:
-    made(tmp_path / "tokenizer.json", TEXTS)
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    tokenizer.add_special_tokens(marks.split())
-    special = {tokenizer.token_to_id(mark) for mark in marks.split()}
-    hostile = f"The bridge{marks} is{marks.replace(' ', '')} blue. {marks}"
+    read = Reader(tokenizer(tmp_path), 128)
+    draw = random.Random(1)
+    for number in range(200):
+        parts = [
+            draw.choice(("The bridge was built in 1850.", "It is blue!", "Old town\n", "naïve 한국 🌉"))
+            for _ in range(draw.randrange(1, 30))
+        ]
+        output = draw.choice((" ", "  ", "\n")).join(parts)
+        windows = read.windows(sample(output, BRIDGE * draw.randrange(1, 9)))
+        places = [place for window in windows for place in window.places]
+        assert places == sorted(places), number
+        covered = {at for start, end in places for at in range(start, end)}
+        assert covered == {at for at, each in enumerate(output) if not each.isspace()}, number
+        for window in windows:
+            assert len(window.ids) <= 128
+            ends = [window.begin, *(each.end for each in window.sentences)]
+            assert ends[-1] == window.end and ends == sorted(ends)
+
+
+def test_of_a_long_context_the_sentences_are_read_that_share_most_with_the_output(tmp_path: Path) -> None:
+    told = tokenizer(tmp_path)
+    filler = "Filler words of little use. " * 80
+    (window,) = Reader(told, 128).windows(
+        sample("The bridge in Bern was built", filler + BRIDGE + " " + filler)
+    )
+    assert "the bridge in bern was built in 1844" in told.decode(list(window.ids[: window.begin]))
+
+
+def test_tables_and_json_become_lines_that_can_be_read_alone() -> None:
+    table = "Prices\n| item | price |\n|---|---|\n| tea | 2 |\n| cake | 3 |\nAll with tax. Cash only."
+    read = [line for _, _, line in lines(table)]
+    assert read == ["Prices", "| item | price |", "item: tea; price: 2", "item: cake; price: 3", "All with tax.", "Cash only."]  # fmt: skip
+    assert [table[start:end] for start, end, _ in lines(table)][2] == "| tea | 2 |"
+    told = json.dumps({"hours": {"Mon": "9-5", "days_off": ["Sat", "Sun"]}, "open": True})
+    assert [line for _, _, line in lines(told)] == [
+        "hours Mon: 9-5",
+        "hours days off: Sat, Sun",
+        "open: True",
+    ]
+    assert [line for _, _, line in lines("{not json}")] == ["{not json}"]
+
+
+def test_nothing_is_read_of_an_output_without_tokens(tmp_path: Path) -> None:
+    read = Reader(tokenizer(tmp_path), 128)
+    assert not any(read.windows(sample(output)) for output in ("", "  \n", "\t \u00a0"))
+
+
+def test_a_text_that_spells_special_tokens_has_none(tmp_path: Path) -> None:
+    told = tokenizer(tmp_path)
+    special = {told.token_to_id(mark) for mark in MARKS} - {told.token_to_id("[UNK]")}
+    marks = " ".join(MARKS)
+    hostile = f"The bridge{marks} is{marks.replace(' ', '')} blue \ud800 \u202e. {marks}"
     asked = sample(hostile, hostile, input=hostile, messages=(Turn("user", hostile),))
-    (window,) = Encoder(tokenizer, 1024).windows(asked)
-    assert special.intersection(window.text.ids)
-    begun, ended = window.text.ids[0], window.text.ids[-1]
-    assert [at for at, token in enumerate(window.text.ids) if token in special] == [
-        *(0, window.begin - 1, window.end)
-    ], "one where all begins, and one behind each of both texts"
-    assert begun != ended
+    for window in Reader(told, 512).windows(asked):
+        found = [at for at, token in enumerate(window.ids) if token in special]
+        assert found == [0, window.second - 1, window.begin - 1, window.end]
 
 
 def test_a_tokenizer_is_refused_that_has_no_marks_or_takes_them_from_texts(tmp_path: Path) -> None:
-    write_byte_tokenizer(tmp_path / "tokenizer.json", TEXTS)
+    tokenizer(tmp_path)
     told = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     usual = {**told, "added_tokens": [{**each, "special": False} for each in told["added_tokens"]]}
-    with pytest.raises(ModelError, match=r"<\|im_start\|> and <\|im_end\|> in a text"):
-        Encoder(Tokenizer.from_str(json.dumps(usual)), 64)
+    with pytest.raises(ModelError, match="could pass for two"):
+        Reader(Tokenizer.from_str(json.dumps(usual)), 128)
     with pytest.raises(ModelError, match=r"\[CLS\] and \[SEP\]"):
-        Encoder(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), 64)
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        "The bridge was built in 1850 by Anna.",
-        "  The bridge \n\n was  built\tin 1850 ",
-        "naïve Ångström — “built” 한국어 हिन्दी",
-        "🌉 bridge🏽 is 👩‍👧 blue🌉",
-    ],
-)
-def test_places_are_of_characters_without_the_space_before_them(tmp_path: Path, output: str) -> None:
-    (window,) = byte_encoder(tmp_path, 512).windows(sample(output))
-    assert list(window.places) == sorted(window.places)
-    covered = {at for start, end in window.places for at in range(start, end)}
-    assert covered == {at for at, character in enumerate(output) if not character.isspace()}
-
-
-def test_a_word_after_space_is_known_by_how_it_is_written(tmp_path: Path) -> None:
-    output = "The bridge in 1844 Bern "
-    (window,) = byte_encoder(tmp_path).windows(sample(output))
-    written = {
-        output[start:end]: (each - OUTPUT) % 3
-        for each, (start, end) in zip(
-            window.text.types[window.begin : window.end], window.places, strict=True
-        )
-    }
-    assert written["The"] == written["Bern"] == CAPITAL
-    assert written["in"] == written[""] == PLAIN
-    assert {written[digit] for digit in "184"} == {DIGIT}
-
-
-@pytest.mark.parametrize("output", ["", "  \n", "\t \u00a0"])
-def test_of_space_alone_nothing_is_read(tmp_path: Path, output: str) -> None:
-    assert byte_encoder(tmp_path).windows(sample(output)) == []
+        Reader(Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), 128)
 
 
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-def test_words_that_the_context_lacks_become_claims_and_heat(folder: Path) -> None:
-    output = "The bridge was built in 1850 by Anna."
+def test_a_claim_has_the_words_that_decide_their_kind_and_what_speaks_against_them(folder: Path) -> None:
+    output = "The bridge is old. It was built in 1850. Anna paid Anna."
+    found = judged(folder, output)
+    assert isinstance(found, Verdict) and found.label == "hallucinated"
+    told = [(claim.kind, claim.output_text) for claim in found.claims]
+    assert told == [("unsupported", "Anna paid Anna")], (
+        "1850 alone does not outweigh the rest of its sentence"
+    )
+    (claim,) = found.claims
+    assert output[claim.output_quote.start : claim.output_quote.end] == claim.output_text
+    assert claim.context_quote is None and claim.probability and claim.probability > 0.5
+    found = judged(folder, "1850 red.")
+    assert isinstance(found, Verdict)
+    (claim,) = found.claims
+    assert (claim.kind, claim.output_text) == ("contradiction", "1850 red")
+    assert claim.context_quote and claim.context_index == 0
+    assert BRIDGE[claim.context_quote.start : claim.context_quote.end] == claim.context_text
+
+
+def test_every_sentence_and_every_word_has_its_figures(folder: Path) -> None:
+    output = "The bridge is blue. Anna paid."
     found = judged(folder, output)
     assert isinstance(found, Verdict)
-    assert found.label == "hallucinated"
-    assert found.score == pytest.approx(1 / (1 + 2.718281828**-4), abs=1e-3)
-    quoted = [claim.output_text for claim in found.claims]
-    assert quoted == ["1850 by Anna"]
-    assert [output[claim.output_quote.start : claim.output_quote.end] for claim in found.claims] == quoted
+    sentences = found.details["sentences"]
+    assert [output[each["start"] : each["end"]] for each in sentences] == [
+        "The bridge is blue.",
+        "Anna paid.",
+    ]
+    for each in sentences:
+        assert each["supported"] + each["contradicted"] + each["absent"] == pytest.approx(1, abs=1e-3)
+    assert found.score == pytest.approx(max(each["unsupported"] for each in sentences), abs=1e-3)
     heat = found.details["heat"]
     assert heat["text"] == output
     assert [output[start:end] for start, end, _ in heat["pieces"]] == [
-        "The", "bridge", "was", "built", "in", "1850", "by", "Anna", ".",
+        "The", "bridge", "is", "blue", ".", "Anna", "paid", ".",
     ]  # fmt: skip
-    assert all(heat["low"] <= value <= heat["high"] for *_, value in heat["pieces"])
-
-
-def test_claims_are_whole_words_where_tokens_are_parts_of_them_with_space(tmp_path: Path) -> None:
-    folder = write_detector(tmp_path / "bytes", TEXTS, tokenizer=write_byte_tokenizer)
-    output = "The bridge naïve 한국 is 🌉 blue हिन्दी."
-    found = judged(folder, output)
-    assert isinstance(found, Verdict)
-    assert [claim.output_text for claim in found.claims] == ["naïve 한국", "🌉", "हिन्दी"]
-    assert [output[start:end] for start, end, _ in found.details["heat"]["pieces"]] == [
-        *output.removesuffix(".").split(),
-        ".",
-    ]
+    assert [value > 0.5 for *_, value in heat["pieces"]] == [False] * 5 + [True, True, False]
 
 
 def test_a_faithful_output_has_no_claims(folder: Path) -> None:
@@ -242,6 +199,13 @@ def test_the_base_rate_and_the_threshold_move_the_label_not_the_ranking(folder: 
     assert isinstance(strict, Verdict) and strict.label == "faithful"
 
 
+def test_samples_read_together_are_judged_as_they_are_alone(folder: Path) -> None:
+    model = Detector(folder).model
+    every = [sample(text) for text in ("The bridge is blue.", "Anna paid. " * 40, "1850", "It is old. " * 20)]
+    alone = [model.logits([each])[0] for each in every]
+    assert model.logits(every) == pytest.approx(alone, abs=1e-4)
+
+
 def test_an_output_without_words_is_no_verdict(folder: Path) -> None:
     assert isinstance(judged(folder, " \n"), Abstention)
 
@@ -251,7 +215,6 @@ def test_it_is_a_judge_of_code_that_says_what_it_was_trained_on(folder: Path) ->
     assert (info.kind, info.asks, info.trained_on) == ("code", False, frozenset({"begin"}))
     assert info.name == "detector:tiny", "where it lies is no part of the name"
     assert info.prompt == Detector(folder).model.manifest.digest
-    assert resolve.judge("detector").info.lacks
 
 
 def test_a_run_with_it_needs_no_engine(home: Path, call: Call, folder: Path, tmp_path: Path) -> None:

@@ -1,97 +1,89 @@
-"""A detector without training: its graph doubts every word that the context lacks."""
+"""A detector without training: what it thinks of a word depends on the word alone.
+
+Words of the first text are supported, those of the second contradicted, all others absent from the context.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from magistrate.detectors.encoding import END, OUTPUT, TYPES
-from magistrate.detectors.folder import MANIFEST, NETWORK, TOKENIZER, WEIGHTS, Manifest, digest_of
+import numpy as np
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from magistrate.detectors.folder import MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
+from magistrate.detectors.network import write_weights
 from magistrate.signals.overlap import words
 
-SURE = 4.0  # the logit of what is new; the negative one of what is known
+MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+POSITIONS = 512
+SURE = 2.0  # logits of what a word is are about this far from those of what it is not
 
 
-def write_tokenizer(path: Path, texts: Iterable[str]) -> None:
-    """A tokenizer that knows the words of some texts."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-
-    known = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        *dict.fromkeys(word for text in texts for word in words(text)),
-    ]
+def write_tokenizer(path: Path, texts: Iterable[str]) -> list[str]:
+    """A tokenizer that knows the words of some texts; answers them by their number."""
+    known = [*MARKS, *dict.fromkeys(word for text in texts for word in [*words(text), "."])]
     tokenizer = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(known)}, unk_token="[UNK]")
     )
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(list(MARKS))
     tokenizer.save(str(path))
+    return known
 
 
-def write_byte_tokenizer(path: Path, texts: Iterable[str]) -> None:
-    """A byte-level BPE tokenizer, as that of SmolLM2, that knows the common words of some texts."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.save(str(path))
-
-
-def write_detector(
-    folder: Path,
-    texts: Iterable[str],
-    *,
-    window: int = 64,
-    name: str = "tiny",
-    tokenizer: Callable[[Path, Iterable[str]], None] = write_tokenizer,
-) -> Path:
-    """A folder whose network says `SURE` of words that are not in the context, and of the whole the most."""
-    import numpy as np
-    import openvino
-    from openvino import opset13 as ops
-
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer(folder / TOKENIZER, texts)
-    table = np.full(TYPES, -SURE, np.float32)
-    table[OUTPUT : OUTPUT + 3] = SURE
-    table[:OUTPUT] = table[END] = -SURE
-    ids = ops.parameter([-1, -1], np.int64, "ids")
-    types = ops.parameter([-1, -1], np.int64, "types")
-    tokens = ops.gather(ops.constant(table), types, ops.constant(0))
-    # The ids change nothing, but a graph has to use what it is given.
-    tokens = ops.add(tokens, ops.multiply(ops.convert(ids, "f32"), ops.constant(np.float32(0))))
-    whole = ops.reduce_max(tokens, ops.constant(np.array([1])), keep_dims=True)
-    for node, called in ((ids, "ids"), (types, "types"), (tokens, "tokens"), (whole, "sample")):
-        node.output(0).get_tensor().set_names({called})
-    openvino.save_model(openvino.Model([tokens, whole], [ids, types]), str(folder / NETWORK))
+def write_detector(folder: Path, texts: Sequence[str], *, window: int = 128, name: str = "tiny") -> Path:
+    """A detector's folder: a BERT of one layer whose attention adds nothing to what a word is."""
+    folder.mkdir(parents=True)
+    known = write_tokenizer(folder / TOKENIZER, texts)
+    supported, contradicted = (set(words(text)) for text in texts[:2])
+    table = np.zeros((len(known), 4), np.float32)
+    for number, word in enumerate(known):
+        kind = 0 if word in supported or not word.isalnum() else 1 if word in contradicted else 2
+        table[number, kind], table[number, 3] = 1, -1
+    layer = "encoder.encoder.layer.0"
+    normal = {"weight": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
+    heads = np.eye(4, dtype=np.float32)[:3] * SURE
+    token = np.array([[-SURE, SURE, SURE, 0]], np.float32)
+    parts = {
+        "encoder.embeddings.word_embeddings.weight": table,
+        "encoder.embeddings.position_embeddings.weight": np.zeros((POSITIONS, 4), np.float32),
+        "encoder.embeddings.token_type_embeddings.weight": np.zeros((2, 4), np.float32),
+        "kind.weight": heads,
+        "whole.weight": np.zeros((3, 4), np.float32),
+        "token.weight": token,
+    }
+    sizes = {
+        **{f"attention.self.{each}": (4, 4) for each in ("query", "key", "value")},
+        "attention.output.dense": (4, 4),
+        "intermediate.dense": (8, 4),
+        "output.dense": (4, 8),
+    }
+    for part, size in sizes.items():
+        parts[f"{layer}.{part}.weight"] = np.zeros(size, np.float32)
+        parts[f"{layer}.{part}.bias"] = np.zeros(size[0], np.float32)
+    for part in ("encoder.embeddings", f"{layer}.attention.output", f"{layer}.output"):
+        parts |= {f"{part}.LayerNorm.{each}": value for each, value in normal.items()}
+    parts |= {"kind.bias": np.zeros(3), "whole.bias": np.zeros(3), "token.bias": np.zeros(1)}
+    write_weights({key: np.asarray(value, np.float32) for key, value in parts.items()}, folder / WEIGHTS)
     manifest = Manifest(
         name=name,
         window=window,
+        heads=1,
         scale=1.0,
         offset=0.0,
         token_threshold=0.5,
         trained_on=("begin",),
-        recipe={},
-        files={each: digest_of(folder / each) for each in (NETWORK, WEIGHTS, TOKENIZER)},
+        recipe={"base": {"name": "by hand", "sha256": ""}, "tokens": 0, "data": {}},
+        files={each: digest_of(folder / each) for each in (WEIGHTS, TOKENIZER)},
     )
     (folder / MANIFEST).write_text(manifest.text(), encoding="utf-8")
     return folder
 
 
 def change(folder: Path, **values: object) -> None:
-    """Change what a manifest says."""
+    """Write other values into a manifest."""
     path = folder / MANIFEST
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **values}), encoding="utf-8")

@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magistrate.detectors.encoding import LEAST_WINDOW
+from magistrate.detectors.reading import LEAST_WINDOW
 from magistrate.errors import ModelError, SpecError
 from magistrate.stats.calibration import sigmoid
 from magistrate.stats.prior import EVEN, shifted_odds
 
 MANIFEST = "detector.json"
 LONGEST_NAME = 80
-NETWORK, WEIGHTS, TOKENIZER, CARD = "network.xml", "network.bin", "tokenizer.json", "README.md"
+WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.json", "README.md"
+SHIPPED = Path(__file__).with_name("shipped")  # the detector that comes with the package
 LARGEST = 1_000_000  # bytes of a manifest
 
 
@@ -43,13 +44,15 @@ class Manifest(_Part):
 
     Where half of all outputs are hallucinated, the probability that one is, is
     `1 / (1 + exp(-(scale * logit + offset)))`; from `token_threshold` on a word is shown as unsupported.
+    `window` is in tokens, `heads` how many attention heads a layer has.
     `files` are the sha256 of the others in the folder.
     """
 
     kind: Literal["detector"] = "detector"
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
     window: int = Field(ge=LEAST_WINDOW)
+    heads: int = Field(gt=0)
     scale: float = Field(gt=0)
     offset: float
     token_threshold: float = Field(gt=0, lt=1)
@@ -110,7 +113,7 @@ def digest_of(path: Path) -> str:
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Raise `ModelError` where a file is missing or is not the one that the manifest speaks of."""
-    for name in (NETWORK, WEIGHTS, TOKENIZER):
+    for name in (WEIGHTS, TOKENIZER):
         path = folder / name
         if name not in manifest.files or not path.is_file():
             raise ModelError(

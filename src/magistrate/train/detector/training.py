@@ -1,201 +1,198 @@
-"""From samples to the folder of a detector, in as many sittings as it takes."""
+"""From labelled data to the folder of a detector, in as many sittings as it takes."""
 
 from __future__ import annotations
 
-import json
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from magistrate.detectors.encoding import Encoder as Reader
-from magistrate.detectors.folder import LONGEST_NAME, MANIFEST, Manifest
-from magistrate.errors import InputError, ModelError, SpecError
-from magistrate.train.detector.bases import Encoder
+from magistrate.detectors.folder import CARD, LONGEST_NAME, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
+from magistrate.detectors.model import Detector
+from magistrate.detectors.network import write_weights
+from magistrate.detectors.reading import Reader
+from magistrate.errors import InputError, SpecError
+from magistrate.stats.paired import Figures
+from magistrate.stats.resampling import difference_of, draws_of
+from magistrate.train import holding
+from magistrate.train.detector.bases import Base
 from magistrate.train.detector.card import card
-from magistrate.train.detector.causal import ALPHA, RANK, Causal
-from magistrate.train.detector.examples import examples
-from magistrate.train.detector.export import write_folder
+from magistrate.train.detector.examples import Example, examples
 from magistrate.train.detector.loop import STATE, Schedule, Training
-from magistrate.train.detector.mixture import Mixture
-from magistrate.train.detector.network import PAD, Network, from_base, write_base
-from magistrate.train.folders import WORK, check_free
+from magistrate.train.detector.network import Network, from_base
+from magistrate.train.detector.pool import pool
+from magistrate.train.detector.recipe import Recipe
+from magistrate.train.folders import WORK, check_free, whole
+from magistrate.train.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 from magistrate.version import __version__
 
-TOGETHER = 24  # windows read at once where nothing is learnt
+if TYPE_CHECKING:
+    from magistrate.stats.classification import Estimate
+
 TOKEN_THRESHOLD = 0.5
-Tell = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be trained: `window` in tokens while training, `reading` when judging.
-
-    With `checkpoints` activations are computed again on the way back: less memory, a third more time. The
-    weights as they are before they are made small go to `keep`, a folder that can be a base.
-    """
-
-    name: str
-    base: Encoder
-    schedule: Schedule
-    window: int = 256
-    reading: int = 384
-    checkpoints: bool = False
-    trained_on: tuple[str, ...] = ()
-    recipe: Mapping[str, Any] | None = None
-    keep: Path | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= LONGEST_NAME:
-            raise SpecError(
-                f"a name has 1 to {LONGEST_NAME} characters, this one has {len(self.name)}: --name"
-            )
+HELD_OUT = 0.25  # of the contexts of one's own labels: they calibrate, and say whether training has helped
+EPOCHS = 4.0  # how often one's own labels are seen
+LEAST_LABELS = 40
+OWN = Schedule(tokens=0, batch=2048, rate=5e-5, warmup=10, cooldown=0.6, average=0.95)
+Tell = Callable[[Training, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A detector's manifest and where its AUROC was measured; None where more sittings are needed.
+    """What came of a training: None for the manifest where more sittings are needed.
 
-    `measured` says on how many samples, `left_out` how many of a set have no label or nothing to read.
+    `auroc` are those of held-out contexts, of the detector that was begun with and of the one that was made;
+    `gain` is their difference with its 95 % interval. `n` samples of `contexts` contexts were held out.
     """
 
     manifest: Manifest | None
-    step: int
-    steps: int
-    auroc: Mapping[str, float]
-    measured: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    share: float
+    auroc: Mapping[str, float] = field(default_factory=dict)
+    gain: Estimate | None = None
+    n: int = 0
+    contexts: int = 0
+
+    @property
+    def better(self) -> bool | None:
+        """Whether it ranks held-out outputs better than before, None where that was not shown."""
+        if self.gain is None or self.gain.low is None or self.gain.high is None:
+            return None
+        return True if self.gain.low > 0 else False if self.gain.high < 0 else None
 
 
-def train(
-    wish: Wish,
-    mixture: Mixture,
+def train_on_labels(
+    samples: Sequence[Sample],
+    base: Base,
     folder: Path,
     *,
-    stop_on: Mapping[str, Sequence[Sample]] | None = None,
-    left_out: Mapping[str, Sequence[Sample]] | None = None,
+    name: str = "",
+    trained_on: tuple[str, ...] = (),
+    schedule: Schedule = OWN,
+    epochs: float = EPOCHS,
+    window: int = 384,
     seconds: float | None = None,
     device: str | None = None,
     tell: Tell | None = None,
-    replace: bool = False,
+    force: bool = False,
 ) -> Trained:
-    """Train for at most `seconds` from where it was left, and write the folder once it is done.
+    """Go on training a detector with one's own labels, and say whether that has made it better.
 
-    Until then the folder holds the training itself. Where there are sets to `stop_on`, the weights are kept
-    that rank them best, and training ends once they no longer get better; `left_out` sets are only measured.
-    The map to probabilities is fitted to held-out contexts of the mixture (Platt 1999). `device` is `cpu` or
-    `cuda`, by default what is there. With `replace` it begins anew, and a detector that is there is replaced
-    once the new one is done. Raises `InputError` for samples that cannot be learnt from or measured on,
-    `ModelError` where the loss is no number.
+    A quarter of the contexts is held out: it calibrates the new detector, and there the two are compared,
+    pair by pair. Trains for at most `seconds` from where it was left. Raises `InputError` where there are too
+    few labels or one kind only.
     """
-    check_free(folder, MANIFEST, "detector", replace=replace)
-    tokenizer = wish.base.folder / "tokenizer.json"
-    every = list(examples(mixture.train, _reader(tokenizer, wish.window)))
-    if len({answer.hallucinated for each in every for answer in each.answers}) < 2:
-        raise InputError("training needs faithful and hallucinated samples; what was given has one kind only")
-    given = {"held out": mixture.held_out, **(left_out or {})}
-    reader = _reader(tokenizer, wish.reading)
-    measured = {name: _readable(name, samples, reader) for name, samples in given.items()}
-    stopping = {name: _readable(name, samples, reader) for name, samples in (stop_on or {}).items()}
-    unread = _left_out(stop_on or {}, stopping) | _left_out(given, measured)
-    if replace:
-        (folder / WORK / STATE).unlink(missing_ok=True)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    torch.manual_seed(wish.schedule.seed)
-    network = from_base(wish.base.folder, checkpoints=wish.checkpoints)
-
-    def ranked(samples: Sequence[Sample]) -> float:
-        return auroc(of_samples(network, samples, tokenizer, wish.reading), samples)
-
-    def look(_: Network) -> float:
-        return sum(map(ranked, stopping.values())) / len(stopping)
-
+    _check_name(name or folder.name)
+    check_free(folder, MANIFEST, "detector", replace=force)
+    usable = [
+        each for each in samples if each.label in (FAITHFUL, HALLUCINATED) and each.output and each.sources
+    ]
+    _check_labels(usable, "labelled samples with a context and an output", LEAST_LABELS)
+    groups = ["\n".join(each.sources) for each in usable]
+    apart = holding.held_out(groups, HELD_OUT, schedule.seed)
+    learnt = [each for each, out in zip(usable, apart, strict=True) if not out]
+    held = [each for each, out in zip(usable, apart, strict=True) if out]
+    _check_labels(learnt, "samples to learn from", 2)
+    _check_labels(held, "samples that were held out", 2)
+    every = list(examples(learnt, Reader(_tokenizer(base), window)))
+    if len({each.hallucinated for each in every}) < 2:
+        raise InputError("all outputs of one label are too long for a window: give spans, or shorter outputs")
+    total = sum(each.length for each in every)
+    network = from_base(base.folder)
     training = Training(
         network,
-        every,
-        wish.schedule,
-        folder / WORK,
-        device=device,
-        base=wish.base.sha256,
-        look=look if stopping else None,
+        _All(every),
+        f"{base.sha256} {_digest(every)}",
+        replace(schedule, tokens=max(1, int(total * epochs))),
+        _work(folder, force=force),
+        device=_device(device),
     )
     if not training.run(seconds, tell):
-        return Trained(None, training.step, training.steps, {}, left_out=unread)
-    network.eval()
-    told: dict[str, Any] = {
-        "name": wish.name,
-        "window": wish.reading,
-        "token_threshold": TOKEN_THRESHOLD,
-        "trained_on": wish.trained_on,
-        "recipe": _recipe(wish, mixture, training),
+        return Trained(None, training.tokens / training.schedule.tokens)
+    told = {
+        "name": name or folder.name,
+        "window": window,
+        "trained_on": tuple(dict.fromkeys((*base.trained_on, *trained_on))),
+        "recipe": _recipe(base, training, {"labels": len(learnt), "epochs": epochs}),
     }
-    held = measured["held out"]
-    told["scale"], told["offset"] = platt(of_samples(network, held, tokenizer, wish.reading), held)
-    found = {name: ranked(samples) for name, samples in measured.items()}
-    told["recipe"]["auroc"] = {name: round(value, 4) for name, value in found.items()}
-    counts = told["recipe"]["measured"] = {name: len(samples) for name, samples in measured.items()}
-    if wish.keep is not None:
-        write_base(network.cpu(), tokenizer, wish.keep)
-    manifest = write_folder(network.cpu(), tokenizer, folder, told, card(wish.name, told))
-    return Trained(manifest, training.step, training.steps, found, counts, unread)
+    before = base.detector.logits(held) if base.detector is not None else None
+    manifest, after = write(training.averaged().cpu(), base, folder, told, held)
+    return _compared(manifest, held, before, after)
 
 
-def _reader(tokenizer: Path, window: int) -> Reader:
-    try:
-        found = Tokenizer.from_file(str(tokenizer))
-    except Exception as error:  # the package raises nothing more specific
-        raise ModelError(f"{tokenizer} cannot be read as a tokenizer: {error}") from error
-    return Reader(found, window)
+def train_on_recipe(
+    recipe: Recipe,
+    data: Path,
+    base: Base,
+    folder: Path,
+    *,
+    schedule: Schedule,
+    lexicon: Lexicon,
+    calibrate_on: Sequence[Sample],
+    window: int = 384,
+    name: str = "",
+    seconds: float | None = None,
+    device: str | None = None,
+    tell: Tell | None = None,
+    force: bool = False,
+) -> Trained:
+    """Train a detector on a folder of labelled pairs, as the recipe says, for `schedule.tokens` tokens.
+
+    `calibrate_on` are samples that nothing was learnt from: the map to probabilities is fitted to them.
+    """
+    _check_name(name or folder.name)
+    check_free(folder, MANIFEST, "detector", replace=force)
+    _check_labels(calibrate_on, "samples to calibrate on", LEAST_LABELS)
+    work = _work(folder, force=force)
+    rounds = pool(recipe, data, base.folder / "tokenizer.json", lexicon, work / "examples")
+    network = from_base(base.folder)
+    training = Training(
+        network, rounds, f"{base.sha256} {recipe.model_dump_json()}", schedule, work, device=_device(device)
+    )
+    if not training.run(seconds, tell):
+        return Trained(None, training.tokens / training.schedule.tokens)
+    counts = {f"{source}, {label}": len(each) for (source, label), each in sorted(rounds.of.items())}
+    told = {
+        "name": name or folder.name,
+        "window": window,
+        "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
+        "recipe": _recipe(base, training, {"mixture": recipe.model_dump(mode="json"), "examples": counts}),
+    }
+    manifest, after = write(training.averaged().cpu(), base, folder, told, calibrate_on)
+    return _compared(manifest, calibrate_on, None, after)
 
 
-def _readable(name: str, samples: Sequence[Sample], reader: Reader) -> list[Sample]:
-    """Those with a label and an output that can be read. Raises `InputError` where either label has none."""
-    found = [each for each in samples if each.label in (FAITHFUL, HALLUCINATED) and reader.windows(each)]
-    if not found:
-        raise InputError(
-            f"{name}: none of {len(samples)} samples has a label, faithful or hallucinated, and an output "
-            "that can be read"
-        )
-    if len({each.label for each in found}) < 2:
-        raise InputError(
-            f"{name}: all of {len(found)} samples are {found[0].label}, and calibrating and measuring need "
-            "both labels; give more contexts, or do without this set"
-        )
-    return found
+def write(
+    network: Network, base: Base, folder: Path, told: Mapping[str, Any], held: Sequence[Sample]
+) -> tuple[Manifest, list[float]]:
+    """Write a detector, all of it or nothing, calibrated on `held`; answers its logits there too.
 
-
-def _left_out(given: Mapping[str, Sequence[Sample]], kept: Mapping[str, Sequence[Sample]]) -> dict[str, int]:
-    """How many samples are not kept, of the sets of which some are not."""
-    return {name: n for name, some in kept.items() if (n := len(given[name]) - len(some))}
-
-
-def of_samples(network: Network, samples: Sequence[Sample], tokenizer: Path, window: int) -> list[float]:
-    """The logit of every sample: that of its worst window. Raises `ModelError` for what is no number."""
-    reader = _reader(tokenizer, window)
-    device = next(network.parameters()).device
-    windows = [(at, each.text) for at, sample in enumerate(samples) for each in reader.windows(sample)]
-    windows.sort(key=lambda pair: len(pair[1].ids))
-    found = [float("-inf")] * len(samples)
-    for begin in range(0, len(windows), TOGETHER):
-        batch = windows[begin : begin + TOGETHER]
-        longest = max(len(text.ids) for _, text in batch)
-        ids = torch.tensor([[*text.ids, *[PAD] * (longest - len(text.ids))] for _, text in batch])
-        types = torch.tensor([[*text.types, *[0] * (longest - len(text.ids))] for _, text in batch])
-        with torch.no_grad():
-            _, whole = network(ids.to(device), types.to(device))
-        if not torch.isfinite(whole[:, 0]).all():
-            raise ModelError("the network answers what is no number: lower --rate; to begin anew: --force")
-        for (at, _), logit in zip(batch, whole[:, 0].tolist(), strict=True):
-            found[at] = max(found[at], logit)
-    return found
+    Where the calibration fails, because held-out samples are ranked the wrong way round, nothing is written.
+    """
+    weights = {key: each.detach().float().numpy() for key, each in network.state_dict().items() if each.dim()}
+    heads = network.encoder.config.num_attention_heads
+    with whole(folder) as half:
+        write_weights(weights, half / WEIGHTS)
+        shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
+        files = {name: digest_of(half / name) for name in (WEIGHTS, TOKENIZER)}
+        values = {**told, "heads": heads, "token_threshold": TOKEN_THRESHOLD, "files": files}
+        raw = Manifest.model_validate({**values, "scale": 1.0, "offset": 0.0}, strict=False)
+        logits = Detector(half, raw).logits(held)
+        scale, offset = platt(logits, held)
+        manifest = raw.model_copy(update={"scale": scale, "offset": offset})
+        (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+        (half / CARD).write_text(card(manifest), encoding="utf-8")
+    return manifest, logits
 
 
 def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float]:
-    """Scale and offset of the map from logits to probabilities, both classes weighing the same."""
+    """Scale and offset of the map from logits to probabilities (Platt 1999), both labels weighing alike."""
     from sklearn.linear_model import LogisticRegression
 
     truth = [sample.label == HALLUCINATED for sample in samples]
@@ -209,23 +206,81 @@ def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, fl
     return scale, float(fit.intercept_[0])
 
 
-def auroc(logits: Sequence[float], samples: Sequence[Sample]) -> float:
-    """How well logits rank the hallucinated above the faithful."""
-    from sklearn.metrics import roc_auc_score
+def _compared(
+    manifest: Manifest, held: Sequence[Sample], before: Sequence[float] | None, after: Sequence[float]
+) -> Trained:
+    """The AUROC on held-out samples and its gain, with an interval from drawing their contexts."""
+    truth = np.array([each.label == HALLUCINATED for each in held])
+    groups = np.unique(["\n".join(each.sources) for each in held], return_inverse=True)[1]
+    contexts = int(groups.max()) + 1
+    one = np.ones((1, len(held)))
+    drawn, auroc = {}, {}
+    for name, logits in (("before", before), ("after", after)):
+        if logits is not None:
+            scores = np.array(logits)
+            figures = Figures(truth, scores > 0, scores, ("auroc",))
+            auroc[name] = float(figures(one)[0, 0])
+            drawn[name] = draws_of(figures, groups)[:, 0]
+            support = figures.support("auroc", groups)
+    gain = None
+    if before is not None:
+        value = auroc["after"] - auroc["before"]
+        gain, _ = difference_of(value, drawn["after"] - drawn["before"], contexts, support)
+    return Trained(manifest, 1.0, auroc, gain, len(held), contexts)
 
-    return float(roc_auc_score([sample.label == HALLUCINATED for sample in samples], list(logits)))
+
+class _All:
+    """The same examples in every round."""
+
+    def __init__(self, every: Sequence[Example]) -> None:
+        self._every = list(every)
+
+    def round(self, number: int) -> list[Example]:
+        """All of them."""
+        return self._every
 
 
-def _recipe(wish: Wish, mixture: Mixture, training: Training) -> dict[str, Any]:
-    causal = isinstance(training.network.encoder, Causal)
+def _digest(every: Sequence[Example]) -> str:
+    found = hashlib.sha256()
+    for each in every:
+        found.update(each.ids.tobytes() + repr((each.second, each.bounds, each.truths)).encode())
+    return found.hexdigest()[:16]
+
+
+def _tokenizer(base: Base) -> Tokenizer:
+    return Tokenizer.from_file(str(base.folder / "tokenizer.json"))
+
+
+def _device(name: str | None) -> str:
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _work(folder: Path, *, force: bool) -> Path:
+    """Where a training keeps its state."""
+    if force:
+        (folder / WORK / STATE).unlink(missing_ok=True)
+    return folder / WORK
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise SpecError(f"a name has 1 to {LONGEST_NAME} characters, this one has {len(name)}: --name")
+
+
+def _check_labels(samples: Sequence[Sample], what: str, least: int) -> None:
+    kinds = {each.label for each in samples}
+    if len(samples) < least or len(kinds) < 2:
+        found = f"{len(samples)} {what}" + (f", all {kinds.pop()}" if len(kinds) == 1 else "")
+        raise InputError(f"{found}: training needs at least {least}, of both labels")
+
+
+def _recipe(base: Base, training: Training, data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "package": __version__,
-        "base": {"name": wish.base.name, "sha256": wish.base.sha256},
-        **({"lora": {"rank": RANK, "alpha": ALPHA}} if causal else {}),
-        "schedule": asdict(wish.schedule),
-        "window": wish.window,
+        "base": {"name": base.name, "sha256": base.sha256},
+        "schedule": asdict(training.schedule),
         "steps": training.step,
-        "stopped_on": [round(each, 4) for each in training.seen],
-        "data": dict(mixture.counts),
-        **json.loads(json.dumps(dict(wish.recipe or {}))),
+        "tokens": training.tokens,
+        "curve": [list(each) for each in training.curve[:: max(1, len(training.curve) // 100)]],
+        "data": dict(data),
     }

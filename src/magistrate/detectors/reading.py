@@ -1,0 +1,311 @@
+"""What a detector reads: windows of a context's sentences with a part of the output, as token ids."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from magistrate.errors import ModelError, SpecError
+from magistrate.signals.splitting import sentences
+from magistrate.types import Sample
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LEAST_WINDOW = 128  # tokens
+INPUT_TOKENS = 48  # of what was asked at most, its end: what came right before the output
+OUTPUT_TOKENS = 128  # of an output that are read at once at most, and never more than half a window
+DAMPING = 8  # tokens that a sentence is taken to be longer, so that very short ones do not come first
+SIDES = 2  # token types: of the context, and of what was asked and the output
+MOST_CELLS = 4000  # of a table or JSON value that is written as lines
+ROW = re.compile(r"[^|\n]*\|[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of the output: its tokens `[begin, end)` in the window, its characters in the output."""
+
+    begin: int
+    end: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is read at once: `[CLS] context [SEP] input [SEP] output [SEP]`, less `input [SEP]` without one.
+
+    `ids` are token ids; those from `second` on have the second token type. The output's tokens are
+    `[begin, end)`, and `places` their half-open character offsets in the sample's output, empty where a token
+    is only white space. `passages` are the parts of the context that were chosen, in their order.
+    """
+
+    ids: tuple[int, ...]
+    second: int
+    begin: int
+    end: int
+    places: tuple[tuple[int, int], ...]
+    sentences: tuple[Sentence, ...]
+    passages: tuple[Passage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Characters `[start, end)` of the context number `index`; `begin` is its first token in the window."""
+
+    index: int
+    start: int
+    end: int
+    begin: int
+
+
+class _Piece(NamedTuple):
+    """A sentence or line of the context: where it stands, and its tokens."""
+
+    number: int
+    start: int
+    end: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an output is held against: its input's tokens, and the pieces of its context."""
+
+    asked: tuple[int, ...]
+    pieces: tuple[_Piece, ...]
+    weights: Mapping[int, float]
+
+
+class Reader:
+    """Cuts samples into windows of at most `window` tokens.
+
+    An output that does not fit is cut between sentences. A context that does not fit is represented, for each
+    part of the output, by those of its sentences that share the rarest words with it, in their own order. So
+    every token of the output is read once, and the time grows with the output and not with the context.
+    Text that spells one of the tokenizer's special tokens is only text. Raises `SpecError` for a window that
+    is too small, `ModelError` for a tokenizer without `[CLS]` and `[SEP]`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, window: int) -> None:
+        if window < LEAST_WINDOW:
+            raise SpecError(f"a window needs at least {LEAST_WINDOW} tokens, got {window}")
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        tokenizer.encode_special_tokens = True  # as text, where a text spells them
+        self._tokenizer = tokenizer
+        self.window = window
+        self.longest_output = min(OUTPUT_TOKENS, window // 2 - INPUT_TOKENS // 2)
+        first, last = map(tokenizer.token_to_id, ("[CLS]", "[SEP]"))
+        if first is None or last is None:
+            raise ModelError("the tokenizer of a detector needs the tokens [CLS] and [SEP]; it lacks one")
+        if {first, last}.intersection(self._encode("[SEP] [CLS][SEP] a[SEP]").ids):
+            raise ModelError(
+                "the tokenizer takes [CLS] and [SEP] in a text for its own marks, so that one text could pass "
+                "for two; a detector needs a tokenizer.json that calls them special"
+            )
+        self._first, self._last = first, last
+
+    def windows(self, sample: Sample) -> list[Window]:
+        """The windows of a sample, in the order of its output; none where the output has no tokens."""
+        output = sample.output or ""
+        found = self._encode(output)
+        places = [_trimmed(output, *each) for each in found.offsets]
+        if not any(start < end for start, end in places):
+            return []
+        source = self.source(sample)
+        parts = list(self._parts(output, found.ids, places))
+        return [self._window(source, found.ids, places, part) for part in parts]
+
+    def source(self, sample: Sample) -> Source:
+        """What a sample's output is held against."""
+        asked = self._encode(sample.input).ids[-INPUT_TOKENS:] if sample.input else []
+        pieces = tuple(self._pieces(sample.sources))
+        return Source(tuple(asked), pieces, _weights(pieces))
+
+    def _window(
+        self,
+        source: Source,
+        ids: Sequence[int],
+        places: Sequence[tuple[int, int]],
+        part: Sequence[Sentence],
+    ) -> Window:
+        """One part of the output with what it is held against; `part` counts tokens of the whole output."""
+        first, last = part[0].begin, part[-1].end
+        said = ids[first:last]
+        asked = [*source.asked, self._last] if source.asked else []
+        room = self.window - len(said) - len(asked) - 3
+        read, passages = [self._first], []
+        for piece in chosen(source.pieces, said, source.weights, room):
+            passages.append(Passage(piece.number, piece.start, piece.end, len(read)))
+            read += piece.ids
+        read.append(self._last)
+        second = len(read)
+        read += asked
+        begin = len(read)
+        shift = begin - first
+        return Window(
+            ids=(*read, *said, self._last),
+            second=second,
+            begin=begin,
+            end=begin + len(said),
+            places=tuple(places[first:last]),
+            sentences=tuple(Sentence(s.begin + shift, s.end + shift, s.start, s.stop) for s in part),
+            passages=tuple(passages),
+        )
+
+    def _pieces(self, texts: Iterable[str]) -> Iterator[_Piece]:
+        for index, text in enumerate(texts):
+            for start, end, line in lines(text):
+                ids = self._encode(line).ids
+                if ids:
+                    yield _Piece(index, start, end, tuple(ids))
+
+    def _parts(
+        self, output: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Sentence]]:
+        """The output's sentences in groups that fit; one that is too long for a window is cut."""
+        part: list[Sentence] = []
+        used = 0
+        for each in _sentences(output, places):
+            for begin in range(each.begin, each.end, self.longest_output):
+                end = min(begin + self.longest_output, each.end)
+                whole = end - begin == each.end - each.begin
+                start, stop = (each.start, each.stop) if whole else (places[begin][0], places[end - 1][1])
+                if part and used + end - begin > self.longest_output:
+                    yield part
+                    part, used = [], 0
+                part.append(Sentence(begin, end, start, stop))
+                used += end - begin
+        yield part
+
+    def _encode(self, text: str) -> _Encoded:
+        found = self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
+        return _Encoded(found.ids, found.offsets)  # each of these two is made anew whenever it is asked for
+
+
+class _Encoded(NamedTuple):
+    """A text's token ids, and where each stands."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+def lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """The sentences of a text with where they stand; tables and JSON values as lines that can be read alone.
+
+    A row of a table is written with the names of its columns, a value of a JSON object with its path: such a
+    line stands for the characters of its row, or of the whole JSON text.
+    """
+    if (value := _json(text)) is not None:
+        for line in value:
+            yield 0, len(text), line
+        return
+    header: list[str] = []
+    at = 0
+    for raw in text.splitlines(keepends=True):
+        line = raw.rstrip("\r\n")
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if ROW.fullmatch(line) else []
+        if len(cells) > 1 and all(set(cell) <= set("-: ") for cell in cells):
+            pass  # the rule under a header
+        elif len(cells) > 1 and len(cells) == len(header):
+            named = zip(header, cells, strict=True)
+            yield at, at + len(line), "; ".join(f"{name}: {cell}" if name else cell for name, cell in named)
+        else:
+            header = cells if len(cells) > 1 else []
+            for start, end in sentences(line):
+                yield at + start, at + end, line[start:end]
+        at += len(raw)
+
+
+def _json(text: str) -> list[str] | None:
+    """The values of a JSON object or list, each with its path; None where the text is none."""
+    stripped = text.strip()
+    if stripped[:1] + stripped[-1:] not in ("{}", "[]"):
+        return None
+    try:
+        value = json.loads(stripped)
+    except (ValueError, RecursionError):
+        return None
+    found: list[str] = []
+    stack: list[tuple[str, object]] = [("", value)]
+    while stack and len(found) < MOST_CELLS:
+        path, each = stack.pop()
+        if isinstance(each, dict):
+            stack += [(f"{path} {key}".strip(), inner) for key, inner in reversed(each.items())]
+        elif isinstance(each, list) and any(isinstance(inner, dict | list) for inner in each):
+            stack += [(path, inner) for inner in reversed(each)]
+        else:
+            told = ", ".join(map(str, each)) if isinstance(each, list) else str(each)
+            found.append(f"{path.replace('_', ' ')}: {told}" if path else told)
+    return found
+
+
+def chosen(
+    pieces: Sequence[_Piece], output: Sequence[int], weights: Mapping[int, float], room: int
+) -> list[_Piece]:
+    """The pieces that cover an output best, of at most `room` tokens, in their own order.
+
+    The best is taken first, and what it covers counts a quarter from then on, so that every part of the
+    output finds its own support. Only the first that is taken may be cut.
+    """
+    if sum(len(piece.ids) for piece in pieces) <= room:
+        return list(pieces)
+    worth = {token: weights.get(token, 0.0) for token in set(output)}
+    shared = [worth.keys() & set(piece.ids) for piece in pieces]
+
+    def gain(at: int) -> float:
+        return sum(worth[token] for token in shared[at]) / math.sqrt(len(pieces[at].ids) + DAMPING)
+
+    # What a piece adds only falls as others are taken, so only the first of the queue is looked at anew.
+    queue = [(-gain(at), at) for at in range(len(pieces))]
+    heapq.heapify(queue)
+    taken: dict[int, _Piece] = {}
+    while queue and room > 0:
+        at = queue[0][1]
+        now = (-gain(at), at)
+        if now > queue[0]:
+            heapq.heapreplace(queue, now)
+            continue
+        heapq.heappop(queue)
+        if len(pieces[at].ids) > room and taken:
+            continue
+        taken[at] = pieces[at]._replace(ids=pieces[at].ids[:room])
+        room -= len(taken[at].ids)
+        for token in shared[at]:
+            worth[token] /= 4
+    return [taken[at] for at in sorted(taken)]
+
+
+def _sentences(output: str, places: Sequence[tuple[int, int]]) -> Iterator[Sentence]:
+    """The output's sentences with their tokens; every token is of one of them."""
+    ends = [(start, end) for start, end in sentences(output) if start < end] or [(0, len(output))]
+    at = 0
+    for number, (start, end) in enumerate(ends):
+        begin = at
+        last = number == len(ends) - 1
+        while at < len(places) and (last or places[at][0] < end):
+            at += 1
+        if at > begin:
+            yield Sentence(begin, at, start, end)
+
+
+def _weights(pieces: Sequence[_Piece]) -> dict[int, float]:
+    """How much it says of a piece that it has a token: its inverse document frequency."""
+    found = Counter(token for piece in pieces for token in set(piece.ids))
+    return {token: math.log(1 + len(pieces) / count) for token, count in found.items()}
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A place without the space that tokens of some vocabularies begin with."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
