@@ -19,8 +19,7 @@ from magistrate.datasets import load
 from magistrate.errors import InputError
 from magistrate.signals import words
 from magistrate.train.synthetic import HARMLESS, KINDS, WRONG, Lexicon, perturb
-from magistrate.train.synthetic.drafts import Draft, Guess, Variant, edited
-from magistrate.train.synthetic.glosses import glosses
+from magistrate.train.synthetic.drafts import Draft, Variant, edited
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span, Turn
 
 DATA_FOLDER = os.environ.get("MAGISTRATE_DATA_DIR")
@@ -253,21 +252,6 @@ def test_wordnet_gives_synonyms_opposites_and_siblings(tmp_path: Path) -> None:
     assert lexicon.akin("dog", "hound") and not lexicon.knows("unheard")
 
 
-def test_a_word_that_a_model_expects_is_taken_where_it_means_something_else(tmp_path: Path) -> None:
-    lexicon, sample = Lexicon.read(wordnet(tmp_path)), of("He saw the dog.", "He saw a dog with a kitten.")
-
-    def variants(words: tuple[str, ...], given: Lexicon = lexicon) -> set[str]:
-        draft = Draft(sample, given, guesses=(Guess(11, words),))
-        found = (KINDS["likely_word"].make(draft, Random(seed)) for seed in range(9))
-        return {each.output for each in found if each is not None and each.spans == (Span(11, 14),)}
-
-    assert variants(("hound", "the", "cat", "unheard", "dogs")) == {"He saw the cat."}
-    # The same thing, a kind of it, what the context says too, or what nothing is known of.
-    assert not variants(("hound", "animal", "dog", "kitten", "climb"))
-    assert not variants(("cat",), LEXICON)
-    assert made("likely_word", sample) is None
-
-
 def test_a_folder_that_is_no_wordnet(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no file data\.noun; a WordNet folder holds"):
         Lexicon.read(tmp_path)
@@ -342,23 +326,3 @@ def test_the_surface_does_not_tell_wrong_from_right(monkeypatch: pytest.MonkeyPa
             [row[name] for label, row in measured if label == which] for which in (HALLUCINATED, FAITHFUL)
         )
         assert 1 - most <= auroc(wrong, right) <= most, name
-
-
-def test_glosses_retell_one_of_the_facts_that_they_stand_among(tmp_path: Path) -> None:
-    named = (
-        "04 n 01 Mary_Shelley 0 001 @i 00000000 n 0000 | English writer; wrote a novel about a maker of life"
-    )
-    common = '04 n 01 bridge 0 000 | a structure that lets people or vehicles cross a river; "a stone bridge"'
-    lines = ["  1 a licence", *(f"{n:08} {line}  " for n, line in enumerate((named, common)))]
-    (tmp_path / "data.noun").write_text("\n".join(lines) + "\n")
-    made = list(glosses(tmp_path, 2, seed=0))
-    assert made == list(glosses(tmp_path, 2, seed=0))
-    assert {(each.output or "").split()[0] for each in made} == {"Mary", "Bridge"}
-    for each in made:
-        assert each.label == FAITHFUL
-        *_, told = re.split(r" was | is |: |, | means ", (each.output or "").rstrip("."), maxsplit=1)
-        assert all(part in each.context[0] for part in told.split("; "))
-        assert "a stone bridge" not in each.context[0], "examples are no facts"
-    (tmp_path / "data.noun").unlink()
-    with pytest.raises(InputError, match=r"has no file data\.noun"):
-        list(glosses(tmp_path, 2, seed=0))

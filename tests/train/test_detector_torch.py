@@ -102,9 +102,9 @@ def test_sentences_and_tokens_are_wrong_where_spans_say_and_unknown_where_nothin
         "marked": Sample("2", two, context, label=HALLUCINATED, spans=spans),
         "unmarked": Sample("3", two, context, label=HALLUCINATED),
         "alone": Sample("4", "the coat is blue", context, label=HALLUCINATED),
-        "contradiction": Sample("5", "the coat is blue", context, label=HALLUCINATED, metadata={"kind": "contradiction"}),
-        "neutral": Sample("6", "the coat is blue", context, label=HALLUCINATED, metadata={"kind": "neutral"}),
-    }  # fmt: skip
+    }
+    for kind in ("contradiction", "neutral"):
+        given[kind] = replace(given["alone"], id=kind, metadata={"kind": kind})
     found = dict(zip(given, read(start, *given.values()), strict=True))
     assert {name: each.truths for name, each in found.items()} == {
         "right": (SUPPORTED, SUPPORTED),
@@ -250,10 +250,8 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     start: Path, tmp_path: Path, call: Call, home: Path
 ) -> None:
     data = tmp_path / "rows.jsonl"
-    data.write_text(
-        "".join(json.dumps({"output": each.output, "context": each.context, "label": each.label}) + "\n" for each in rows()),
-        encoding="utf-8",
-    )  # fmt: skip
+    told = [{"output": each.output, "context": each.context, "label": each.label} for each in rows()]
+    data.write_text("".join(json.dumps(each) + "\n" for each in told), encoding="utf-8")
     line = ["train", "detector", "--data", str(data), "--to", str(tmp_path / "made"), "--base", str(start)]
     first = call(*line, "--minutes", "0.0001")
     assert first.code == 0 and "the same command goes on from there" in first.out, first.err

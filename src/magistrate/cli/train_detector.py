@@ -28,10 +28,10 @@ MILLION = 1_000_000
 @click.option("--force", is_flag=True, help="Begin anew, and replace the detector that is there.")
 @click.option(
     "--base",
-    default="shipped",
+    default="minilm-l6",
     show_default=True,
     metavar="NAME|FOLDER",
-    help="What to begin with: shipped, minilm-l6, a detector's folder, or a Hugging Face folder of a BERT.",
+    help="What to begin with: minilm-l6, shipped, a detector's folder, or a Hugging Face folder of a BERT.",
 )
 @click.option("--name", help="What it is called (default: the folder's name).")
 @click.option(
@@ -94,9 +94,9 @@ def command(
 ) -> None:
     """Train a small encoder on labelled data, and write its folder.
 
-    It begins with the detector that comes with the package, learns from your labels (and spans, where there
-    are some), and says on contexts that it has not seen whether that has made it better. The same data,
-    options and seed give the same detector.
+    It begins with a small encoder, or with a detector that was trained before, and learns from your labels
+    (and spans, where there are some). On contexts that it has not seen it says how well it ranks, and whether
+    that is better than before. The same data, options and seed give the same detector.
     """
     from magistrate.datasets.families import family_of
 

@@ -107,8 +107,8 @@ class Reader:
             raise ModelError("the tokenizer of a detector needs the tokens [CLS] and [SEP]; it lacks one")
         if {first, last}.intersection(self._encode("[SEP] [CLS][SEP] a[SEP]").ids):
             raise ModelError(
-                "the tokenizer takes [CLS] and [SEP] in a text for its own marks, so that one text could pass "
-                "for two; a detector needs a tokenizer.json that calls them special"
+                "the tokenizer takes [CLS] and [SEP] in a text for its own marks, so that one text could "
+                "pass for two; a detector needs a tokenizer.json that calls them special"
             )
         self._first, self._last = first, last
 

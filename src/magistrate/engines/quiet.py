@@ -1,7 +1,7 @@
 """OpenVINO and what comes with it, without their telemetry.
 
 Importing `openvino` runs its model converter's set-up, which reports the import over the network when
-the package `openvino_telemetry` can be imported and falls back to a stub when it cannot; so does `nncf`.
+the package `openvino_telemetry` can be imported and falls back to a stub when it cannot.
 """
 
 from __future__ import annotations
@@ -33,12 +33,6 @@ def import_openvino() -> ModuleType:
     installed.
     """
     return _imported("openvino", "local")
-
-
-def import_nncf() -> ModuleType:
-    """The package `nncf`, which compresses weights, likewise. Raises `MissingExtra` where it is not there."""
-    import_openvino()
-    return _imported("nncf", "train")
 
 
 def _imported(package: str, extra: str) -> ModuleType:

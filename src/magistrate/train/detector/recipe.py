@@ -133,9 +133,9 @@ def without_a_sentence(every: Sequence[Sample], seed: int) -> Iterator[Sample]:
         kept = [text[start:end] for at, (start, end) in enumerate(places) if at != gone]
         if order.random() < 0.5:
             other = order.choice(pool).context[0]
-            strange = sentences(other)
+            strange = [said for place in sentences(other) if (said := other[slice(*place)]) not in text]
             if strange:
-                kept.insert(gone, other[slice(*order.choice(strange))])
+                kept.insert(gone, order.choice(strange))
         yield replace(
             sample,
             id=f"{sample.id}~part",

@@ -42,14 +42,6 @@ class Variant:
     context: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """Words that a language model expects where the output has one that begins at `start`."""
-
-    start: int
-    words: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Pools:
     """Names and sentences of all samples, for what is taken from elsewhere."""
@@ -68,7 +60,6 @@ class Draft:
     sample: Sample
     lexicon: Lexicon
     pools: Pools = field(default_factory=Pools)
-    guesses: Sequence[Guess] = ()
 
     @cached_property
     def output(self) -> Text:

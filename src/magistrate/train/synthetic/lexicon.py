@@ -189,26 +189,6 @@ class Lexicon:
         mine, theirs = self._near(word), self._near(other)
         return not mine.isdisjoint(theirs)
 
-    def differs(self, of: Analysis, other: str, before: str = "") -> bool:
-        """Whether a word of the same form can stand for `of` and means something else; no without WordNet.
-
-        Something else: no sense in common, and none of one that is a kind of, or similar to, one of the
-        other.
-        """
-        net, theirs = self.wordnet, self.reading(other, before)
-        if net is None or theirs is None or (theirs.part, theirs.form) != (of.part, of.form):
-            return False
-        if not net.is_common(theirs.base, theirs.part):
-            return False
-        mine, other_senses = (set(net.senses(each.base, each.part)) for each in (of, theirs))
-        near = {
-            offset
-            for sense in mine
-            for relation in ("@", "~", "&")
-            for _, offset in net.related(of.part, sense, relation)
-        }
-        return other_senses.isdisjoint(mine | near)
-
     def _near(self, word: str) -> frozenset[int]:
         """Offsets of the senses of a noun and of the kinds they are of, three steps up."""
         net = self.wordnet

@@ -6,10 +6,9 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from types import MappingProxyType
 
 from magistrate.train.synthetic import (
     contexts,
@@ -19,7 +18,7 @@ from magistrate.train.synthetic import (
     wrong_parts,
     wrong_words,
 )
-from magistrate.train.synthetic.drafts import Draft, Guess, Pools, Variant, sort_of
+from magistrate.train.synthetic.drafts import Draft, Pools, Variant, sort_of
 from magistrate.train.synthetic.lexicon import Lexicon
 from magistrate.train.synthetic.text import Text, content
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -59,7 +58,6 @@ WRONG = _kinds(
         "qualifier_dropped": (3, wrong_words.qualifier_dropped),
         "nationality": (1.5, wrong_words.nationality),
         "sibling": (2.5, wrong_words.sibling),
-        "likely_word": (5, wrong_words.likely_word),
         "other_word": (1, wrong_words.other_word),
         "word_from_context": (2.5, wrong_parts.word_from_context),
         "sentence_elsewhere": (0.5, wrong_parts.sentence_elsewhere),
@@ -114,7 +112,6 @@ CLAUSE = re.compile(
     r"[^,.;:\"“”()?!\n]{12,70}(?=\.(?:\s|$))"
 )
 TALK = re.compile(r"\b(?:you|your|me|my)\b|\bi\b(?! (?:think|believe|heard|guess|can recommend)\b)", re.I)
-NO_GUESSES: Mapping[str, Sequence[Guess]] = MappingProxyType({})
 MOST_POOLED = 8  # sentences of one text that other samples may take
 LOOKED_AT = 3000  # characters of a context in which they are looked for
 
@@ -125,16 +122,14 @@ def perturb(
     seed: int,
     lexicon: Lexicon,
     per_sample: int = 4,
-    guesses: Mapping[str, Sequence[Guess]] = NO_GUESSES,
 ) -> Iterator[Sample]:
     """Variants of the samples that are not labelled hallucinated: for each, as many wrong as harmless ones.
 
     At most `per_sample` of one original; fewer where its text gives no hold. A variant's id is the
     original's, `~`, the kind and a number. `metadata` has `kind`, `of` (the original's id) and, where a
-    harmless change was made before, its kind as `first`. `guesses` are, by the ids of samples, words that a
-    language model expects in their outputs; without them that kind is not made. `spans` are the wrong
-    characters of the output. The same seed, samples, lexicon and guesses give the same variants, whatever the
-    order of the samples.
+    harmless change was made before, its kind as `first`. `spans` are the wrong
+    characters of the output. The same seed, samples and lexicon give the same variants, whatever the order of
+    the samples.
     """
     faithful = [
         each
@@ -143,7 +138,7 @@ def perturb(
     ]
     pools = gathered(faithful, lexicon)
     for sample in faithful:
-        draft = Draft(sample, lexicon, pools, guesses.get(sample.id, ()))
+        draft = Draft(sample, lexicon, pools)
         yield from _variants(draft, Random(_seed(seed, sample.id)), per_sample)
 
 

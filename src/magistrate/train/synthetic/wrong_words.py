@@ -106,21 +106,6 @@ def sibling(draft: Draft, random: Random) -> Variant | None:
     return replaced(draft, random, draft.lexicon.siblings, 1)
 
 
-def likely_word(draft: Draft, random: Random) -> Variant | None:
-    """A word for another that a language model expects there, and that cannot mean the same."""
-    expected = {guess.start: guess.words for guess in draft.guesses}
-    for word, analysis, before in shuffled(random, content_words(draft)):
-        choices = [
-            new
-            for new in expected.get(word.start, ())
-            if new not in draft.known and new not in STOP and draft.lexicon.differs(analysis, new, before)
-        ]
-        if choices:
-            new = cased(random.choice(choices), word.text)
-            return edited(draft.output.text, [Edit.wrong(word.start, word.end, new)])
-    return None
-
-
 def other_word(draft: Draft, random: Random) -> Variant | None:
     """A word for one of the same part of speech and form from another sample."""
     for word, analysis, _ in shuffled(random, content_words(draft)):
