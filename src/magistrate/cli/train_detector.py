@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import Assignment, console, json_option, print_json
+from magistrate.cli.options import console, json_option, print_json, reading_options
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -70,9 +71,7 @@ MILLION = 1_000_000
     help="Stop then; the same command goes on from there.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of what is held out and drawn.")
-@click.option(
-    "--map", "mapping", multiple=True, type=Assignment(), help="Which column is which field; repeatable."
-)
+@reading_options
 @json_option
 def command(
     data: tuple[str, ...],
@@ -90,6 +89,8 @@ def command(
     minutes: float | None,
     seed: int,
     mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
     as_json: bool,
 ) -> None:
     """Train a small encoder on labelled data, and write its folder.
@@ -103,6 +104,7 @@ def command(
     bases, training = _libraries()
     begun = bases.base(base, target.with_name(f".{target.name}.base"))
     terminal = console(error=True)
+    read = partial(_samples, mapping=dict(mapping), labels=labels, max_unread=max_unread)
     common: dict[str, Any] = {
         "name": name or target.name,
         "seconds": None if minutes is None else 60 * minutes,
@@ -116,11 +118,11 @@ def command(
 
         if recipe is not None:
             found = _on_recipe(training, recipe, data, begun, target, tokens, rate, seed, wordnet,
-                               _samples(calibrate_on, mapping), tell, common)  # fmt: skip
+                               read(calibrate_on), tell, common)  # fmt: skip
         else:
             schedule = replace(training.OWN, seed=seed, rate=rate or training.OWN.rate)
             found = training.train_on_labels(
-                _samples(data, mapping),
+                read(data),
                 begun,
                 target,
                 trained_on=tuple(dict.fromkeys(map(family_of, data))),
@@ -220,8 +222,8 @@ def _libraries() -> tuple[ModuleType, ModuleType]:
     return import_module(bases), import_module(training)
 
 
-def _samples(names: tuple[str, ...], mapping: tuple[tuple[str, str], ...]) -> list[Sample]:
+def _samples(names: tuple[str, ...], **how: Any) -> list[Sample]:
     """The samples of files or named sets, `NAME:VIEW` for one of a set's views."""
     from magistrate.datasets import load
 
-    return [sample for each in names for sample in load(each, mapping=dict(mapping) or None)]
+    return [sample for each in names for sample in load(each, **how)]
