@@ -154,7 +154,7 @@ def test_a_context_is_cut_up_once_and_not_for_every_sentence() -> None:
 def test_a_detector_stops_between_its_windows(tmp_path: Path) -> None:
     from magistrate.judges.detector import Detector
 
-    judge = Detector(write_detector(tmp_path / "detector", [DOCS], window=64))
+    judge = Detector(write_detector(tmp_path / "detector", [DOCS]))
     threads = threading.active_count()
     found = magistrate.judge(output=LONG["output"], context=LONG["context"], judge=judge, deadline=0.5)
     assert isinstance(found, Failure) and found.code == "timeout"

@@ -115,7 +115,7 @@ def test_a_command_line_that_is_shown_is_one(tmp_path: Path, monkeypatch: pytest
     for where, line in command_lines():
         program, *rest = dropwhile(lambda word: "=" in word, shlex.split(line))
         for word in rest:
-            for name in re.findall(r"^@?([\w-]+\.(?:json|txt|jsonl))$", word):
+            for name in re.findall(r"^@?([\w-]+\.(?:json|txt|jsonl|yaml))$", word):
                 (tmp_path / name).write_text("{}")
         try:
             assert program in ("make", "magistrate"), "nothing checks it"

@@ -1,6 +1,6 @@
 """A detector without training: what it thinks of a word depends on the word alone.
 
-Words of the first text are supported, those of the second contradicted, all others absent from the context.
+Words of the first text are supported, those of the second (if there is one) contradicted, all others absent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def write_detector(folder: Path, texts: Sequence[str], *, window: int = 128, nam
     """A detector's folder: a BERT of one layer whose attention adds nothing to what a word is."""
     folder.mkdir(parents=True)
     known = write_tokenizer(folder / TOKENIZER, texts)
-    supported, contradicted = (set(words(text)) for text in texts[:2])
+    supported, contradicted = (set(words(text)) for text in (*texts, "")[:2])
     table = np.zeros((len(known), 4), np.float32)
     for number, word in enumerate(known):
         kind = 0 if word in supported or not word.isalnum() else 1 if word in contradicted else 2

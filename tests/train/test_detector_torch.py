@@ -253,6 +253,7 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     told = [{"output": each.output, "context": each.context, "label": each.label} for each in rows()]
     data.write_text("".join(json.dumps(each) + "\n" for each in told), encoding="utf-8")
     line = ["train", "detector", "--data", str(data), "--to", str(tmp_path / "made"), "--base", str(start)]
+    line += ["--rate", "0.005", "--batch", "600", "--epochs", "25"]
     first = call(*line, "--minutes", "0.0001")
     assert first.code == 0 and "the same command goes on from there" in first.out, first.err
     done = call(*line, "--json")
@@ -287,8 +288,7 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     ]
     refused = call(*made, "--data", str(folder))
     assert refused.code == 2 and "--calibrate-on" in refused.err
-    done = call(
-        *made, "--data", str(folder), "--calibrate-on", str(data), "--tokens", "0.02", "--rate", "0.005"
-    )
+    made += ["--data", str(folder), "--tokens", "0.1", "--rate", "0.005", "--batch", "600"]
+    done = call(*made, "--calibrate-on", str(data))
     assert done.code == 0, done.err
     assert (tmp_path / "mixed" / MANIFEST).is_file()

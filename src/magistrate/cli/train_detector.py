@@ -63,6 +63,9 @@ MILLION = 1_000_000
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="The highest learning rate.")
 @click.option(
+    "--batch", type=click.IntRange(64), help="Tokens of a step (default: 2048, with --recipe 8192)."
+)
+@click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Where to compute (default: what is there)."
 )
 @click.option(
@@ -85,6 +88,7 @@ def command(
     wordnet: Path | None,
     epochs: float | None,
     rate: float | None,
+    batch: int | None,
     device: str | None,
     minutes: float | None,
     seed: int,
@@ -111,16 +115,17 @@ def command(
         "device": device,
         "force": force,
     }
+    steps = {key: value for key, value in (("rate", rate), ("batch", batch)) if value is not None}
     with terminal.status("reading") as status:
 
         def tell(now: Any, loss: float) -> None:
             status.update(f"{now.tokens:,} of {now.schedule.tokens:,} tokens, loss {loss:.3f}")
 
         if recipe is not None:
-            found = _on_recipe(training, recipe, data, begun, target, tokens, rate, seed, wordnet,
+            found = _on_recipe(training, recipe, data, begun, target, tokens, steps, seed, wordnet,
                                read(calibrate_on), tell, common)  # fmt: skip
         else:
-            schedule = replace(training.OWN, seed=seed, rate=rate or training.OWN.rate)
+            schedule = replace(training.OWN, seed=seed, **steps)
             found = training.train_on_labels(
                 read(data),
                 begun,
@@ -141,7 +146,7 @@ def _on_recipe(
     base: Any,
     target: Path,
     tokens: float,
-    rate: float | None,
+    steps: dict[str, Any],
     seed: int,
     wordnet: Path | None,
     calibrate_on: list[Sample],
@@ -157,13 +162,12 @@ def _on_recipe(
         raise click.UsageError("with --recipe, --data is the one folder that holds the files of its sources")
     if not calibrate_on:
         raise click.UsageError("with --recipe, name labelled data to calibrate on: --calibrate-on FILE")
-    schedule = Schedule(tokens=int(tokens * MILLION), seed=seed)
     return training.train_on_recipe(
         read_recipe(path),
         Path(data[0]),
         base,
         target,
-        schedule=replace(schedule, rate=rate or schedule.rate),
+        schedule=replace(Schedule(tokens=int(tokens * MILLION), seed=seed), **steps),
         lexicon=Lexicon.read(wordnet),
         calibrate_on=calibrate_on,
         tell=tell,

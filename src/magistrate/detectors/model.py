@@ -12,6 +12,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from magistrate import forking
+from magistrate.deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
 from magistrate.detectors.network import graph, read_weights
 from magistrate.detectors.reading import Passage, Reader, Sentence, Window
@@ -90,7 +92,9 @@ class Detector:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = threading.Lock()
+        self._turn = forking.PerProcess(threading.Lock)
+        self._turn.get()
+        self._networks = forking.PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
         """What stands in a sample's output; None where nothing in it can be read."""
@@ -146,7 +150,7 @@ class Detector:
 
         order = sorted(range(len(windows)), key=lambda at: len(windows[at].ids))
         found: list[np.ndarray] = [np.zeros(0)] * len(windows)
-        for begin in range(0, len(order), TOGETHER):
+        for begin in checked(range(0, len(order), TOGETHER), 1):
             some = order[begin : begin + TOGETHER]
             shape = len(some), -(-len(windows[some[-1]].ids) // STEP) * STEP
             ids, types, mask = (np.zeros(shape, np.int64) for _ in range(3))
@@ -155,8 +159,8 @@ class Detector:
                 ids[row, : len(window.ids)] = window.ids
                 types[row, window.second : len(window.ids)] = 1
                 mask[row, : len(window.ids)] = 1
-            with self._turn:
-                answers = self._network({"ids": ids, "types": types, "mask": mask})["logits"]
+            with held(self._turn.get()):
+                answers = self._networks.get()({"ids": ids, "types": types, "mask": mask})["logits"]
             if not np.isfinite(answers).all():
                 raise ModelError(f"the detector in {self.folder} answers what is no number: it is damaged")
             for row, at in enumerate(some):
@@ -172,8 +176,7 @@ class Detector:
             raise MissingExtra("tokenizers", "local") from error
         return Reader(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
 
-    @cached_property
-    def _network(self) -> Any:
+    def _load(self) -> Any:
         openvino = import_openvino()
         check_files(self.folder, self.manifest)
         network = graph(read_weights(self.folder / WEIGHTS), self.manifest.heads)

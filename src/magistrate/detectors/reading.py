@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from magistrate.deadline import checked
 from magistrate.errors import ModelError, SpecError
+from magistrate.scratch import once
 from magistrate.signals.splitting import sentences
 from magistrate.types import Sample
 
@@ -120,11 +122,15 @@ class Reader:
         if not any(start < end for start, end in places):
             return []
         source = self.source(sample)
-        parts = list(self._parts(output, found.ids, places))
+        parts = checked(self._parts(output, found.ids, places), 1)
         return [self._window(source, found.ids, places, part) for part in parts]
 
     def source(self, sample: Sample) -> Source:
-        """What a sample's output is held against."""
+        """What a sample's output is held against; encoded once in a `scratch`."""
+        key = ("encoded", self, sample.sources, sample.input)
+        return once(key, lambda: self._source(sample))
+
+    def _source(self, sample: Sample) -> Source:
         asked = self._encode(sample.input).ids[-INPUT_TOKENS:] if sample.input else []
         pieces = tuple(self._pieces(sample.sources))
         return Source(tuple(asked), pieces, _weights(pieces))
@@ -162,7 +168,7 @@ class Reader:
 
     def _pieces(self, texts: Iterable[str]) -> Iterator[_Piece]:
         for index, text in enumerate(texts):
-            for start, end, line in lines(text):
+            for start, end, line in checked(lines(text)):
                 ids = self._encode(line).ids
                 if ids:
                     yield _Piece(index, start, end, tuple(ids))
@@ -258,7 +264,7 @@ def chosen(
     if sum(len(piece.ids) for piece in pieces) <= room:
         return list(pieces)
     worth = {token: weights.get(token, 0.0) for token in set(output)}
-    shared = [worth.keys() & set(piece.ids) for piece in pieces]
+    shared = [worth.keys() & set(piece.ids) for piece in checked(pieces)]
 
     def gain(at: int) -> float:
         return sum(worth[token] for token in shared[at]) / math.sqrt(len(pieces[at].ids) + DAMPING)
