@@ -2,8 +2,8 @@
 
 Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 
-A FILE has one document a line: `{"domain", "context", "twins": [{"kind", "question", "right", "wrong"}]}`. Of each
-FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the words marked that make the wrong one wrong.
+A FILE has one document a line: `{"domain", "context", "twins": [{"kind", "question", "right", "wrong"}]}`. Of
+each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the words marked that make the second wrong.
 """
 
 from __future__ import annotations
