@@ -3,7 +3,7 @@
 Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 
 A FILE has one document a line: `{"domain", "context", "twins": [{"kind", "question", "right", "wrong"}]}`. Of
-each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the words marked that make the second wrong.
+each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the wrong words marked.
 """
 
 from __future__ import annotations
