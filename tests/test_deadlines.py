@@ -75,7 +75,9 @@ def test_every_judge_that_computes_stops_at_its_deadline(tmp_path: Path) -> None
             at_work = [each.name for each in threading.enumerate() if each.name == "magistrate-judging"]
             until(lambda: not app.state.judging._at_work)
             took = time.monotonic() - began
-            if (found["kind"], found.get("code")) != ("failure", "timeout") or took > 10:
+            # A quick machine may have counted by then that the texts do not fit.
+            ended = found["kind"] == "abstention" or (found["kind"], found["code"]) == ("failure", "timeout")
+            if not ended or took > 10:
                 wrong.append(f"{judge}: {found['kind']} {found.get('code')} after {took:.1f} s, {at_work}")
     assert not wrong
 
