@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
@@ -78,6 +79,19 @@ def test_half_of_a_surrogate_pair_is_written_as_its_escape(tmp_path: Path) -> No
         assert export(samples, [verdict], tmp_path / f"o{ending}") == 1
     (row,) = parquet.read_table(tmp_path / "o.parquet").to_pylist()
     assert row["output"] == row["context"][0] == row["explanation"] == "\\ud800 half"
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    lead = ["", "\n", "\r\n", "\t", " ", "\u00a0", "\ufeff", " \n\t"]
+    texts = [f"{before}{sign}cmd|' /C calc'!A0" for before in lead for sign in "=+-@"]
+    samples = {str(n): Sample(str(n), text, input=text) for n, text in enumerate(texts)}
+    target = tmp_path / "rows.csv"
+    export(samples, [Verdict(id, "j", "faithful", 0.1) for id in samples], target)
+    with target.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["output"] for row in rows] == [f"'{text}" for text in texts]
+    export({"a": Sample("a", "1 - 2\n=x")}, [Verdict("a", "j", "faithful", 0.1)], tmp_path / "plain.csv")
+    assert "'1 - 2" not in (tmp_path / "plain.csv").read_text()
 
 
 def test_one_judge_can_be_asked_for(tmp_path: Path) -> None:

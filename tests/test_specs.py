@@ -24,6 +24,7 @@ from magistrate.judges import (
     Windows,
     instance,
 )
+from magistrate.judges.references import Regex
 from magistrate.resolve import judge, judge_entries, judges, spelled, split_options
 
 FAITHFULNESS: Any = instance("faithfulness")
@@ -138,10 +139,18 @@ def test_an_engine_may_be_an_option(engine: LocalEngine) -> None:
         ("a=(b:c=1,d=(e:f=2,g=3)),h=4", ["a=(b:c=1,d=(e:f=2,g=3))", "h=4"]),
         ("", [""]),
         (",", ["", ""]),
+        (r"pattern=a{1,3}[,)(],whole=true", ["pattern=a{1,3}[,)(]", "whole=true"]),
+        (r"pattern=\(,whole=true", [r"pattern=\(", "whole=true"]),
     ],
 )
 def test_options_are_cut_at_commas_outside_of_parentheses(text: str, parts: list[str]) -> None:
     assert split_options(text) == parts
+
+
+def test_a_pattern_is_taken_as_it_is_written() -> None:
+    for pattern in ("(?i)(yes|no)", "(?:yes)", "(a)+(b)", "(a,b)", r"\d{1,3}", "[(,]", r"\(a", "(?:a,b)|c"):
+        made = judge(f"regex:pattern={pattern},whole=true")
+        assert isinstance(made, Regex) and (made.pattern, made.whole) == (pattern, True)
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -51,13 +51,15 @@ def _judge(value: Any) -> Any:
         if options is None or options == {}:
             return name
         if isinstance(options, Mapping) and all(isinstance(each, Plain) for each in options.values()):
-            return f"{name}:" + ",".join(f"{key}={_spelled(each)}" for key, each in options.items())
+            return f"{name}:" + ",".join(f"{key}={_spelled(key, each)}" for key, each in options.items())
     return value
 
 
-def _spelled(value: Any) -> str:
+def _spelled(key: str, value: Any) -> str:
     """An option's value; in parentheses where it could be taken for several options."""
     words = resolve.spell(value)
+    if key in resolve.PATTERNS:  # as they are written: parentheses around it must not count as a group
+        return f"(?:{words})" if "," in words else words
     return f"({words})" if set(words) & set(",:") and words[:1] != "(" else words
 
 

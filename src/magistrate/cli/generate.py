@@ -136,6 +136,7 @@ def _constraint(schema: Path | None, depth: int | None, regex: str | None, choic
     import re
 
     from magistrate.constraints import constraint
+    from magistrate.constraints.patterns import quoted
     from magistrate.errors import SpecError
 
     if sum((schema is not None, regex is not None, bool(choices))) > 1:
@@ -145,8 +146,8 @@ def _constraint(schema: Path | None, depth: int | None, regex: str | None, choic
     if regex is not None:
         try:
             return constraint(re.compile(regex))
-        except re.error as error:
-            raise SpecError(f"{regex!r} is not a regular expression: {error}") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise SpecError(f"{quoted(regex)} is not a regular expression: {error}") from None
     return constraint(list(choices)) if choices else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,16 @@ from magistrate.constraints.partial import partial_class
 from magistrate.constraints.pointers import pointer_to
 from magistrate.constraints.reader import Reading, read
 from magistrate.constraints.spec import constraint as as_constraint
-from magistrate.constraints.validation import Frozen, exact_class, frozen, specifications
+from magistrate.constraints.validation import (
+    Frozen,
+    bounded_class,
+    counted_steps,
+    ecma_search,
+    exact_class,
+    frozen,
+    python_search,
+    specifications,
+)
 from magistrate.errors import ConstraintError
 
 _METASCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
@@ -69,7 +77,8 @@ def _holds(validator: Any, value: Any, text: str, *, when_too_deep: bool) -> boo
     from referencing.exceptions import Unresolvable
 
     try:
-        return bool(validator.is_valid(value))
+        with counted_steps():
+            return bool(validator.is_valid(value))
     except RecursionError:
         if text.count("[") + text.count("{") < _SHALLOW:
             raise ConstraintError("the schema refers to itself without going deeper into the text") from None
@@ -78,8 +87,6 @@ def _holds(validator: Any, value: Any, text: str, *, when_too_deep: bool) -> boo
         return when_too_deep
     except Unresolvable as error:
         raise ConstraintError(f"{error}; references outside the schema are not fetched") from None
-    except re.error as error:
-        raise ConstraintError(f"a pattern of the schema is not a regular expression here: {error}") from None
 
 
 def _dump(schema: object) -> str:
@@ -107,10 +114,9 @@ def _validators(text: str, texts: Frozen | None) -> tuple[Any, Any]:
     # jsonschema goes back to its own classes where a schema names its dialect, so the name is taken out.
     plain, mixed = _without_dialect(schema, schema.get("$schema") if isinstance(schema, dict) else None)
     own = None if texts is None else exact_class(dict(texts))
-    finished = (
-        dialect(schema, registry=specifications()) if own is None else own(plain, registry=specifications())
-    )
-    extended = partial_class(own or dialect)
+    bounded = bounded_class(dialect, python_search) if own is None else own
+    finished = bounded(schema if own is None else plain, registry=specifications())
+    extended = partial_class(bounded, python_search if own is None else ecma_search)
     return finished, None if mixed else extended(plain, registry=specifications())
 
 

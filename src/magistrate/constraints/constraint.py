@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from magistrate.constraints.bytewise import compile_grammar, follow
 from magistrate.constraints.grammar import json_grammar
+from magistrate.constraints.patterns import PatternTooSlow
 from magistrate.constraints.quote import Texts, quoted_sources, several
 from magistrate.constraints.reader import read
 from magistrate.constraints.regex import translate
-from magistrate.constraints.validation import validate
+from magistrate.constraints.validation import python_match, validate
 from magistrate.constraints.verbatim import LONGEST_TEXTS
 from magistrate.errors import ConstraintError, InvalidOutput
 
@@ -86,7 +86,7 @@ class Constraint:
                 raise InvalidOutput(f"{text[:100]!r} is none of the choices {choices[:20]}", text)
             return self.build(text, self.texts) if self.build is not None else text
         if self.kind == "regex":
-            if re.fullmatch(self._schema["pattern"], text) is None:
+            if _matched(self._schema["pattern"], text) is None:
                 raise InvalidOutput(f"{text[:100]!r} does not match /{self._schema['pattern']}/", text)
             return text
         if (status := follow(self.grammar, text)) != "valid":
@@ -129,6 +129,13 @@ class Constraint:
             raise InvalidOutput(f"the output is {what}: {text[-100:]!r}", text)
         validate(reading.value, self._schema, text, self.texts)
         return self.build(text, self.texts) if self.build is not None else reading.value
+
+
+def _matched(pattern: str, text: str) -> Any:
+    try:
+        return python_match(pattern, text)
+    except PatternTooSlow as cause:
+        raise InvalidOutput(f"the output cannot be checked: {cause}", text) from None
 
 
 def compile_check(constraint: Constraint) -> None:

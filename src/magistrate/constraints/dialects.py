@@ -13,6 +13,7 @@ from magistrate.constraints.pointers import pointer_to, walk
 from magistrate.errors import ConstraintError
 
 Dialect = Literal["json_schema", "gbnf", "lark", "regex"]
+MOST_WRITTEN = 100_000  # parts of one regular expression
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 
 
@@ -39,8 +40,13 @@ def express(constraint: Constraint, dialect: Dialect) -> Expressed:
         return Expressed(dialect, constraint.grammar)
     if dialect == "json_schema":
         return _json_schema(constraint)
-    start, definitions, lost = _sketched(constraint)
-    text = _gbnf(start, definitions) if dialect == "gbnf" else _Regex(definitions).text(start)
+    try:
+        start, definitions, lost = _sketched(constraint)
+        text = _gbnf(start, definitions) if dialect == "gbnf" else _Regex(definitions).text(start)
+    except RecursionError:
+        raise ConstraintError(
+            f"{constraint.name!r} has too many parts inside each other to be sent"
+        ) from None
     return Expressed(dialect, text, lost)
 
 
@@ -135,8 +141,15 @@ class _Regex:
     def __init__(self, definitions: dict[str, of.Shape]) -> None:
         self.definitions = definitions
         self.inside: list[str] = []
+        self.written = 0
 
     def text(self, node: of.Shape) -> str:
+        """Definitions are written out where they are named, so that a small schema can make a huge text."""
+        self.written += 1
+        if self.written > MOST_WRITTEN:
+            raise ConstraintError(
+                f"one regular expression of it has more than {MOST_WRITTEN:,} parts; use a smaller schema"
+            )
         if isinstance(node, of.Literal):
             return "".join(map(_regex_letter, node.text))
         if isinstance(node, of.Characters):

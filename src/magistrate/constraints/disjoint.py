@@ -9,6 +9,8 @@ from typing import Any
 from magistrate.constraints.pointers import Path, pointer_to, resolve
 from magistrate.errors import ConstraintError
 
+MOST_BRANCHES = 300
+
 
 def check_one_of(branches: list[Any], path: Path, root: Mapping[str, Any]) -> None:
     """Raise `ConstraintError` unless every two branches differ in type, in fixed value, or in a tag.
@@ -16,6 +18,17 @@ def check_one_of(branches: list[Any], path: Path, root: Mapping[str, Any]) -> No
     A tag is a property that both require and for which each allows other values than the other.
     """
     found = [_followed(branch, root) for branch in branches]
+    fixed = [_fixed(branch) for branch in found]
+    if all(values is not None for values in fixed):
+        listed = [value for values in fixed for value in values or ()]
+        if len(set(listed)) == len(listed):
+            return
+    if len(branches) > MOST_BRANCHES:
+        raise ConstraintError(
+            f"{len(branches):,} branches are too many to be compared with each other; at most "
+            f"{MOST_BRANCHES}: use anyOf, or an enum",
+            pointer_to(*path, "oneOf"),
+        )
     for (first, one), (second, other) in combinations(enumerate(found), 2):
         if not (_excludes(one, other) or _tagged_apart(one, other, root)):
             raise ConstraintError(

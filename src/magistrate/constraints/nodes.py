@@ -106,7 +106,8 @@ def listed(node: Any, root: Node) -> list[Any] | None:
         return None
     from magistrate.constraints.validation import plain_validator
 
-    valid = plain_validator(root, node).is_valid
+    others = {keyword: value for keyword, value in node.items() if keyword != "enum"}  # they are all in it
+    valid = plain_validator(root, others).is_valid
     return [value for value in values if valid(value)]
 
 

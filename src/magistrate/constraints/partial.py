@@ -7,25 +7,29 @@ to them. Every other keyword waits for the end, so the answer "possible" may be 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from magistrate.constraints.reader import Open, OpenArray, OpenNumber, OpenObject, OpenString
+from magistrate.constraints.validation import Search
 
 Rule = Callable[[Any, Any, Any, Any], Iterator[Any]]
 
 _AS_THEY_ARE = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf")
 
 
-def partial_class(finished: Any) -> Any:
-    """The jsonschema class `finished`, extended to open values."""
+def partial_class(finished: Any, search: Search) -> Any:
+    """The jsonschema class `finished`, extended to open values; `search` searches patterns."""
     from jsonschema.validators import extend
 
+    unfinished = _RULES | {
+        "patternProperties": _pattern_properties(search),
+        "additionalProperties": _additional_properties(search),
+    }
     rules = dict(finished.VALIDATORS)
     for keyword, rule in finished.VALIDATORS.items():
         if keyword not in _AS_THEY_ARE:
-            rules[keyword] = _either(rule, _RULES.get(keyword))
+            rules[keyword] = _either(rule, unfinished.get(keyword))
     rules["oneOf"] = _either(finished.VALIDATORS["oneOf"], finished.VALIDATORS["anyOf"])
     return extend(finished, rules)
 
@@ -144,30 +148,36 @@ def _properties(validator: Any, value: Any, instance: Open, schema: Any) -> Iter
             yield _impossible()
 
 
-def _pattern_properties(validator: Any, value: Any, instance: Open, schema: Any) -> Iterator[Any]:
-    if isinstance(instance, OpenObject):
-        for pattern, subschema in value.items():
-            for name, item in instance.members.items():
-                if re.search(pattern, name):
-                    yield from validator.descend(item, subschema)
+def _pattern_properties(search: Search) -> Rule:
+    def rule(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(instance, OpenObject):
+            for pattern, subschema in value.items():
+                for name, item in instance.members.items():
+                    if search(pattern, name) is not None:
+                        yield from validator.descend(item, subschema)
+
+    return rule
 
 
-def _additional_properties(validator: Any, value: Any, instance: Open, schema: Any) -> Iterator[Any]:
-    if not isinstance(instance, OpenObject):
-        return
-    declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+def _additional_properties(search: Search) -> Rule:
+    def rule(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not isinstance(instance, OpenObject):
+            return
+        declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
 
-    def additional(name: str) -> bool:
-        return name not in declared and not any(re.search(pattern, name) for pattern in patterns)
+        def additional(name: str) -> bool:
+            return name not in declared and all(search(pattern, name) is None for pattern in patterns)
 
-    for name, item in instance.members.items():
-        if additional(name):
-            yield from validator.descend(item, value)
-    if value is False:
-        if instance.key is not None and additional(instance.key):
-            yield _impossible()
-        if instance.partial is not None and not patterns and not _has_name(instance, declared):
-            yield _impossible()
+        for name, item in instance.members.items():
+            if additional(name):
+                yield from validator.descend(item, value)
+        if value is False:
+            if instance.key is not None and additional(instance.key):
+                yield _impossible()
+            if instance.partial is not None and not patterns and not _has_name(instance, declared):
+                yield _impossible()
+
+    return rule
 
 
 def _property_names(validator: Any, value: Any, instance: Open, schema: Any) -> Iterator[Any]:
@@ -189,7 +199,5 @@ _RULES: dict[str, Rule] = {
     "prefixItems": _prefix_items,
     "items": _items,
     "properties": _properties,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
     "propertyNames": _property_names,
 }

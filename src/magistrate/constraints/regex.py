@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from magistrate.constraints.patterns import LONGEST_PATTERN, quoted
 from magistrate.errors import ConstraintError
 
 # What each class must at least leave out (`narrow`) or at least contain (`wide`), inside `[...]`.
@@ -68,11 +69,7 @@ def translate(
     Raises `ConstraintError` for what has no bound-state counterpart: lookarounds, backreferences, anchors
     inside, atomic groups, possessive repetition.
     """
-    parser = importlib.import_module("re._parser")  # the parse tree has no public door since 3.11
-    try:
-        tree = parser.parse(pattern, flags)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConstraintError(f"{pattern!r} is not a regular expression: {error}", pointer) from None
+    tree = parsed(pattern, flags, pointer)
     active = tree.state.flags
     if active & ~_FLAGS & ~re.MULTILINE:
         raise ConstraintError(
@@ -84,12 +81,31 @@ def translate(
     ends = bool(items) and _is_anchor(items[-1], _ENDS)
     items = items[:-1] if ends else items
     writer = _Writer(pattern, pointer, ascii_words)
-    rust = writer.sequence(items)
+    try:
+        rust = writer.sequence(items)
+    except RecursionError:
+        raise ConstraintError(f"the pattern {quoted(pattern)} is nested too deeply", pointer) from None
     if active & re.DOTALL:
         rust = f"(?s:{rust})"
     if active & re.IGNORECASE:
         rust = f"(?i:{rust})"
     return Translated(rust, starts, ends, writer.bounded)
+
+
+def parsed(pattern: str, flags: int = 0, pointer: str | None = None) -> Any:
+    """The tree that Python's own parser makes of a pattern. Raises `ConstraintError` where it is none."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise ConstraintError(
+            f"the pattern {quoted(pattern)} has {len(pattern):,} characters; at most {LONGEST_PATTERN:,}",
+            pointer,
+        )
+    parser = importlib.import_module("re._parser")  # the parse tree has no public door since 3.11
+    try:
+        return parser.parse(pattern, flags)
+    except RecursionError:
+        raise ConstraintError(f"the pattern {quoted(pattern)} is nested too deeply", pointer) from None
+    except (re.error, OverflowError) as error:
+        raise ConstraintError(f"{quoted(pattern)} is not a regular expression: {error}", pointer) from None
 
 
 def _is_anchor(item: Any, names: tuple[str, ...]) -> bool:

@@ -20,6 +20,7 @@ from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
 from magistrate.constraints.nodes import crossed, listed
 from magistrate.constraints.numbers import on_grid
+from magistrate.constraints.patterns import compiled
 from magistrate.constraints.pointers import (
     LISTS,
     MAPS,
@@ -32,6 +33,7 @@ from magistrate.constraints.pointers import (
 )
 from magistrate.constraints.quote import quote_of
 from magistrate.constraints.regex import translate
+from magistrate.constraints.validation import ecma
 from magistrate.errors import ConstraintError
 
 ANNOTATIONS = frozenset(
@@ -211,6 +213,7 @@ def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any])
         _check_format(node, pointer_to(*path, "format"))
     if "pattern" in node:
         translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
+        _check_size(node["pattern"], pointer_to(*path, "pattern"))
     if node.get("uniqueItems"):
         _check_unique(node, pointer_to(*path, "uniqueItems"), root)
     for keyword in (QUOTE, LARK):
@@ -255,6 +258,14 @@ def _check_reference(node: Mapping[str, Any], path: Path, root: Mapping[str, Any
     else:
         return
     raise ConstraintError(f"the reference {reference!r}: {reason}", pointer_to(*path, "$ref"))
+
+
+def _check_size(pattern: str, at: str) -> None:
+    """A finished text is held against the pattern, which must be compiled for that."""
+    try:
+        compiled(ecma(pattern))
+    except ConstraintError as error:
+        raise ConstraintError(str(error), at) from None
 
 
 def _check_format(node: Mapping[str, Any], at: str) -> None:

@@ -17,9 +17,11 @@ from magistrate.constraints.constraint import Constraint
 from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
 from magistrate.constraints.keywords import LARK
 from magistrate.constraints.modern import modern
+from magistrate.constraints.patterns import compiled
 from magistrate.constraints.quote import Texts, quoted_sources
 from magistrate.constraints.schema import check_schema, check_writable
 from magistrate.constraints.unroll import unrolled
+from magistrate.constraints.validation import python
 from magistrate.errors import ConstraintError, InvalidOutput
 
 ACCEPTED = (
@@ -92,6 +94,7 @@ def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
         re.compile(text)
     except re.error:  # flags are written at the beginning of the pattern already
         text = pattern.pattern
+    compiled(python(text))  # what a finished text is held against
     return Constraint("regex", regex_grammar(text), {"pattern": text}, name="regex")
 
 

@@ -1,20 +1,187 @@
-"""The validator that stands outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written."""
+"""The validator that stands outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written.
+
+What it checks is hostile, and schemas come from outside too: patterns are searched by `constraints.patterns`,
+which stops them, and every rule that is applied is counted, since references can fan out without end.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import cache, lru_cache
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
+from magistrate import deadline
 from magistrate.constraints.embedded import holds
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
+from magistrate.constraints.patterns import PatternTooSlow, compiled, searched
 from magistrate.constraints.pointers import pointer_to
 from magistrate.constraints.quote import Texts, locate, quote_of
-from magistrate.errors import InvalidOutput
+from magistrate.constraints.regex import parsed
+from magistrate.errors import InputError, InvalidOutput
+
+MOST_STEPS = 1_000_000  # for one value: rules applied, values of enums compared; a few seconds
+COSTS = {"$ref": 20, "$dynamicRef": 20, "$recursiveRef": 20, "anyOf": 10, "oneOf": 10}  # steps; 1 for others
+
+Search = Callable[[str, str], Any]
+_left: ContextVar[list[int] | None] = ContextVar("steps_left", default=None)
+
+
+class TooManySteps(InputError):
+    """A value cannot be held against a schema within `MOST_STEPS`."""
+
+
+@contextmanager
+def counted_steps() -> Iterator[None]:
+    """Let validators of `bounded_class` take `MOST_STEPS` together; then they raise `TooManySteps`."""
+    token = _left.set([MOST_STEPS])
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+@lru_cache(maxsize=64)
+def bounded_class(kind: Any, search: Search) -> Any:
+    """The jsonschema class `kind` with every rule counted and every pattern searched by `search`.
+
+    `search` answers None where its pattern is not in its text, and raises where that takes too long.
+    A schema inside that names a dialect of its own is bounded as well.
+    """
+    from attrs import fields
+    from jsonschema.validators import extend
+
+    rules = dict(kind.VALIDATORS) | {
+        "pattern": _pattern(search),
+        "patternProperties": _pattern_properties(search),
+        "uniqueItems": _unique_items,
+    }
+    if "additionalProperties" in rules:
+        rules["additionalProperties"] = _additional_properties(search, rules["additionalProperties"])
+    if "unevaluatedProperties" in rules:
+        rules["unevaluatedProperties"] = _searching(rules["unevaluatedProperties"], search)
+    bounded = extend(
+        kind, {keyword: _counted(rule, COSTS.get(keyword, 1)) for keyword, rule in rules.items()}
+    )
+    plain = bounded.evolve
+
+    def evolve(self: Any, **changes: Any) -> Any:
+        made = plain(self, **changes)
+        if type(made) is type(self):
+            return made
+        own = {each.alias: getattr(made, each.name) for each in fields(type(made)) if each.init}
+        other: Any = type(made)
+        return bounded_class(other, search)(**own)
+
+    bounded.evolve = evolve
+    return bounded
+
+
+def _spend(steps: int = 1) -> None:
+    deadline.check()
+    left = _left.get()
+    if left is not None:
+        left[0] -= steps
+        if left[0] < 0:
+            raise TooManySteps(
+                f"it takes more than {MOST_STEPS:,} steps to hold this value against the schema; "
+                "let references of the schema fan out less, shorten its lists, or the value"
+            )
+
+
+def _counted(rule: Any, cost: int) -> Any:
+    def run(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _spend(
+            cost + (len(value) if isinstance(value, list | dict) else 0)
+        )  # an enum is compared value by value
+        yield from rule(validator, value, instance, schema) or ()
+
+    return run
+
+
+def _pattern(search: Search) -> Any:
+    def rule(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+        from jsonschema import ValidationError
+
+        if isinstance(instance, str) and search(pattern, instance) is None:
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+    return rule
+
+
+def _pattern_properties(search: Search) -> Any:
+    def rule(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not validator.is_type(instance, "object"):
+            return
+        for pattern, subschema in patterns.items():
+            for name, item in instance.items():
+                _spend()
+                if search(pattern, name) is not None:
+                    yield from validator.descend(item, subschema, path=name, schema_path=pattern)
+
+    return rule
+
+
+def _additional_properties(search: Search, plain: Any) -> Any:
+    """jsonschema's own rule, over an object without what patterns describe."""
+
+    def rule(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        patterns = schema.get("patternProperties", {})
+        if not patterns or not validator.is_type(instance, "object"):
+            yield from plain(validator, value, instance, schema) or ()
+            return
+        declared, left = schema.get("properties", {}), {}
+        for name, item in instance.items():
+            _spend()
+            if name not in declared and all(search(pattern, name) is None for pattern in patterns):
+                left[name] = item
+        others = {keyword: part for keyword, part in schema.items() if keyword != "patternProperties"}
+        yield from plain(validator, value, left, others) or ()
+
+    return rule
+
+
+def _searching(rule: Any, search: Search) -> Any:
+    """jsonschema's rule for `unevaluatedProperties` with `search` in the place of `re.search`.
+
+    It calls a helper that calls itself; both are made anew over names of their own, as nothing can stop `re`.
+    """
+    names = dict(rule.__globals__)
+    find = names["find_evaluated_property_keys_by_schema"]
+    inside = {**find.__globals__, "re": SimpleNamespace(search=search)}
+    made = FunctionType(find.__code__, inside)
+
+    def counted(*arguments: Any) -> Any:
+        _spend()
+        return made(*arguments)
+
+    inside[find.__name__] = names[find.__name__] = counted
+    return FunctionType(rule.__code__, names)
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """By a set: jsonschema compares every two objects, which takes hours for a megabyte of them."""
+    from jsonschema import ValidationError
+
+    if not (wanted and validator.is_type(instance, "array")):
+        return
+    if len(set(map(_identity, instance))) < len(instance):
+        yield ValidationError(f"{instance!r:.300} has non-unique elements")
+
+
+def _identity(value: Any) -> Any:
+    """Something hashable, equal for what JSON takes for the same value: 1 and 1.0, but not 1 and true."""
+    if isinstance(value, dict):
+        return "object", frozenset((name, _identity(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return "array", tuple(map(_identity, value))
+    return isinstance(value, bool), value
 
 
 def exact_class(texts: Texts) -> Any:
@@ -28,8 +195,8 @@ def exact_class(texts: Texts) -> Any:
         if isinstance(instance, str) and of and locate(instance, of, texts.get(of.source, ())) is None:
             yield ValidationError(f"{instance!r} are not {of.unit} of {of.source!r}")
 
-    rules = {"multipleOf": _multiple_of, "format": _format, "pattern": _pattern, QUOTE: quoted, LARK: _lark}
-    return extend(Draft202012Validator, rules)
+    rules = {"multipleOf": _multiple_of, "format": _format, QUOTE: quoted, LARK: _lark}
+    return bounded_class(extend(Draft202012Validator, rules), ecma_search)
 
 
 def _multiple_of(validator: Any, step: float, instance: Any, schema: Any) -> Iterator[Any]:
@@ -49,13 +216,6 @@ def _format(validator: Any, name: str, instance: Any, schema: Any) -> Iterator[A
         yield ValidationError(f"{instance!r} is not a {name!r}")
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
-
-    if isinstance(instance, str) and not ecma(pattern).search(instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
 def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
@@ -63,33 +223,106 @@ def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[
         yield ValidationError(f"{instance!r} is not in the language of its grammar")
 
 
+def ecma_search(pattern: str, text: str) -> Any:
+    """The first match of `pattern`, read as `ecma` does, in `text`, or None; raises `PatternTooSlow`."""
+    return searched(compiled(ecma(pattern)), text)
+
+
+def python_search(pattern: str, text: str) -> Any:
+    """The first match of `pattern`, read as Python does, in `text`, or None; raises `PatternTooSlow`."""
+    return searched(compiled(python(pattern)), text)
+
+
+def python_match(pattern: str, text: str) -> Any:
+    """The match of all of `text` by `pattern`, read as Python does, or None; raises `PatternTooSlow`."""
+    return searched(compiled(python(pattern)), text, whole=True)
+
+
+_COUNT = re.compile(r"\{\d*,?\d*\}")
 _ECMA = {
     "d": "0-9",
     "w": "0-9A-Za-z_",
     "s": "\\t-\\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
 }
+_PYTHON = {
+    "d": r"\p{Nd}",
+    "w": r"\p{L}\p{N}_",
+    "s": "\\t-\\r\\x1c-\\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
+}
+_PYTHON_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\\t-\\r "}
 
 
 @lru_cache(maxsize=256)
-def ecma(pattern: str) -> re.Pattern[str]:
-    """`pattern` with the classes and the end that ECMA 262 knows, which Python takes for wider ones."""
-    written, in_class, escaped = "", False, False
-    for letter in pattern:
-        if escaped:
-            body = _ECMA.get(letter.lower())
-            if body is None or (in_class and letter.isupper()):
-                written += f"\\{letter}"
-            elif in_class:
-                written += body
+def ecma(pattern: str) -> str:
+    """`pattern` for the package `regex`, with the classes and the end that ECMA 262 knows.
+
+    Raises `ConstraintError` for what is no regular expression in Python.
+    """
+    return _for_regex(pattern, _ECMA, r"\Z", bool(parsed(pattern).state.flags & re.VERBOSE))
+
+
+@lru_cache(maxsize=256)
+def python(pattern: str) -> str:
+    """`pattern` for the package `regex`, to match there what `re` would; raises as `ecma` does."""
+    flags = parsed(pattern).state.flags
+    classes = _PYTHON_ASCII if flags & re.ASCII else _PYTHON
+    return _for_regex(pattern, classes, "$", bool(flags & re.VERBOSE))
+
+
+def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool) -> str:
+    """A pattern with its classes written out and without what means something to `regex` alone."""
+    written, place = "", 0
+    while place < len(pattern):
+        letter, width = pattern[place], 1
+        if letter == "\\" and place + 1 < len(pattern):
+            width, name = 2, pattern[place + 1]
+            body = classes.get(name.lower())
+            written += f"\\{name}" if body is None else f"[{'^' if name.isupper() else ''}{body}]"
+        elif letter == "[":
+            text, width = _set_for_regex(pattern, place, classes)
+            written += text
+        elif letter == "#" and verbose:
+            line = pattern.find("\n", place)
+            width = (len(pattern) if line < 0 else line) - place
+            written += pattern[place : place + width]
+        elif verbose and letter.isspace() and letter not in " \t\n\r\f\v":  # which `regex` alone would skip
+            written += f"\\u{ord(letter):04x}"
+        elif letter == "{" and not _COUNT.match(pattern, place):
+            written += "\\{"
+        else:
+            written += end if letter == "$" else letter
+        place += width
+    return written
+
+
+def _set_for_regex(pattern: str, begun: int, classes: Mapping[str, str]) -> tuple[str, int]:
+    """The set `[...]` that begins there, and how long it is in `pattern`.
+
+    Classes such as \\W cannot be written inside a set in other words: they become branches beside it.
+    """
+    negated = pattern.startswith("^", begun + 1)
+    first = place = begun + 1 + negated
+    members, branches = "", []
+    while place == first or pattern[place] != "]":
+        letter = pattern[place]
+        if letter == "\\":
+            name = pattern[place + 1]
+            body = classes.get(name.lower())
+            if body is None:
+                members += letter + name
+            elif name.isupper():
+                branches.append(f"[^{body}]")
             else:
-                written += f"[{'^' if letter.isupper() else ''}{body}]"
-            escaped = False
+                members += body
+            place += 2
             continue
-        escaped = letter == "\\"
-        in_class = letter == "[" or (in_class and letter != "]")
-        if not escaped:
-            written += r"\Z" if letter == "$" and not in_class else letter
-    return re.compile(written + "\\" * escaped)
+        members += f"\\{letter}" if letter in "[]" else letter
+        place += 1
+    width = place + 1 - begun
+    if not branches:
+        return f"[{'^' if negated else ''}{members}]", width
+    either = "|".join([*([f"[{members}]"] if members else []), *branches])
+    return (f"(?:(?!{either})(?s:.))" if negated else f"(?:{either})"), width
 
 
 @cache
@@ -105,8 +338,14 @@ def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> 
     from jsonschema.exceptions import best_match
 
     try:
-        error = best_match(_validator(json.dumps(schema), frozen(texts)).iter_errors(value))
-    except (RecursionError, OverflowError) as cause:  # nested or large beyond what can be checked
+        with counted_steps():
+            error = best_match(_validator(json.dumps(schema), frozen(texts)).iter_errors(value))
+    except (
+        RecursionError,
+        OverflowError,
+        PatternTooSlow,
+        TooManySteps,
+    ) as cause:  # beyond what can be checked
         raise InvalidOutput(f"the value cannot be checked: {cause}", text) from None
     if error is not None:
         where = pointer_to(*error.absolute_path)
@@ -116,7 +355,12 @@ def validate(value: Any, schema: Mapping[str, Any], text: str, texts: Texts) -> 
 def plain_validator(root: Mapping[str, Any], node: Any) -> Any:
     """jsonschema's validator for `node`, whose references are into `root`."""
     definitions = {keyword: root[keyword] for keyword in ("$defs", "definitions") if keyword in root}
-    return exact_class({})({**definitions, **node}, registry=specifications())
+    return _plain_class()({**definitions, **node}, registry=specifications())
+
+
+@cache
+def _plain_class() -> Any:
+    return exact_class({})
 
 
 Frozen = tuple[tuple[str, tuple[str, ...]], ...]

@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
@@ -20,7 +19,11 @@ from magistrate.datasets.fields import plain
 from magistrate.datasets.source import Problem, Row
 from magistrate.errors import DatasetError
 
-LARGEST_FIELD = min(sys.maxsize, 2**31 - 1)
+LONGEST_LINE = (
+    16 << 20
+)  # bytes of a line, and characters of a cell: a packed file of 2 MB can hold one of 2 GB
+LARGEST_WHOLE = 128 << 20  # bytes of a JSON file that is read at once
+TOO_LONG = f"it is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads, or split it"
 BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 
 
@@ -38,7 +41,7 @@ class CsvReader(Protocol):
 def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
     """The lines of a stream, line ends kept."""
     # Bytes that are no UTF-8 come through as lone surrogates, so that one bad cell spoils one row.
-    csv.field_size_limit(LARGEST_FIELD)
+    csv.field_size_limit(LONGEST_LINE)
     lines = io.TextIOWrapper(cast(BinaryIO, stream), encoding="utf-8", errors="surrogateescape", newline="")
     try:
         yield lines
@@ -69,9 +72,56 @@ def parse(line: bytes) -> Mapping[str, Any]:
     return value
 
 
+def bounded_lines(stream: io.BufferedIOBase) -> Iterator[bytes | None]:
+    """The lines of a stream; None for one of more than `LONGEST_LINE` bytes, which is passed over."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) <= LONGEST_LINE or line.endswith(b"\n"):
+            yield line
+            continue
+        del line
+        while (piece := stream.readline(1 << 20)) and not piece.endswith(b"\n"):
+            pass
+        yield None
+
+
+def bounded_whole(stream: io.BufferedIOBase, shown: str) -> bytes:
+    """All that is left of a stream. Raises `DatasetError` for more than `LARGEST_WHOLE` bytes."""
+    held = stream.read(LARGEST_WHOLE + 1)
+    if len(held) > LARGEST_WHOLE:
+        raise DatasetError(
+            f"{shown} is one JSON value of more than {LARGEST_WHOLE >> 20} MiB, which is read at once; "
+            "write one object a line (.jsonl)"
+        )
+    return held
+
+
+class _BoundedText:
+    """The lines of a text for `csv.reader`; one that is too long raises, and the next ones go on."""
+
+    def __init__(self, lines: io.TextIOWrapper) -> None:
+        self.lines = lines
+
+    def __iter__(self) -> _BoundedText:
+        return self
+
+    def __next__(self) -> str:
+        line = self.lines.readline(LONGEST_LINE + 1)
+        if not line:
+            raise StopIteration
+        if len(line) > LONGEST_LINE and not line.endswith("\n"):
+            del line
+            while (piece := self.lines.readline(1 << 20)) and not piece.endswith("\n"):
+                pass
+            raise csv.Error(TOO_LONG)
+        return line
+
+
 def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
     """One object a line."""
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(bounded_lines(stream), 1):
+        if raw is None:
+            yield Problem(shown, number, TOO_LONG)
+            continue
         line = raw.rstrip(b"\r\n")
         if not line.strip():
             continue
@@ -84,7 +134,11 @@ def jsonl(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Pr
 def csv_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row | Problem]:
     """A header and cells, parted by commas, or by semicolons or tabs where the header has no comma."""
     with text(stream) as lines:
-        yield from _records(_reader(lines, strict=True), shown, stem)
+        try:
+            reader = _reader(_BoundedText(lines), strict=True)
+        except csv.Error as error:
+            raise DatasetError(f"{shown}: the header cannot be read: {error}") from None
+        yield from _records(reader, shown, stem)
 
 
 def _reader(lines: Iterable[str], *, strict: bool) -> CsvReader:
@@ -136,7 +190,9 @@ def _header(shown: str, cells: list[str]) -> list[str]:
 def _csv_reason(error: csv.Error) -> str:
     if "unexpected end" in str(error):
         return "a quote opened here is never closed, so the rest of the file is one cell"
-    return f"not CSV: {error}"
+    if "field larger" in str(error):
+        return f"a cell is longer than {LONGEST_LINE >> 20} MiB; leave out what no judge reads"
+    return str(error) if str(error) == TOO_LONG else f"not CSV: {error}"
 
 
 def _undecoded(row: Mapping[str, str]) -> str | None:
@@ -160,7 +216,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
     from magistrate.datasets.rows import kind_of
 
     start = stream.tell()
-    first = next((line for line in stream if line.strip()), b"")
+    first = next((line for line in iter(lambda: stream.readline(LONGEST_LINE), b"") if line.strip()), b"")
     stream.seek(start)
     if first.lstrip().startswith(b"{"):
         try:
@@ -171,7 +227,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
             yield from jsonl(stream, shown, stem)
         return
     try:
-        items = jiter.from_json(stream.read(), allow_inf_nan=False) if first else []
+        items = jiter.from_json(bounded_whole(stream, shown), allow_inf_nan=False) if first else []
     except ValueError as error:
         raise DatasetError(f"{shown} is not JSON: {error}") from None
     if not isinstance(items, list):
@@ -191,7 +247,7 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     from magistrate.datasets.spans import is_span
 
     try:
-        held = jiter.from_json(stream.read(), allow_inf_nan=False)
+        held = jiter.from_json(bounded_whole(stream, shown), allow_inf_nan=False)
     except ValueError:
         held = None
     if not isinstance(held, dict) or not is_span(held):
@@ -203,10 +259,26 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
 
 def count_jsonl(stream: io.BufferedIOBase) -> int:
     """How many lines hold something."""
-    return sum(1 for line in stream if line.strip())
+    return sum(1 for line in bounded_lines(stream) if line is None or line.strip())
 
 
 def count_csv(stream: io.BufferedIOBase) -> int:
     """How many rows stand under the header."""
     with text(stream) as lines:
-        return max(0, sum(1 for cells in _reader(lines, strict=False) if cells) - 1)
+        return max(0, sum(1 for _ in _counted(_BoundedText(lines))) - 1)
+
+
+def _counted(lines: Iterable[str]) -> Iterator[None]:
+    """One for each row that holds something, also where it cannot be read."""
+    try:
+        reader = _reader(lines, strict=False)
+    except csv.Error:
+        return
+    while True:
+        try:
+            if next(reader):
+                yield None
+        except csv.Error:
+            yield None
+        except StopIteration:
+            return

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from magistrate.report.frames import COLUMNS, table
 from magistrate.types import Outcome, Sample, Scoring, Verdict
 
 MORE = ("input", "context", "output", "claims")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip what is not seen before it
 ENDINGS = {
     ".jsonl": "jsonl",
     ".csv": "csv",
@@ -131,6 +132,6 @@ def _csv(rows: Iterable[dict[str, Any]], text: IO[str]) -> int:
 def _cell(value: Any) -> Any:
     if isinstance(value, list):
         value = json.dumps(value, ensure_ascii=False)
-    if isinstance(value, str) and value.startswith(FORMULA):
+    if isinstance(value, str) and FORMULA.match(value):
         return "'" + value
     return value

@@ -16,6 +16,7 @@ from magistrate.resolve.judge_words import CALIBRATION as CALIBRATION
 from magistrate.resolve.judge_words import DEFAULT_JUDGE as DEFAULT_JUDGE
 from magistrate.resolve.judge_words import FILE as FILE
 from magistrate.resolve.judge_words import JUDGES as JUDGES
+from magistrate.resolve.judge_words import PATTERNS as PATTERNS
 from magistrate.resolve.judge_words import calibrated as calibrated
 from magistrate.resolve.judge_words import folder_option as folder_option
 from magistrate.resolve.judge_words import judge as judge

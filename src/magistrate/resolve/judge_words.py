@@ -24,10 +24,12 @@ from magistrate.judges.spelling import spelled as spelled
 from magistrate.resolve.engine_words import engine
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
+PATTERNS = ("pattern",)  # options that are regular expressions, taken as they are written
 DEFAULT_JUDGE = "auto"
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 CALIBRATION = re.compile(r".+\.json", re.DOTALL)
 FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
+PIECE = re.compile(r"\\[()\[\]{}]|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}|.", re.DOTALL)  # of options
 ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
 
 Engines = Mapping[str, Callable[[], Engine]]
@@ -142,8 +144,19 @@ def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
 
 
 def unenclosed(value: str) -> str:
-    """A value without the parentheses around it."""
-    return value[1:-1] if value[:1] + value[-1:] == "()" else value
+    """A value without the parentheses around all of it.
+
+    >>> unenclosed("(rubric:most=2)"), unenclosed("(a)+(b)")
+    ('rubric:most=2', '(a)+(b)')
+    """
+    if value[:1] + value[-1:] != "()":
+        return value
+    depth, pieces = 0, PIECE.findall(value)
+    for piece in pieces[:-1]:
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if depth == 0:  # the first one is closed before the end
+            return value
+    return value[1:-1] if depth == 1 and pieces[-1] == ")" else value
 
 
 def _from_file(path: str) -> Any:
@@ -168,18 +181,22 @@ def _installed(name: str) -> Any:
 
 
 def split_options(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses.
+    """What stands between the commas that are in no parentheses, and in no set or count of a pattern.
 
     >>> split_options("of=(rubric:most=2,order=quotes_first),tokens=1000")
     ['of=(rubric:most=2,order=quotes_first)', 'tokens=1000']
+    >>> split_options(r"pattern=\\d{1,3}[),]\\(,whole=true")
+    ['pattern=\\\\d{1,3}[),]\\\\(', 'whole=true']
     """
     found, depth = [""], 0
-    for character in text:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
+    for piece in PIECE.findall(text):
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if piece == "," and depth == 0:
             found.append("")
         else:
-            found[-1] += character
+            found[-1] += piece
+        if depth < 0:
+            break
     if depth:
         raise SpecError(f"a parenthesis is open or closed once too often in {text!r}")
     return found
@@ -273,7 +290,8 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outs
         check_outside(name, option, hint)
     kinds = get_args(hint) or (hint,)
     if isinstance(given, str):
-        given = unenclosed(given)
+        if option not in PATTERNS:  # its parentheses are part of a pattern
+            given = unenclosed(given)
         if Judge in kinds:
             return judge(given, engines, outside=outside)
         if Engine in kinds:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from magistrate.constraints.validation import specifications
-from magistrate.deadline import check
+from magistrate.constraints.patterns import compiled, searched
+from magistrate.constraints.validation import bounded_class, counted_steps, specifications
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import ConstraintError, InputError, SpecError
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.judges.references.texts import compiled, searched
 from magistrate.types import Outcome, Sample, Verdict
 
 VALID, INVALID = "valid", "invalid"
@@ -77,15 +76,20 @@ class JsonValid:
             return f"not JSON: {error}"
         if self.schema is None:
             return ""
+        first, place, count = None, [""], 0
         try:
-            found = list(self._validator[0].iter_errors(value))
+            with counted_steps():
+                for broken in self._validator[0].iter_errors(value):
+                    count += 1
+                    found = list(map(str, broken.path))
+                    if first is None or found < place:
+                        first, place = broken, found
         except (RecursionError, OverflowError) as error:  # nested or large beyond what can be checked
             raise InputError(f"the value cannot be held against the schema: {error}") from None
-        errors = sorted(found, key=lambda error: list(map(str, error.path)))
-        if not errors:
+        if first is None:
             return ""
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return f"at {errors[0].json_path}: {errors[0].message[:200]}{more}"
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        return f"at {first.json_path}: {first.message[:200]}{more}"
 
     def _integer(self, digits: str) -> int:
         """Its value; any where it has more digits than Python reads and nobody asks for it."""
@@ -102,7 +106,7 @@ class JsonValid:
     def _validator(self) -> tuple[Any, str]:
         """What checks values, and a digest of the schema."""
         from jsonschema import Draft202012Validator, SchemaError
-        from jsonschema.validators import extend, validator_for
+        from jsonschema.validators import validator_for
         from referencing.exceptions import Unresolvable
 
         assert self.schema is not None
@@ -112,6 +116,7 @@ class JsonValid:
             kind = validator_for(schema, default=Draft202012Validator)
             kind.check_schema(schema)
             _check_references(schema, kind)
+            _check_patterns(schema)
         except OSError as error:
             raise SpecError(f"cannot read the schema {self.schema}: {error.strerror}") from None
         except ValueError as error:
@@ -120,6 +125,8 @@ class JsonValid:
             raise SpecError(
                 f"{self.schema} is no JSON Schema: at {error.json_path}: {error.message}"
             ) from None
+        except ConstraintError as error:
+            raise SpecError(f"{self.schema}: {error}") from None
         except Unresolvable as error:
             raise SpecError(
                 f"{self.schema} refers to {error.ref!r}, which is not in it; nothing is fetched"
@@ -128,7 +135,7 @@ class JsonValid:
             raise SpecError(f"{self.schema} is nested too deeply") from None
         if isinstance(schema, dict):
             schema.pop("$schema", None)  # with it a reference to the root goes back to jsonschema's own class
-        made = extend(kind, {"pattern": _pattern})(schema, registry=specifications())
+        made = bounded_class(kind, _search)(schema, registry=specifications())
         return made, hashlib.sha256(raw).hexdigest()[:12]
 
 
@@ -148,12 +155,23 @@ def _check_references(schema: Any, kind: Any) -> None:
     check(root, specifications().resolver_with_root(root))
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    from jsonschema import ValidationError
+def _check_patterns(node: Any) -> None:
+    """Raise `ConstraintError` for what is no pattern of a schema, or too large to be compiled."""
+    if isinstance(node, list):
+        for each in node:
+            _check_patterns(each)
+    elif isinstance(node, dict):
+        if isinstance(node.get("pattern"), str):
+            compiled(node["pattern"])
+        if isinstance(node.get("patternProperties"), dict):
+            for pattern in node["patternProperties"]:
+                compiled(pattern)
+        for each in node.values():
+            _check_patterns(each)
 
-    check()
-    if isinstance(instance, str) and not searched(compiled(pattern), instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+def _search(pattern: str, text: str) -> Any:
+    return searched(compiled(pattern), text)
 
 
 def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:

@@ -5,37 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from magistrate.constraints.patterns import compiled, searched
 from magistrate.deadline import alone
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.references.matching import Alike, check_threshold, matched, reference_info
 from magistrate.types import Outcome, Sample
 
-PATTERN_SECONDS = 0.5  # of computing, for one search; patterns can take time without bound
 ANYTHING = Alike(ignore_case=True, ignore_punctuation=True, ignore_whitespace=True)
 
 
-def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
+def compiled_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
     """A pattern in the syntax of `regex`, for `searched`. Raises `SpecError` for what is none."""
     import regex  # type: ignore[import-untyped]
 
     try:
-        return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
-    except regex.error as error:
-        raise SpecError(f"{pattern!r:.80} is no regular expression: {error}") from None
-
-
-def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
-    """What a pattern finds in a text of the output, None where nothing.
-
-    Raises `InputError` where that takes longer than `PATTERN_SECONDS`.
-    """
-    search = pattern.fullmatch if whole else pattern.search
-    try:
-        return search(text, timeout=PATTERN_SECONDS)
-    except TimeoutError:
-        raise InputError(f"the pattern took longer than {PATTERN_SECONDS:g} s on this output") from None
+        return compiled(pattern, regex.IGNORECASE if ignore_case else 0)
+    except ConstraintError as error:
+        raise SpecError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,8 @@ class Regex:
     """Whether a regular expression is found in the output: `pattern`, or what each sample expects.
 
     `whole` wants it to be all of the output. The syntax is that of Python with the additions of the package
-    `regex`. A search that takes longer than `PATTERN_SECONDS` fails. Raises `SpecError` for no pattern.
+    `regex`, without recursion. A search that takes longer than half a second fails. Raises `SpecError` for
+    what is no pattern and for one that is too large (`constraints.patterns` says how large one may be).
     """
 
     name: str = "regex"
@@ -88,7 +77,7 @@ class Regex:
 
     def __post_init__(self) -> None:
         if self.pattern:
-            compiled(self.pattern, ignore_case=self.ignore_case)
+            compiled_pattern(self.pattern, ignore_case=self.ignore_case)
 
     @property
     def info(self) -> JudgeInfo:
@@ -96,7 +85,7 @@ class Regex:
         return replace(info, reads=("output",), requires=()) if self.pattern else info
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        pattern = compiled(self.pattern or sample.expected or "", ignore_case=self.ignore_case)
+        pattern = compiled_pattern(self.pattern or sample.expected or "", ignore_case=self.ignore_case)
         found = searched(pattern, sample.output or "", whole=self.whole)
         if found is None:
             return matched(sample, self.name, 0.0, "the pattern is not in it")
