@@ -195,8 +195,6 @@ def split_options(text: str) -> list[str]:
             found.append("")
         else:
             found[-1] += piece
-        if depth < 0:
-            break
     if depth:
         raise SpecError(f"a parenthesis is open or closed once too often in {text!r}")
     return found
