@@ -100,8 +100,9 @@ def test_patterns_of_everyday_are_taken() -> None:
         assert Regex(pattern=pattern)
 
 
-def test_no_text_makes_a_pattern_search_for_ever() -> None:
+def test_no_text_makes_a_pattern_search_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's own search of these takes longer than anybody lives."""
+    seconds = 0.5
     text, slow = "a" * 5000 + "!", "^(a|aa)+$"
     ways = [
         (json.dumps(text), {"pattern": slow}),
@@ -115,11 +116,13 @@ def test_no_text_makes_a_pattern_search_for_ever() -> None:
         ),
     ]
     for written, schema in ways:
-        with pytest.raises(InputError, match=r"the pattern took longer than 0\.5 s"):
+        with pytest.raises(InputError, match=rf"the pattern took longer than {seconds} s"):
             check(written, schema)
+        seconds = 0.05  # the first one took what users wait for
+        monkeypatch.setattr("magistrate.constraints.patterns.PATTERN_SECONDS", seconds)
     for asked in (re.compile("(a|aa){1,9000}b"), {"type": "string", "pattern": "^(a|aa){1,9000}b$"}):
         made = constraint(asked)
-        with pytest.raises(InvalidOutput, match=r"took longer than 0\.5 s"):
+        with pytest.raises(InvalidOutput, match=rf"took longer than {seconds} s"):
             made.parse(text if made.kind == "regex" else json.dumps(text))
 
 
@@ -171,7 +174,7 @@ for name, spec in [*schemas.items(), *((each[:20], Lark(each)) for each in gramm
         for dialect in ("regex", "gbnf", "json_schema"):
             express(made, dialect)
     except InputError as error:
-        assert len(str(error)) < 2000, name
+        assert len(str(error)) < 2000 and name != "apart", (name, error)
 print("done")
 """
     done = limited(code)

@@ -111,6 +111,8 @@ class _Cases:
             pass
         else:
             return node  # they exclude each other as they are
+        if len(node["oneOf"]) > MOST_CASES:
+            return node  # each would be split by all the others
         found: list[Node] = []
         try:
             for index, branch in enumerate(node["oneOf"]):

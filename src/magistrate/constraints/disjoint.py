@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -18,11 +18,8 @@ def check_one_of(branches: list[Any], path: Path, root: Mapping[str, Any]) -> No
     A tag is a property that both require and for which each allows other values than the other.
     """
     found = [_followed(branch, root) for branch in branches]
-    fixed = [_fixed(branch) for branch in found]
-    if all(values is not None for values in fixed):
-        listed = [value for values in fixed for value in values or ()]
-        if len(set(listed)) == len(listed):
-            return
+    if _all_differ(found) or any(_all_differ(values) for values in _tags(found, root)):
+        return
     if len(branches) > MOST_BRANCHES:
         raise ConstraintError(
             f"{len(branches):,} branches are too many to be compared with each other; at most "
@@ -36,6 +33,26 @@ def check_one_of(branches: list[Any], path: Path, root: Mapping[str, Any]) -> No
                 "use anyOf, or give each a required property with a const of its own",
                 pointer_to(*path, "oneOf"),
             )
+
+
+def _all_differ(nodes: list[Mapping[str, Any]]) -> bool:
+    """Whether each allows nothing but fixed values, and none that another one allows."""
+    listed: list[Any] = []
+    for node in nodes:
+        values = _fixed(node)
+        if values is None:
+            return False
+        listed += values
+    return len(set(listed)) == len(listed)
+
+
+def _tags(branches: list[Mapping[str, Any]], root: Mapping[str, Any]) -> Iterator[list[Mapping[str, Any]]]:
+    """What the branches say of each property that all of them require, where all of them are objects."""
+    if not branches or any(_types(branch) != {"object"} for branch in branches):
+        return
+    for tag in set.intersection(*(set(branch.get("required", ())) for branch in branches)):
+        if all(tag in branch.get("properties", {}) for branch in branches):
+            yield [_followed(branch["properties"][tag], root) for branch in branches]
 
 
 def _followed(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
