@@ -17,7 +17,7 @@ from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
-from magistrate import forking
+from magistrate.forking import in_child
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def _forget() -> None:
     _alone = Lock()
 
 
-forking.in_child(_forget)
+in_child(_forget)
 
 
 def check() -> None:
