@@ -85,6 +85,12 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
             with engine.connect() as connection, for_reading(connection).begin():
                 found = version(connection)
             if found < LATEST:
+                if place.path is not None and sqlite.reading_only(place.path) is not None:
+                    raise StoreError(
+                        f"it is of an older Magistrate (schema {found}, this one reads {LATEST}) and cannot "
+                        "be upgraded, as its file or folder is read-only; copy it to where you may write, "
+                        "and name the copy with --store"
+                    )
                 with engine.connect() as connection, for_writing(connection).begin():
                     dialects.alone_in_schema(connection)
                     upgrade(connection)

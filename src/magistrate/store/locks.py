@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from magistrate.errors import StoreError
-from magistrate.store import postgres
+from magistrate.store import postgres, sqlite
 from magistrate.store.connect import Place
 
 if TYPE_CHECKING:
@@ -116,10 +116,26 @@ def _file_held(store: Path, run_id: str) -> bool:
     path = _lock_path(store, run_id)
     if not path.exists():
         return False
+    if not (sqlite.writable(path) and sqlite.writable(path.parent)):
+        return _seen_held(path)
     lock = _acquired(path, 0)
     if lock is not None:
         _let_go(path, lock)
     return lock is None
+
+
+def _seen_held(path: Path) -> bool:
+    """The same of a file that cannot be written; without a way to know, a run is at work as it says."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return False
 
 
 def _lock_path(store: Path, run_id: str) -> Path:

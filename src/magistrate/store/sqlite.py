@@ -1,7 +1,11 @@
-"""An SQLite file as a store: its connections, and what its errors mean."""
+"""An SQLite file as a store: its connections, and what its errors mean.
+
+A store that may not be written can be read: SQLite is told so, since it would want to make files beside it.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -39,9 +43,45 @@ def engine_on(path: Path, busy_seconds: float) -> Engine:
         ) from error
     # No pool: a stream that is never read to its end must not leave a connection open behind it.
     engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
-    event.listen(engine, "connect", lambda connection, record: _configure(connection, busy_seconds))
+
+    def choose(dialect: Any, record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
+        way = reading_only(path)
+        if way is not None:
+            arguments[0], options["uri"] = f"{path.resolve().as_uri()}?{way}", True
+
+    def configure(connection: Any, record: Any) -> None:
+        _configure(connection, busy_seconds, writes=reading_only(path) is None)
+
+    event.listen(engine, "do_connect", choose)
+    event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def reading_only(path: Path) -> str | None:
+    """How SQLite is to open a file that cannot be written, as the query of a URI; None where it can be.
+
+    Without the right to make files beside it, SQLite reads what other programs have written meanwhile only
+    while their files `-wal` and `-shm` are there. Where they are not, nobody is writing: the file is taken
+    as one that does not change, until the next question. Raises `StoreError` where only `-wal` is there.
+    """
+    real = path.resolve()
+    if not real.exists():
+        return None
+    log, shared = (real.with_name(real.name + ending) for ending in ("-wal", "-shm"))
+    if not writable(real.parent) and not (log.exists() and shared.exists()):
+        if log.exists() and log.stat().st_size:
+            raise StoreError(
+                f"its last changes are in {log}, which cannot be read there, as the folder is read-only; "
+                "copy both files to where you may write, and name the copy with --store"
+            )
+        return "mode=ro&immutable=1"
+    return None if writable(real) else "mode=ro"
+
+
+def writable(path: Path) -> bool:
+    """May this process, as whom it acts, write what is there? Nothing is opened, which could end a lock."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def advice(error: sqlite3.Error) -> str:
@@ -53,12 +93,13 @@ def advice(error: sqlite3.Error) -> str:
     return f"{error}{f' ({name})' if name else ''}"
 
 
-def _configure(connection: Any, busy_seconds: float) -> None:
+def _configure(connection: Any, busy_seconds: float, *, writes: bool) -> None:
     # SQLAlchemy's begin event opens every transaction; the driver must not open its own.
     connection.isolation_level = None
     try:
         connection.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
-        _switch_to_wal(connection, busy_seconds)
+        if writes:
+            _switch_to_wal(connection, busy_seconds)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
