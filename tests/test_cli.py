@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -569,3 +570,13 @@ def test_ctrl_c_keeps_what_is_done(
         assert f"kept in run {record.id}" in done.err
         assert f"{record.n_verdicts}/72" in done.out
     assert outcomes <= record.n_outcomes < 72
+
+
+def test_a_program_that_calls_it_keeps_its_own_ways(call: Call) -> None:
+    def ways() -> tuple[object, ...]:
+        return warnings.showwarning, signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+
+    before = ways()
+    assert call("runs").code == 0
+    assert call("runs", "--nonsense").code == 2
+    assert ways() == before

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -99,12 +101,8 @@ def main() -> None:
         # Foreign text and frames also come out where the locale knows few characters.
         sys.stdout.reconfigure(errors="replace")
     logs.configure(verbose=False)
-    warnings.showwarning = _warned
-    signals = [each for name in ("SIGTERM", "SIGHUP") if (each := getattr(signal, name, None)) is not None]
-    for each in signals:
-        if signal.getsignal(each) is signal.SIG_DFL:  # nohup and its like want theirs ignored
-            signal.signal(each, _interrupt)
-    code = _run()
+    with _as_a_program():
+        code = _run()
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -115,6 +113,25 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+@contextmanager
+def _as_a_program() -> Iterator[None]:
+    """Warnings are lines for people, and SIGTERM and SIGHUP end what is under way as Ctrl-C does.
+
+    Whoever calls `main` inside a larger program has its own ways back afterwards.
+    """
+    signals = [each for name in ("SIGTERM", "SIGHUP") if (each := getattr(signal, name, None)) is not None]
+    mine = [each for each in signals if signal.getsignal(each) is signal.SIG_DFL]  # nohup wants its ignored
+    shown, warnings.showwarning = warnings.showwarning, _warned
+    for each in mine:
+        signal.signal(each, _interrupt)
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+        for each in mine:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _run() -> int:
