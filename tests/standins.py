@@ -269,7 +269,9 @@ def running(standin: Standin) -> Iterator[Standin]:
                 self.close_connection = True
                 return
             kind = "application/json"
-            content = json.dumps(said).encode() if not isinstance(said, bytes) else said
+            content = said if isinstance(said, bytes | bytearray) else json.dumps(said).encode()
+            if isinstance(said, bytearray):  # a stream as it is
+                kind, content = "text/event-stream", bytes(said)
             if isinstance(said, list):
                 kind = "text/event-stream"
                 lines = [f"data: {json.dumps(each)}\n\n" for each in said]

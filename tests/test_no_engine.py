@@ -244,7 +244,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
 def test_a_run_is_named_without_paths_and_goes_on_from_anywhere(
     words: str, shelf: Path, call: Call, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert call("run", rows, "--judge", words, "--max-seconds", 1e-6, "--concurrency", 1).code == 0
+    assert call("run", rows, "--judge", words, "--max-seconds", 1e-6, "--concurrency", 1).code == 3
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     done = call("resume", "last", "--max-seconds", 60)

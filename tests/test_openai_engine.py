@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,60 @@ def test_what_did_not_end_in_time_is_asked_anew_under_a_constraint_with_half_the
     assert found.text == texts[1]  # the longer one was what the server wrote as long as it was allowed to
     assert [each.text for each in found.attempts] == [texts[0][:60]]
     assert any("half the room" in note for note in found.notes)
+
+
+def test_a_stream_that_broke_off_or_says_something_else_beside_it_is_no_answer() -> None:
+    def part(text: str | None = None, **choice: Any) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "delta": {} if text is None else {"content": text}, **choice}]}
+
+    def events(*parts: dict[str, Any]) -> bytes:
+        return b"".join(b"data: %s\n\n" % json.dumps(each).encode() for each in parts)
+
+    whole = events(part("Yes"), part(finish_reason="stop"))
+    streams = {
+        whole: "Yes",
+        whole + b"data: [DONE]": "Yes",
+        whole + b": still there\n\n": "Yes",
+        whole + b'data: {"choices": [{"index": 0, "delta": {"content": " is wr': None,
+        whole + events(part(" is wrong"))[:-1]: None,
+        whole + b'event: error\ndata: {"message": "it failed"}\n\n': None,
+        events(part("Yes"), {"choices": [{"message": {"content": "No"}}]}, part(finish_reason="stop")): None,
+        events(part("Yes", finish_reason="error")): None,
+        events(part("Yes")): None,
+    }
+    found = {}
+    with running(Streaming()) as standin:
+        assert isinstance(standin, Streaming)
+        made = engine(standin, "model-a,stream=true,choose=label_only")
+        for standin.stream in streams:
+            try:
+                found[standin.stream] = asyncio.run(made.generate(prompt())).text
+            except MagistrateError:
+                found[standin.stream] = None
+    assert found == streams
+
+
+@dataclass
+class Streaming(Standin):
+    """Streams exactly these bytes."""
+
+    stream: bytes = b""
+
+    def answer(self, method: str, path: str, body: Any, key: str) -> tuple[int, Any]:
+        if self.stream and body and body.get("stream"):
+            return 200, bytearray(self.stream)
+        return super().answer(method, path, body, key)
+
+
+def test_what_the_model_hardly_wants_to_say_is_asked_for_in_words() -> None:
+    """A label is not read from chances of a millionth where the model begins to say something else."""
+    with running(openai_like()) as standin:
+        made = engine(standin, "model-a")
+        for chance, method in ((0.3, "top_k"), (1e-4, "label_only")):
+            standin.first = {"I": 0.99 - chance, "Yes": chance, "No": chance / 9}
+            standin.answers, standin.says = ("No",), lambda body: "No"
+            found = asyncio.run(made.choose(prompt(), YES_NO))
+            assert (found.method, found.best) == (method, "supported" if chance > 0.1 else "hallucinated")
 
 
 @pytest.mark.parametrize("how", ["reasoning_content", "reasoning", "tags", "closed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -58,13 +59,13 @@ def test_a_budget_ends_a_run_cleanly_and_resume_goes_on(
 ) -> None:
     each = len(engine_prompt(engine).split())
     done = call("run", written(), "--max-tokens", 10 * each, "--judge", "faithfulness")
-    assert done.code == 0
+    assert done.code == 3
     run_id = newest(home / "magistrate.db").id
     assert "(max_tokens); what was judged is kept" in done.err
     assert f"go on with: magistrate resume {run_id}" in done.err
     assert "10/30" in done.out and "are spent (max_tokens)" in " ".join(done.out.split())
     again = call("resume", "last")
-    assert again.code == 0 and "10/30" in again.out
+    assert again.code == 3 and "10/30" in again.out
     more = call("resume", "last", "--max-tokens", 100 * each)
     assert (more.code, more.err) == (0, "")
     assert "30/30" in more.out
@@ -87,7 +88,7 @@ def cut_short(call: Call) -> str:
     done = call(
         "run", written(), "--max-seconds", 0.4, "--concurrency", 1, "--json", "--judge", "faithfulness"
     )
-    assert done.code == 0
+    assert done.code == 3
     return str(done.data["run"]["id"])
 
 
@@ -191,7 +192,32 @@ def test_a_retry_that_a_limit_ends_says_so(call: Call, engine: ScriptedEngine) -
     call("run", written(30, lambda n: "break" if n % 3 == 0 else "true"), "--judge", "faithfulness")
     done = call("retry", "last", "--max-seconds", 0.0001)
     assert "stopped: 0.0001 seconds have passed (max_seconds); what was judged is kept" in done.err
-    assert "go on with: magistrate retry" in done.err
+    assert "go on with: magistrate retry" in done.err and done.code == 3
+
+
+def test_what_is_not_whole_does_not_exit_as_success(call: Call, engine: ScriptedEngine, home: Path) -> None:
+    """Whatever cuts a run off and is done with it after that, with a gate that would pass or without."""
+    gates: tuple[tuple[str, ...], ...] = ((), ("--gate", "failures<=1"))
+    limits = (("--max-seconds", 0.0001), ("--max-tokens", 1), ("--max-cost", 1e-9, "--price", "1/2"))
+    found = {}
+    for limit, gate in itertools.product(limits, gates):
+        done = call("run", written(), *limit, *gate, "--new", "--judge", "faithfulness")
+        found[limit[0], gate] = (done.code, call("resume", "last", *limit).code, call("retry", "last").code)
+    assert found == dict.fromkeys(found, (3, 3, 3))
+    assert call("show", "last", "--gate", "failures<=1").code == 1
+    assert call("resume", "last", "--max-cost", 1000).code == 0
+
+
+def test_a_judge_that_broke_is_not_made_up_for_by_others(call: Call, engine: ScriptedEngine) -> None:
+    rows = [{"id": f"s{k}", "output": f"break {k}", "context": "c", "expected": "break"} for k in range(4)]
+    Path("answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    others = ("contains", "exact", "chrf", "bleu", "rouge", "levenshtein", "chrf:beta=1", "chrf:beta=3")
+    others += ("contains:ignore_case=true", "exact:ignore_case=true", "chrf:threshold=.4")
+    whole = [word for each in others for word in ("--judge", each)]
+    done = call("run", "answers.jsonl", "--judge", "faithfulness", *whole)
+    assert done.code == 3
+    assert "4 of 4 judgements of faithfulness failed, more than --max-failures 0.1" in done.err
+    assert call("run", "answers.jsonl", "--judge", "faithfulness", *whole, "--max-failures", 1).code == 0
 
 
 def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: ScriptedEngine) -> None:
@@ -210,7 +236,7 @@ def test_gates_are_not_passed_by_a_run_that_is_not_finished(call: Call, slow: Sc
         "--judge",
         "faithfulness",
     )
-    assert done.code == 1
+    assert done.code == 3
     assert "gate failed: faithfulness: the run is interrupted, so that its figures are not all" in done.err
 
 

@@ -94,8 +94,9 @@ def command() -> None:
 def main() -> None:
     """Run the command line and exit with its code.
 
-    0 done, 1 a gate failed, 2 bad usage or input, 3 too many failures or the engine is gone,
-    130 interrupted (143 and 129 where SIGTERM or SIGHUP did it).
+    0 done, 1 a gate failed, 2 bad usage or input, 3 no whole result (a limit cut the run off, a judge gave
+    no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 where SIGTERM or
+    SIGHUP did it).
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Foreign text and frames also come out where the locale knows few characters.

@@ -38,7 +38,7 @@ def ended(
     `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on;
     `junit` is where a document for CI goes, whatever ends the run; the command has taken away an earlier one.
     """
-    from magistrate.cli import interrupted_code
+    from magistrate.cli import ENGINE_GONE, interrupted_code
     from magistrate.runs import Run
 
     cut_short = False
@@ -61,11 +61,13 @@ def ended(
     if cut_short:
         click.echo(f"interrupted; {_kept_in(run, again)}", err=True)
         return interrupted_code()
+    answer = code(report, spec, checked)
     if bar.stopped is not None:
         click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
     elif report.run.status != "done":
         click.echo(f"run {run.id} is not finished; go on with: magistrate resume {run.id}", err=True)
-    return code(report, spec, checked)
+    cut_off = report.run.status != "done" or bar.stopped is not None
+    return ENGINE_GONE if cut_off else answer
 
 
 @contextmanager
@@ -156,19 +158,22 @@ def left_out(problems: Sequence[Problem | str]) -> None:
 
 
 def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
-    """What a script should see of the figures; what the gates say stands on standard error."""
+    """What a script should see of the figures; what the gates say stands on standard error.
+
+    Too many failures and a judge without a verdict win over a gate: they are no measurement.
+    """
     from magistrate.cli import ENGINE_GONE
     from magistrate.report.gates import too_many_failures, without_verdict
     from magistrate.report.plain import plain
 
+    answer = passed(checked)
     if told := too_many_failures(report, spec.limits.max_failures):
-        click.echo(f"{told}; judge them again with: magistrate retry {report.run.id}", err=True)
-        return ENGINE_GONE
-    verdict = passed(checked)
+        click.echo(f"{plain(told)}; judge them again with: magistrate retry {report.run.id}", err=True)
+        answer = ENGINE_GONE
     if told := without_verdict(report):
         click.echo(plain(told), err=True)
-        return ENGINE_GONE
-    return verdict
+        answer = ENGINE_GONE
+    return answer
 
 
 def passed(checked: Sequence[GateResult]) -> int:

@@ -33,7 +33,7 @@ def command(
     """Go on with RUN where it was left; what has an outcome is not judged again.
 
     Limits are those that the run had, but for those given here. Refused where the data, a judge, the model
-    or a prompt has changed.
+    or a prompt has changed. Exits as run does: with 3 where a limit cuts it off again.
     """
     return gone_on("resume", context, run, price, store, as_json)
 

@@ -23,5 +23,8 @@ EXAMPLE = "Example: magistrate retry last"
 def command(
     context: click.Context, /, run: str, price: str | None, store: str | None, as_json: bool, **_: Any
 ) -> int:
-    """Judge again what failed in RUN, and nothing else; a new outcome replaces the failure."""
+    """Judge again what failed in RUN, and nothing else; a new outcome replaces the failure.
+
+    Exits as run does: with 3 where a limit cuts it off, and where RUN itself is not finished.
+    """
     return gone_on("retry", context, run, price, store, as_json)

@@ -66,7 +66,7 @@ IN_LIMITS = (
     type=click.FloatRange(0, 1),
     default=0.1,
     show_default=True,
-    help="Exit with 3 if a greater share of the outcomes failed.",
+    help="Exit with 3 if a greater share of a judge's outcomes failed.",
 )
 @click.option(
     "--cache/--no-cache", default=True, help="Use answers of earlier, equal calls (default), or not."
@@ -97,6 +97,9 @@ def command(
     """Judge DATA: a named or stored set, a file, or - for JSONL on standard input.
 
     Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses.
+    Exits with 0 only where everything was judged: 1 where a gate failed, 2 where the data or an option cannot
+    be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no verdict,
+    too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
     from magistrate import evaluation
     from magistrate.cli.ending import ended

@@ -179,12 +179,17 @@ def _unread(judge: JudgeReport) -> str:
 
 
 def too_many_failures(report: Report, most: float) -> str | None:
-    """In words, that a greater share of all outcomes failed than `most`; None where that is not so."""
-    failed = sum(sum(judge.failures.values()) for judge in report.judges)
-    total = sum(judge.n_judged for judge in report.judges)
-    if not total or failed / total <= most:
-        return None
-    return f"{failed} of {total} judgements failed, more than --max-failures {most:g}"
+    """In words, of which judges a greater share of the outcomes failed than `most`; None where of none.
+
+    Each judge counts for itself: what others could judge is no result of the one that broke.
+    """
+    told = []
+    for judge in report.judges:
+        failed = sum(judge.failures.values())
+        if judge.n_judged and failed / judge.n_judged > most:
+            of = "judgements" if len(report.judges) == 1 else f"judgements of {judge.judge}"
+            told.append(f"{failed} of {judge.n_judged} {of} failed")
+    return f"{' and '.join(told)}, more than --max-failures {most:g}" if told else None
 
 
 def without_verdict(report: Report) -> str | None:

@@ -30,7 +30,8 @@ def junit(
     """The document, UTF-8.
 
     Besides the gates there is a case that the run was finished, with `error`, what ended it, where something
-    did; and one that no greater share than `max_failures` of all outcomes failed, where a limit is known.
+    did; and one that no greater share than `max_failures` of a judge's outcomes failed, where a limit is
+    known.
     """
     run = report.run
     # A run without a name is called by its data, so that servers see the same suite again.

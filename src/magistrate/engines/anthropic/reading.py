@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from magistrate.constraints.reader import read as from_text
 from magistrate.engines.anthropic.forms import TOOL
@@ -52,6 +52,7 @@ class _Details(Foreign):
 
 
 class _Message(Foreign):
+    role: Literal["assistant"] = "assistant"
     content: list[_Block]
     stop_reason: str | None = None
     stop_details: _Details | None = None

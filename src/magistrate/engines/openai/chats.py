@@ -24,7 +24,8 @@ from magistrate.errors import CapabilityError, OverLength
 from magistrate.types import Prompt, Usage
 
 PATH = "chat/completions"
-UNLISTED = "no answer was among the likeliest tokens, so it was asked for in words"
+LEAST_MASS = 0.01  # the model that gives all answers together less than this wants to say something else
+UNLISTED = "hardly any answer was among the likeliest tokens, so it was asked for in words"
 # Four ASCII letters are a token, white space is one, any other character is one, or two if not ASCII.
 RUNS = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|.", re.DOTALL)
 
@@ -128,7 +129,7 @@ class ChatServer:
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
-        """Shares by the first token, None where no option is among the likeliest; and what that took."""
+        """Shares by the first token, None where the options are hardly among the likeliest; and the cost."""
         # At temperature 1: some servers tell the probabilities after the temperature was applied.
         made = self._chat(prompt)
         body = {**self._body(made, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
@@ -138,7 +139,7 @@ class ChatServer:
         read_chat(answer)  # what a filter held back, or has no choices, has no first token that counts
         usage, notes = usage_of_chat(answer), made.escaping.notes
         weights = from_listed(options, read_first_token(answer))
-        if weights is None:
+        if weights is None or weights.mass < LEAST_MASS:
             return None, usage
         shares = {option.label: share for option, share in zip(options, weights.shares, strict=True)}
         best = max(shares, key=shares.__getitem__)

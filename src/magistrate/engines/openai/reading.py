@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from magistrate.engines.remote.choosing import Listed, Token
 from magistrate.engines.remote.foreign import Count, Foreign, is_number, read
@@ -13,7 +13,7 @@ from magistrate.engines.remote.redaction import shown
 from magistrate.engines.remote.reply import Reply
 from magistrate.engines.remote.thinking import split_thinking
 from magistrate.errors import EngineError, EngineRefused, InvalidOutput
-from magistrate.types import Usage
+from magistrate.types import ASSISTANTS, Usage
 
 Logprob = Annotated[float, Field(le=1e-3), AfterValidator(is_number)]
 
@@ -46,6 +46,7 @@ class _Part(Foreign):
 
 
 class _Message(Foreign):
+    role: str | None = None
     content: str | list[_Part] | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
@@ -81,6 +82,16 @@ class _Chat(Foreign):
     usage: UsageBody | None = None
 
 
+class _Event(_Chat):
+    """What comes in a stream: something of a choice, or what was spent. Anything else is no part of it."""
+
+    @model_validator(mode="after")
+    def _is_known(self) -> _Event:
+        if not self.model_fields_set & {"choices", "usage"}:
+            raise ValueError("it has neither choices nor usage")
+        return self
+
+
 def read_chat(body: Any, *, opened: bool = False) -> Reply:
     """A chat completion's text, thoughts apart from it. `opened` as for `split_thinking`.
 
@@ -98,7 +109,7 @@ def read_chat(body: Any, *, opened: bool = False) -> Reply:
 
 def read_events(events: Sequence[Any], *, opened: bool = False) -> Reply:
     """As `read_chat`, of the events of a stream."""
-    read_ones = [read(_Chat, event, "event of a chat completion") for event in events]
+    read_ones = [read(_Event, event, "event of a chat completion") for event in events]
     choices = [choice for each in read_ones if (choice := _only_choice(each)) is not None]
     reasons = dict.fromkeys(each.finish_reason for each in choices if each.finish_reason)
     if len(reasons) > 1:
@@ -108,6 +119,8 @@ def read_events(events: Sequence[Any], *, opened: bool = False) -> Reply:
     finish = next(iter(reasons), None)
     usage = next((each.usage for each in reversed(read_ones) if each.usage is not None), None)
     deltas = [each.delta for each in choices if each.delta is not None]
+    if any(each.message is not None for each in choices):
+        raise InvalidOutput("the server's stream has a whole message among its parts (message)")
     if not deltas:
         raise InvalidOutput("the server's stream has no choices")
     return _reply(deltas, finish, usage_of(usage), opened)
@@ -124,6 +137,8 @@ def _reply(messages: Sequence[_Message], finish: str | None, usage: Usage, opene
         raise EngineRefused(f"the model refuses to answer: {shown(refusal)}")
     if ending in CALLS or any(each.tool_calls or each.function_call for each in messages):
         raise InvalidOutput("the model called a tool instead of answering", text)
+    if others := [each.role for each in messages if each.role and each.role.lower() not in ASSISTANTS]:
+        raise InvalidOutput(f"the answer is a message of {shown(others[0])!r}, not of the assistant", text)
     if not ending:
         raise EngineError("the answer broke off: the server did not say why it ended (finish_reason)")
     if ending not in (*ENDED, *CUT):

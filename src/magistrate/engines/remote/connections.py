@@ -19,6 +19,7 @@ from magistrate.errors import EngineError, InvalidOutput, MagistrateError
 T = TypeVar("T")
 
 MOST_BYTES = 8 * 1024 * 1024  # of one answer
+LAST_EVENT = b"data: [DONE]"  # says that nothing more comes
 CONNECT = 10.0  # seconds until a connection is there
 
 
@@ -114,24 +115,37 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def _is_open(end: bytes) -> bool:
+    """Whether a stream of events that ends so lacks the blank line behind its last event.
+
+    Such an event is dropped unread. The mark that nothing more comes may be without it.
+    """
+    lines = end.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return not (lines.endswith(b"\n\n") or lines.strip() in (b"", b":") or lines.strip().endswith(LAST_EVENT))
+
+
 def _bounding(kind: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """A response hook that lets no more than `MOST_BYTES` of an answer into memory.
+    """A response hook that lets no more than `MOST_BYTES` of an answer into memory, and no part of an event
+    be lost.
 
     `kind` is the class of streams of the HTTP library. What comes compressed, though it was not asked for, is
     not read at all: a few bytes could become any number.
     """
 
     class Bounded(kind):  # type: ignore[misc]
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
+        def __init__(self, stream: Any, of_events: bool) -> None:
+            self._stream, self._of_events = stream, of_events
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            taken = 0
+            taken, end = 0, b""
             async for chunk in self._stream:
                 taken += len(chunk)
                 if taken > MOST_BYTES:
                     raise EngineError(f"{who} answered more than {MOST_BYTES // 2**20} MiB; that is not read")
+                end = (end + chunk)[-len(LAST_EVENT) - 4 :]
                 yield chunk
+            if self._of_events and _is_open(end):
+                raise EngineError(f"{who}: the stream broke off in the middle of an event")
 
         async def aclose(self) -> None:
             await self._stream.aclose()
@@ -139,7 +153,8 @@ def _bounding(kind: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]
     async def hook(response: Any) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise EngineError(f"{who} answered compressed, which was not asked for; that is not read")
-        response.stream = Bounded(response.stream)
+        of_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        response.stream = Bounded(response.stream, of_events)
 
     return hook
 

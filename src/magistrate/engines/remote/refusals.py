@@ -71,6 +71,12 @@ TYPES = {
 }
 
 
+# What an answer calls an error that it names, and how it says that it is none of success.
+ERRORS = ("errors", "error_code", "error_message", "error_msg")
+NO_ERROR = (None, "", 0, "0")
+UNSUCCESSFUL = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
+
+
 class AnsweredError(Exception):
     """What a server says in place of an answer, or beside one, with the status of success."""
 
@@ -80,15 +86,35 @@ class AnsweredError(Exception):
 
 
 def error_in(body: object) -> object:
-    """The error that an answer names, itself or in one of its choices; None where it names none."""
+    """The error that an answer names, itself or in a choice or message of it; None where it names none.
+
+    Servers and gateways spell it `error`, `errors`, `error_message` and the like, `success: false` or a
+    `status` that is none of success.
+    """
     if not isinstance(body, Mapping):
         return None
     if body.get("object") == "error" or body.get("type") == "error":
         return body
+    for part in _parts(body):
+        if (said := part.get("error")) not in (None, "", False):
+            return {"error": said}
+        if said := next((part[name] for name in ERRORS if part.get(name) not in (*NO_ERROR, [], {})), None):
+            return {"error": said}
+        if part.get("success") is False or str(part.get("status")).lower() in UNSUCCESSFUL:
+            return {"error": part.get("message") or f"status {part.get('status', 'of no success')}"}
+    return None
+
+
+def _parts(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
+    """An answer, its choices and their messages."""
+    yield body
     choices = body.get("choices")
-    inside = [each for each in choices if isinstance(each, Mapping)] if isinstance(choices, list) else []
-    named = [each for each in (body, *inside) if each.get("error") not in (None, "", False)]
-    return {"error": named[0]["error"]} if named else None
+    for choice in choices if isinstance(choices, list) else []:
+        if isinstance(choice, Mapping):
+            yield choice
+            yield from (
+                each for name in ("message", "delta") if isinstance(each := choice.get(name), Mapping)
+            )
 
 
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
