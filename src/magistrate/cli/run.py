@@ -98,8 +98,8 @@ def command(
 
     Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses.
     Exits with 0 only where everything was judged: 1 where a gate failed, 2 where the data or an option cannot
-    be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no verdict,
-    too many judgements failed or the engine is gone, and 130 after Ctrl-C.
+    be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no
+    verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
     from magistrate import evaluation
     from magistrate.cli.ending import ended
