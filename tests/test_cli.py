@@ -411,7 +411,9 @@ def test_what_has_no_room_is_left_out_and_said(call: Call, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "words", ["models list", "models list --json", "show last", "show last --json", "runs"]
 )
-def test_a_reader_that_has_seen_enough_is_no_error(words: str, run: magistrate.Run) -> None:
+def test_a_reader_that_has_seen_enough_ends_it_quietly_as_other_programs(
+    words: str, run: magistrate.Run
+) -> None:
     """The pipe is closed before anything is written, so that it surely breaks."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -422,7 +424,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(words: str, run: magistrate.R
         timeout=60,
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_run_that_nobody_reads_to_the_end_is_no_success(home: Path, tmp_path: Path) -> None:
+    """Neither its report nor what it says on standard error can be written."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"output": "It rains."}\n' * 3, encoding="utf-8")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "magistrate", "run", str(data)], stdout=writing, stderr=writing, timeout=60
+    )
+    os.close(writing)
+    assert done.returncode in (3, 141), "no sample has a context"
 
 
 def test_a_locale_of_few_characters_is_enough(run: magistrate.Run) -> None:

@@ -47,6 +47,7 @@ COMMANDS = (
 
 DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
 SIGNALLED = 128  # and the signal's number: how shells tell what ended a program
+UNREAD = SIGNALLED + 13  # as after SIGPIPE: nobody read to the end
 
 _received = [signal.SIGINT]
 
@@ -68,8 +69,8 @@ class Commands(click.Group):
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            hush()  # the reader of a pipe has seen enough
-            return DONE
+            hush()  # the reader of a pipe has seen enough; what was left to do is not known to be well
+            return UNREAD
 
     def resolve_command(
         self, context: click.Context, args: list[str]
@@ -96,7 +97,7 @@ def main() -> None:
 
     0 done, 1 a gate failed, 2 bad usage or input, 3 no whole result (a limit cut the run off, a judge gave
     no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 where SIGTERM or
-    SIGHUP did it).
+    SIGHUP did it), 141 where nobody read the answer to its end.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Foreign text and frames also come out where the locale knows few characters.
@@ -109,6 +110,7 @@ def main() -> None:
             sys.stdout.flush()
         except BrokenPipeError:
             hush()
+            code = code or UNREAD
     if code > SIGNALLED:
         # Whoever presses Ctrl-C does not want to wait for a model that is still being loaded.
         sys.stderr.flush()
