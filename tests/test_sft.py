@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 import magistrate
 from magistrate import Run, ScriptedEngine, resolve
 from magistrate.appraisal.sft import export_sft
-from magistrate.errors import DatasetError, InputError, SpecError
+from magistrate.errors import DatasetError, InputError, SpecError, StoreError
 from magistrate.train.answers import answer_of, question_of
 from magistrate.train.chats import escaped, read_chats, restored
 from magistrate.types import Prompt, Sample, Span
@@ -72,6 +74,16 @@ def test_a_chat_is_what_was_asked_and_the_word_of_the_persons_label(home: Path, 
         word = "No" if sample.label == "hallucinated" else "Yes"
         assert line["messages"] == [*asked, {"role": "assistant", "content": word}]
         assert line["metadata"]["label"] == sample.label
+
+
+def test_a_damaged_sample_is_named_and_the_others_are_written(home: Path, tmp_path: Path) -> None:
+    run = run_of("faithfulness", said)
+    with closing(sqlite3.connect(run.store)) as connection:
+        connection.execute("UPDATE samples SET body = '{' WHERE body LIKE '%It is 3 metres%'")
+        connection.commit()
+    with pytest.raises(StoreError, match="is written without what is damaged: sample 's3'"):
+        export_sft(run, tmp_path / "o.jsonl")
+    assert len(lines(tmp_path / "o.jsonl")) == 9
 
 
 def test_what_the_judge_got_wrong_can_be_corrected(home: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def counted(store: Store, run_id: str) -> Counted:
         if known is not None and known.revision == record.revision:
             return known
         found = count(moment, record)
-    if record.status != "running":
+    if record.status != "running" and not found.report.run.damaged:
         places = enumerate(found.report.judges)
         figures = [kept(judge, place, found.scores[judge.judge]) for place, judge in places]
         with suppress(StoreError):  # a store that cannot be written to is read all the same
@@ -47,17 +47,24 @@ def counted_before(moment: Snapshot, record: RunRecord) -> Counted | None:
     revision, figures = moment.figures(record.id, MADE_BY)
     if not figures:
         return None
-    report = Report(facts_of(record), tuple(report_from(each) for each in figures))
-    return Counted(revision, report, {each.judge: scores_from(each) for each in figures})
+    try:
+        report = Report(facts_of(record), tuple(report_from(each) for each in figures))
+        return Counted(revision, report, {each.judge: scores_from(each) for each in figures})
+    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted anew
+        return None
 
 
 def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> Counted:
     """Count a run's outcomes, all of them.
 
     With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
+    What is damaged in the store is in no figure, and named in the report.
     """
-    samples = {sample.id: sample for sample in moment.samples(record.id)}
-    return count_these(record, samples, moment.outcomes(record.id), flag)
+    damaged: list[str] = []
+    samples, outcomes = moment.readable(record.id, damaged)
+    found = count_these(record, samples, outcomes, flag)
+    report = found.report
+    return replace(found, report=replace(report, run=replace(report.run, damaged=tuple(damaged))))
 
 
 def count_these(

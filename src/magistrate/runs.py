@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -129,7 +129,10 @@ def export_run(
     rows: int = 2_000,
     replace: bool = False,
 ) -> int:
-    """Write a stored run to a file, as `Run.export` does; what is in the file is of one moment."""
+    """Write a stored run to a file, as `Run.export` does; what is in the file is of one moment.
+
+    Raises `StoreError` once the file is written where it lacks what is damaged in the store.
+    """
     from magistrate.report.export import export, format_of, write_whole
 
     kind = format_of(target, replace=replace)
@@ -139,10 +142,12 @@ def export_run(
             raise SpecError(
                 f"run {run_id} has no judge {judge!r}; it has: {', '.join(record.judges) or 'none'}"
             )
-        samples = {sample.id: sample for sample in moment.samples(run_id)}
-        outcomes = moment.outcomes(run_id, judge=judge)
+        damaged: list[str] = []
+        samples, outcomes = moment.readable(run_id, damaged, judge=judge)
         if kind != "html":
-            return export(samples, outcomes, target, replace=replace, scoring=record.scoring)
+            written = export(samples, outcomes, target, replace=replace, scoring=record.scoring)
+            refuse_damaged(damaged, target)
+            return written
         from magistrate.counting import count
         from magistrate.report.html import page
 
@@ -156,7 +161,16 @@ def export_run(
                 raw.write(piece.encode())
             return sum(each.n_judged for each in report.judges)
 
-        return write_whole(target, write)
+        written = write_whole(target, write)
+        refuse_damaged(damaged, target)
+        return written
+
+
+def refuse_damaged(damaged: Sequence[str], target: Path) -> None:
+    """Raise `StoreError` after a file was written, where something that is damaged is not in it."""
+    if damaged:
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        raise StoreError(f"{target} is written without what is damaged: {damaged[0]}{more}")
 
 
 def price_of_run(record: RunRecord) -> Price | None:

@@ -10,6 +10,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.report.sft import Written, check_files, examples, write_examples
 from magistrate.resuming import description, objects_of
+from magistrate.runs import refuse_damaged
 from magistrate.specs import judges_of
 from magistrate.store import RunRecord, Store
 from magistrate.train.calibrated import words_of
@@ -30,7 +31,8 @@ def export_sft(
 
     Kept is where its label is the person's; with `corrected` also where it is not, with the person's label
     and no reasoning. The share `test` of contexts goes to a second file. `judge` is the one that is meant,
-    as an object where the run got one. Raises `SpecError` and `InputError` where nothing can be written.
+    as an object where the run got one. Raises `SpecError` and `InputError` where nothing can be written,
+    and `StoreError` once it is written where something that is damaged in the store is left out.
     """
     path = Path(target)
     check_files(path, test=test, replace=replace)
@@ -39,10 +41,13 @@ def export_sft(
     chosen = one_judge(record.judges, named, f"run {record.name or record.id}")
     asked = _known(record, chosen, judge)
     with Store.open(place) as opened, opened.snapshot() as moment:
-        samples = {sample.id: sample for sample in moment.samples(record.id)}
-        outcomes = moment.outcomes(record.id, judge=chosen, with_steps=True)
+        damaged: list[str] = []
+        samples, outcomes = moment.readable(record.id, damaged, judge=chosen, with_steps=True)
         found, left_out = examples(samples, outcomes, asked, corrected=corrected)
-    return write_examples(found, left_out, path, judge=words_of(asked), test=test, seed=seed, replace=replace)
+    words = words_of(asked)
+    written = write_examples(found, left_out, path, judge=words, test=test, seed=seed, replace=replace)
+    refuse_damaged(damaged, path)
+    return written
 
 
 def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate show last; magistrate show last --sample qs-007 --steps"
+
+DAMAGED_TOLD = 10
 
 
 @click.command(epilog=EXAMPLE)
@@ -70,15 +73,17 @@ def command(
         if sample is None:
             report = report_of(opened, record.id, flag or None)
             return _shown(report, gates, junit, as_json, _limit(record))
-        found = opened.sample(record.id, sample)
-        stored = opened.outcomes(record.id, sample_id=sample, with_steps=steps)
-        outcomes = [reflagged(each, flag) if flag else each for each in stored]
+        damaged: list[str] = []
+        with opened.snapshot() as moment:
+            found = moment.sample(record.id, sample)
+            stored = moment.outcomes(record.id, sample_id=sample, with_steps=steps, damaged=damaged)
+            outcomes = [reflagged(each, flag) if flag else each for each in stored]
     if as_json:
         judged = [outcome_data(each, steps=steps) for each in outcomes]
         print_json({"run": record.id, "sample": asdict(found), "outcomes": judged})
     else:
         outcome_panel(found, outcomes, console(), steps=steps)
-    return DONE
+    return _damaged(damaged) or DONE
 
 
 def _limit(record: RunRecord) -> float | None:
@@ -105,4 +110,17 @@ def _shown(
         print_json(report.to_dict() | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
     else:
         render(report, console())
-    return passed(checked)
+    verdict = passed(checked)
+    return _damaged(report.run.damaged) or verdict
+
+
+def _damaged(damaged: Sequence[str]) -> int:
+    """Name what the store cannot give back, and answer the exit code for it; 0 where nothing is damaged."""
+    from magistrate.cli import BAD_INPUT, DONE
+    from magistrate.report.plain import plain
+
+    for told in damaged[:DAMAGED_TOLD]:
+        click.echo(f"error: {plain(told)}", err=True)
+    if len(damaged) > DAMAGED_TOLD:
+        click.echo(f"… and {len(damaged) - DAMAGED_TOLD} more that are damaged", err=True)
+    return BAD_INPUT if damaged else DONE

@@ -51,6 +51,8 @@ def render(report: Report, console: Console) -> None:
         facts.append(duration(run.seconds))
     if run.reason is not None:
         facts.append(plain(run.reason))
+    if run.damaged:
+        facts.insert(2, f"{len(run.damaged)} damaged in the store")
     console.print(Text("  ·  ".join(facts)))
     if len(report.judges) > 1:
         console.print()

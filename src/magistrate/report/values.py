@@ -23,7 +23,8 @@ class RunFacts:
 
     `n_total` is how many samples each judge was to judge; `seconds` how long the run was at work in
     all, None while it is unknown; `reason` why it stopped before its time, if it did and that is known.
-    `unread` says how many rows of the data could not be read; None where that was not counted.
+    `unread` says how many rows of the data could not be read; None where that was not counted. `damaged`
+    names what the store cannot give back: no figure counts it.
     """
 
     id: str
@@ -34,6 +35,7 @@ class RunFacts:
     seconds: float | None = None
     reason: str | None = None
     unread: Unread | None = None
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class Report:
                 "seconds": run.seconds,
                 "reason": run.reason,
                 "unread": None if run.unread is None else run.unread.to_dict(),
+                "damaged": list(run.damaged),
             },
             "dataset": run.dataset,
             "judges": {judge.judge: judge.to_dict() for judge in self.judges},

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
+from magistrate.display import shorten
 from magistrate.errors import InputError, StoreError
 from magistrate.types import CalibratedOn, Claim, Recipe, Sample, Scoring, Span, Step, Turn, Usage
 
@@ -37,9 +39,21 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 def loads(text: str) -> Any:
     """What `dumps` was given; `StoreError` where the text is damaged."""
     try:
+        if not text.isascii():
+            raise ValueError("it holds what is not ASCII")
         return _DECODER.decode(text)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"a stored document is damaged ({error}); restore the store from a copy") from error
+
+
+@contextmanager
+def naming(what: str, sample_id: str) -> Iterator[None]:
+    """Turn what a damaged document raises into a `StoreError` that names whose it is."""
+    try:
+        yield
+    except (StoreError, AttributeError, LookupError, TypeError, ValueError) as error:
+        cause = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+        raise StoreError(f"{what} {shorten(repr(sample_id))} is damaged in the store: {cause}") from error
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
@@ -106,20 +120,21 @@ def sample_key(body: str) -> str:
 
 
 def sample_from(sample_id: str, body: str) -> Sample:
-    """The sample that `sample_body` was given."""
-    fields = loads(body)
-    return Sample(
-        id=sample_id,
-        output=fields.get("output"),
-        context=tuple(fields.get("context", ())),
-        input=fields.get("input"),
-        expected=fields.get("expected"),
-        messages=tuple(Turn(role, text) for role, text in fields.get("messages", ())),
-        alternatives=tuple(fields.get("alternatives", ())),
-        label=fields.get("label"),
-        spans=tuple(Span(*span) for span in fields.get("spans", ())),
-        metadata=fields.get("metadata", {}),
-    )
+    """The sample that `sample_body` was given; `StoreError` names one that is damaged."""
+    with naming("sample", sample_id):
+        fields = loads(body)
+        return Sample(
+            id=sample_id,
+            output=fields.get("output"),
+            context=tuple(fields.get("context", ())),
+            input=fields.get("input"),
+            expected=fields.get("expected"),
+            messages=tuple(Turn(role, text) for role, text in fields.get("messages", ())),
+            alternatives=tuple(fields.get("alternatives", ())),
+            label=fields.get("label"),
+            spans=tuple(Span(*span) for span in fields.get("spans", ())),
+            metadata=fields.get("metadata", {}),
+        )
 
 
 # --- the parts of outcomes ----------------------------------------------------------------------

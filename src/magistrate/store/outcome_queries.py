@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select
@@ -10,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delet
 from magistrate.display import shorten
 from magistrate.errors import InputError
 from magistrate.store.codec import steps_body
-from magistrate.store.queries import POSITION, change_run, streamed
+from magistrate.store.queries import POSITION, change_run, read, streamed
 from magistrate.store.rows import outcome_from, outcome_row
 from magistrate.store.tables import outcomes, run_samples, steps
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
@@ -124,9 +125,18 @@ def pairs_of(connection: Connection, run_id: str) -> dict[tuple[str, str], tuple
 
 
 def outcomes_of(
-    connection: Connection, run_id: str, *, judge: str | None, sample_id: str | None, with_steps: bool
+    connection: Connection,
+    run_id: str,
+    *,
+    judge: str | None,
+    sample_id: str | None,
+    with_steps: bool,
+    damaged: list[str] | None = None,
 ) -> Iterator[Outcome]:
-    """What came out of the run, in the order of its samples, then of the judges' names?"""
+    """What came out of the run, in the order of its samples, then of the judges' names?
+
+    Outcomes that are damaged are left out and named in `damaged`; without it they raise `StoreError`.
+    """
     asked: Select[Any] = select(outcomes, run_samples.c.sample_id).join(run_samples)
     if with_steps:
         asked = asked.add_columns(steps.c.body.label("steps")).outerjoin(steps)
@@ -137,7 +147,7 @@ def outcomes_of(
         asked = asked.where(run_samples.c.sample_id == sample_id)
     asked = asked.order_by(outcomes.c.position, outcomes.c.judge)
     for row in streamed(connection, asked):
-        yield outcome_from(row, row.steps if with_steps else None)
+        yield from read(partial(outcome_from, row, row.steps if with_steps else None), damaged)
 
 
 def bare_outcomes_of(connection: Connection, run_id: str, judge: str) -> Iterator[Outcome]:

@@ -6,10 +6,11 @@ All take an open connection within a transaction; values reach the database as p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -23,12 +24,15 @@ from sqlalchemy import (
     update,
 )
 
+from magistrate.errors import StoreError
 from magistrate.store.codec import sample_from, sample_key
 from magistrate.store.dialects import insert_missing, stop_writers
 from magistrate.store.records import RunRecord
 from magistrate.store.rows import run_from
 from magistrate.store.tables import dataset_samples, outcomes, run_samples, run_tags, runs, samples
 from magistrate.types import Sample
+
+Value = TypeVar("Value")
 
 ROWS_AT_ONCE = 500
 _RUN_ID = re.compile(r"[0-9a-z-]{1,40}")
@@ -241,12 +245,15 @@ def has_sample(connection: Connection, run_id: str, sample_id: str) -> bool:
     return connection.scalar(select(found)) is True
 
 
-def samples_of(connection: Connection, run_id: str) -> Iterator[Sample]:
-    """What did the run judge, in order?"""
+def samples_of(connection: Connection, run_id: str, damaged: list[str] | None = None) -> Iterator[Sample]:
+    """What did the run judge, in order?
+
+    Samples that are damaged are left out and named in `damaged`; without it they raise `StoreError`.
+    """
     asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
     asked = asked.where(run_samples.c.run_id == run_id).order_by(run_samples.c.position)
     for sample_id, body in streamed(connection, asked):
-        yield sample_from(sample_id, body)
+        yield from read(partial(sample_from, sample_id, body), damaged)
 
 
 def samples_with(connection: Connection, run_id: str, known: dict[str, Sample]) -> list[Sample]:
@@ -288,6 +295,18 @@ def sample_ids(connection: Connection, run_id: str, limit: int | None = None) ->
     """What are the run's samples, or the first of them, called?"""
     asked = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id)
     return list(connection.scalars(asked.order_by(run_samples.c.position).limit(limit)))
+
+
+def read(make: Callable[[], Value], damaged: list[str] | None) -> Iterator[Value]:
+    """What `make` makes; nothing where it is damaged and that is noted, else `StoreError`."""
+    try:
+        made = make()
+    except StoreError as error:
+        if damaged is None:
+            raise
+        damaged.append(str(error))
+    else:
+        yield made
 
 
 def streamed(connection: Connection, asked: Select[Any]) -> Iterator[Any]:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from magistrate.display import shorten
 from magistrate.errors import InputError
 from magistrate.store.codec import (
     claims_from,
     claims_plain,
     dumps,
     loads,
+    naming,
     recipes_from,
     scoring_from,
     steps_from,
@@ -54,7 +56,15 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from(row: Any, steps: str | None) -> Outcome:
-    """The outcome of a row that also has `sample_id`; `steps` is the text of its steps, if any."""
+    """The outcome of a row that also has `sample_id`; `steps` is the text of its steps, if any.
+
+    `StoreError` names one that is damaged.
+    """
+    with naming(f"what judge {shorten(repr(row.judge))} said of sample", row.sample_id):
+        return _outcome(row, steps)
+
+
+def _outcome(row: Any, steps: str | None) -> Outcome:
     body = loads(row.body)
     shared: dict[str, Any] = {
         "sample_id": row.sample_id,

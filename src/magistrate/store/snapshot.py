@@ -35,10 +35,13 @@ class Snapshot:
         require_run(self._connection, run_id)
         return record_of(self._connection, run_id)
 
-    def samples(self, run_id: str) -> Iterator[Sample]:
-        """A run's samples in the order they were added."""
+    def samples(self, run_id: str, damaged: list[str] | None = None) -> Iterator[Sample]:
+        """A run's samples in the order they were added.
+
+        One that is damaged is left out and named in `damaged`; without that list it raises `StoreError`.
+        """
         require_run(self._connection, run_id)
-        return queries.samples_of(self._connection, run_id)
+        return queries.samples_of(self._connection, run_id, damaged)
 
     def samples_with(self, run_id: str, known: dict[str, Sample]) -> list[Sample]:
         """The same, but contents that are `known` by their keys are not read anew; the others are added."""
@@ -52,12 +55,32 @@ class Snapshot:
         judge: str | None = None,
         sample_id: str | None = None,
         with_steps: bool = False,
+        damaged: list[str] | None = None,
     ) -> Iterator[Outcome]:
-        """A run's outcomes by sample, then by judge; without `with_steps` their `steps` are empty."""
+        """A run's outcomes by sample, then by judge; without `with_steps` their `steps` are empty.
+
+        One that is damaged is left out and named in `damaged`; without that list it raises `StoreError`.
+        """
         require_run(self._connection, run_id)
         return outcome_queries.outcomes_of(
-            self._connection, run_id, judge=judge, sample_id=sample_id, with_steps=with_steps
+            self._connection,
+            run_id,
+            judge=judge,
+            sample_id=sample_id,
+            with_steps=with_steps,
+            damaged=damaged,
         )
+
+    def readable(
+        self, run_id: str, damaged: list[str], *, judge: str | None = None, with_steps: bool = False
+    ) -> tuple[dict[str, Sample], Iterator[Outcome]]:
+        """A run's samples by id, and the outcomes of these; `damaged` names what is left out for being so.
+
+        It is whole once the outcomes are read to their end.
+        """
+        found = {sample.id: sample for sample in self.samples(run_id, damaged)}
+        said = self.outcomes(run_id, judge=judge, with_steps=with_steps, damaged=damaged)
+        return found, (outcome for outcome in said if outcome.sample_id in found)
 
     def bare_outcomes(self, run_id: str, judge: str) -> Iterator[Outcome]:
         """A judge's outcomes by sample, with their labels, scores and codes and nothing else."""

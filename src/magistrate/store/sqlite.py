@@ -96,6 +96,8 @@ def advice(error: sqlite3.Error) -> str:
 def _configure(connection: Any, busy_seconds: float, *, writes: bool) -> None:
     # SQLAlchemy's begin event opens every transaction; the driver must not open its own.
     connection.isolation_level = None
+    # A damaged text is told with its sample, and does not end the reading of all others.
+    connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     try:
         connection.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
         if writes:

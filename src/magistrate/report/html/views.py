@@ -59,6 +59,8 @@ def run_facts(report: Report, record: RunRecord) -> list[tuple[str, str]]:
     facts = [("Data", f"{run.dataset}, {run.n_total:,} {'sample' if run.n_total == 1 else 'samples'}")]
     if run.unread is not None and run.unread.n:
         facts += [("Unread", str(run.unread))]
+    if run.damaged:
+        facts += [("Damaged", f"{len(run.damaged)} in the store, which no figure counts: {run.damaged[0]}")]
     facts += [("Model", record.model), ("Status", run.status + (f": {run.reason}" if run.reason else ""))]
     facts += [("Begun", f"{record.created_at:%Y-%m-%d %H:%M} UTC")]
     if run.seconds is not None:
