@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from magistrate import datasets
 from magistrate.errors import DatasetError
@@ -80,3 +82,52 @@ def test_a_long_json_list_on_one_line_is_read(tmp_path: Path) -> None:
     row = GOOD.strip().replace('"a"', f'"{"a" * (1 << 20)}"')
     path.write_text(f"[{', '.join([row] * 20)}]")
     assert len(list(datasets.load(str(path)))) == 20
+
+
+def test_a_long_cell_of_parquet_is_a_row_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "cells.parquet"
+    long = "x" * (17 << 20)
+    for nested in (False, True):
+        contexts: list[object] = ["c", "d", "c"] if not nested else [["c"], ["d", long], ["c"]]
+        outputs = ["a", "b" if nested else long, "c"]
+        parquet.write_table(pyarrow.table({"output": outputs, "context": contexts}), path, compression="zstd")
+        found = datasets.load(str(path))
+        assert [sample.output for sample in found] == ["a", "c"]
+        (problem,) = found.problems
+        assert "row 2" in str(problem) and "longer than 16 MiB" in str(problem)
+
+
+def test_a_text_that_many_rows_of_parquet_share_is_not_held_for_each(tmp_path: Path) -> None:
+    path, warm = tmp_path / "shared.parquet", tmp_path / "warm.parquet"
+    shared = pyarrow.array(["x" * (8 << 20)]).dictionary_encode()
+    many = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 80, pyarrow.int32()), shared.dictionary)
+    rows = [str(n) for n in range(80)]
+    parquet.write_table(pyarrow.table({"output": rows, "context": many}), path, store_schema=False)
+    parquet.write_table(pyarrow.table({"output": ["a"], "context": ["b"]}), warm)
+    code = (
+        "import resource, sys\n"
+        "from magistrate import datasets\n"
+        "list(datasets.load(sys.argv[1]))\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (600 << 20),) * 2)\n"
+        "print(sum(1 for each in datasets.load(sys.argv[2])))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(warm), str(path)],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.stdout == "80\n", done.stdout + done.stderr[-2000:]
+
+
+def test_a_part_of_parquet_that_unpacks_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magistrate.datasets.parquet.LARGEST_PACKED", 1 << 20)
+    path = tmp_path / "bomb.parquet"
+    parquet.write_table(
+        pyarrow.table({"output": ["x" * (8 << 20)], "context": ["c"]}), path, compression="zstd"
+    )
+    with pytest.raises(
+        DatasetError, match=r"bomb\.parquet: a part of column 'output' is 8 MiB once unpacked"
+    ):
+        list(datasets.load(str(path)))
