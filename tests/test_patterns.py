@@ -11,7 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
+from asked import an_app
 from magistrate.constraints import check, constraint
 from magistrate.constraints.validation import python_match
 from magistrate.errors import InputError, InvalidOutput, SpecError
@@ -217,3 +219,43 @@ def test_patterns_that_call_themselves_are_refused() -> None:
     for pattern in ("(?R)?a", "(a(?1)?b)", "(?P<x>a(?&x)?)"):
         with pytest.raises(SpecError, match="calls its own groups"):
             Regex(pattern=pattern)
+
+
+def test_a_pattern_that_is_too_large_is_refused_over_http(tmp_path: Path) -> None:
+    with TestClient(an_app(tmp_path)) as client:
+        for pattern in HUGE:
+            set_by = client.post("/api/judge", json={"judge": f"regex:pattern={pattern}", "output": "a"})
+            assert set_by.status_code == 422 and "Traceback" not in set_by.text, (pattern[:40], set_by.text)
+            expected = client.post("/api/judge", json={"judge": "regex", "output": "a", "expected": pattern})
+            told = expected.json()
+            assert told.get("kind") == "failure" or expected.status_code == 422, (pattern[:40], told)
+            words = json.dumps([set_by.json(), told])
+            assert len(words) < 3000, (pattern[:40], words[:500])
+        said = client.post("/api/judge", json={"judge": f"regex:pattern={HUGE[0]}", "output": "a"}).json()
+        assert "parts once its repetitions are written out" in json.dumps(said)
+        assert (
+            client.post("/api/judge", json={"judge": "regex:pattern=a", "output": "a"}).json()["score"] == 1
+        )
+
+
+def test_a_pattern_that_is_too_large_is_refused_in_a_judge_that_is_a_file(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "rating.yaml"
+    for pattern in HUGE:
+        schema = {
+            "type": "object",
+            "properties": {
+                "reason": {"type": "string", "pattern": pattern},
+                "rating": {"type": "integer", "minimum": 1, "maximum": 5},
+            },
+            "required": ["reason", "rating"],
+        }
+        document = {
+            "inputs": ["output"], "prompt": "Rate it.\n{{ output }}\n{{ reply }}\n", "schema": schema, "scale": [1, 5],
+            "direction": "maximize",
+            "decision": {"score": "rating", "at_least": 4, "label": "good", "otherwise": "bad"},
+        }  # fmt: skip
+        file.write_text(json.dumps(document))  # which is YAML as well
+        done = call("judge", "--judge", file, "--model", "script", "--output", "x")
+        assert done.code == 2 and "Traceback" not in done.err and len(done.err) < 3000, (pattern[:40], done)
+        words = ("pattern", "regular expression", "larger than", "characters")
+        assert any(word in done.err for word in words), (pattern[:40], done.err)

@@ -202,6 +202,7 @@ def test_the_report_as_data_has_the_promised_shape() -> None:
         "seconds": 12.5,
         "reason": None,
         "unread": None,
+        "damaged": [],
     }
     assert data["dataset"] == "quickstart"
     judge = data["judges"]["exact"]
