@@ -73,6 +73,10 @@ def test_bad_rows_are_told_and_nothing_is_never_added(call: Call, home: Path) ->
     write("mixed.jsonl", [*ROWS, *[{"question": f"\x1b[2J {n}"} for n in range(12)]])
     refused = call("add", "mixed.jsonl", "--name", "mixed")
     assert refused.code == 2 and "12 of 15 rows of mixed could not be read" in refused.err
+    write("one.jsonl", [*(ROWS * 10), {"question": "no output"}])
+    one = call("add", "one.jsonl", "--name", "one")  # a share that a run takes, and counts
+    assert one.code == 2 and "1 of 31 rows of one could not be read" in one.err
+    assert call("add", "one.jsonl", "--name", "one", "--max-unread", 0.1).code == 0
     done = call("add", "mixed.jsonl", "--name", "mixed", "--max-unread", 1)
     assert done.out == "stored 3 samples as mixed@1\n"
     assert done.err.count("left out mixed.jsonl:") == 10 and "… and 2 more rows" in done.err

@@ -240,6 +240,17 @@ def outcomes() -> list[Any]:
     ]
 
 
+def test_an_outcome_says_to_its_end_what_to_do() -> None:
+    hint = "map one: --map context=docs"
+    for length in (10, 90, 300, 5000):
+        told = f"there is no context {'x' * length}; {hint}"
+        for outcome in (Abstention("s", "j", "no_context", told), Failure("s", "j", "engine_error", told)):
+            assert str(outcome).endswith(hint) and "there is no context" in str(outcome)
+            assert len(str(outcome)) < 450
+            with pytest.raises(NoVerdict, match=hint):
+                _ = outcome.label
+
+
 def test_a_label_is_never_had_of_an_outcome_without_one() -> None:
     for outcome in outcomes():
         for name in ("label", "score", "probability", "claims", "explanation"):

@@ -80,6 +80,18 @@ def shorten(text: str, width: int = 100) -> str:
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
+def shorten_inside(text: str, width: int = 400) -> str:
+    """One line of at most `width` characters; what is left out is left out of the middle.
+
+    A message says at its end what to do.
+    """
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    end = width * 3 // 5
+    return f"{line[: width - end - 3].rstrip()} … {line[-end:].lstrip()}"
+
+
 def plain(text: str) -> str:
     """`text` with every control character made visible, one for one; line ends stay.
 

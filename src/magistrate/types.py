@@ -330,7 +330,7 @@ class Failure:
         return display.card(f"failed: {self.code}", display.NEUTRAL, [("judge", self.judge)], self.message)
 
     def __str__(self) -> str:
-        return f"failed ({self.code}): {display.shorten(self.message)}"
+        return f"failed ({self.code}): {display.shorten_inside(self.message)}"
 
     if not TYPE_CHECKING:  # a type checker goes on to say that there is no such attribute
 
@@ -359,7 +359,7 @@ class Abstention:
         )
 
     def __str__(self) -> str:
-        return f"abstained ({self.reason}): {display.shorten(self.message)}"
+        return f"abstained ({self.reason}): {display.shorten_inside(self.message)}"
 
     if not TYPE_CHECKING:
 

@@ -52,7 +52,7 @@ def listing(store: str | None, as_json: bool) -> None:
 @click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
 @click.option("--view", help="A view of a public set, such as article200.")
-@reading_options
+@whole_reading_options
 @store_option
 @json_option
 def add(
@@ -69,7 +69,11 @@ def add(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Store DATA, whatever 'magistrate run' takes, under a name; the same content makes no new version."""
+    """Store DATA, whatever 'magistrate run' takes, under a name; the same content makes no new version.
+
+    Rows that cannot be read are refused, unless --max-unread allows some: what is not stored, no run of the
+    set counts.
+    """
     from magistrate.datasets.files import looks_like_path
     from magistrate.home import default_store
     from magistrate.store import Store

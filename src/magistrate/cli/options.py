@@ -93,11 +93,20 @@ def _all_meanings(
 
 def reading_options(function: Decorated) -> Decorated:
     """`--map`, `--labels`, `--max-unread`: how rows are read."""
+    return _reading_options(function, max_unread=0.1)
+
+
+def whole_reading_options(function: Decorated) -> Decorated:
+    """As `reading_options`, where unread rows are lost for good: none, unless `--max-unread` allows it."""
+    return _reading_options(function, max_unread=0.0)
+
+
+def _reading_options(function: Decorated, max_unread: float) -> Decorated:
     for option in (
         click.option(
             "--max-unread",
             type=click.FloatRange(0, 1),
-            default=0.1,
+            default=max_unread,
             show_default=True,
             help="Stop with 2 if a greater share of the rows cannot be read.",
         ),
