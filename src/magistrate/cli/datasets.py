@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magistrate.cli.ending import left_out
-from magistrate.cli.options import json_option, open_store, print_json, reading_options, store_option
+from magistrate.cli.options import json_option, open_store, print_json, store_option, whole_reading_options
 from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
