@@ -91,7 +91,10 @@ def test_bad_rows_are_told_and_nothing_is_never_added(call: Call, home: Path) ->
         write("empty.jsonl", [])
         refused = call("add", word, "--name", "x")
         assert refused.code == 2 and re.search(message, refused.err), refused.err
-    assert [each["name"] for each in call("--json").data if each["where"] == "in the store"] == ["mixed@1"]
+    assert [each["name"] for each in call("--json").data if each["where"] == "in the store"] == [
+        "mixed@1",
+        "one@1",
+    ]
     for name in ("quickstart", "a/b", "x.jsonl", "", "a@1"):
         refused = call("add", "answers.jsonl", "--name", name)
         assert refused.code == 2 and "a data set cannot be named" in refused.err
