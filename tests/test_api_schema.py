@@ -96,7 +96,8 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
                     parameter["schema"] = {"enum": [*known[name], *ODD[: len(known[name])]]}
                 elif name == "run":
                     sides = {"enum": [f"{run}:rubric" for run in runs[:2]] + runs[:2]}
-                    parameter["schema"] = {"type": "array", "items": sides, "minItems": 1, "maxItems": 3}
+                    different = {"uniqueItems": True, "minItems": 1, "maxItems": 2}
+                    parameter["schema"] = {"type": "array", "items": sides, **different}
                 elif path == "/api/compare" and name in FEW:
                     several = parameter["schema"].get("type") == "array"
                     few = {"enum": FEW[name]}
@@ -117,6 +118,8 @@ def test_no_operation_is_left_out(api: Api) -> None:
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_an_operation_answers_as_it_says(api: Api, method: str, path: str, examples: int) -> None:
     found = set[int]()
+    # Few comparisons of random runs by random metrics are of things that are there.
+    examples = 60 if path == "/api/compare" else examples
     ways = [(api.told, ASKED), (api.told, MISTAKEN), (api.hinted, ASKED)]
     if (method, path) in ALL_RIGHT:
         del ways[1]

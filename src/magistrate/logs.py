@@ -167,7 +167,7 @@ def _word(value: Field) -> str:
 _SECRET_ENDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD", "CREDENTIAL")
 _SECRET_PARTS = ("AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN")
 _NO_SECRETS = frozenset({"true", "false", "none", "null", "auto", "disabled", "enabled"})
-_PASSWORD = re.compile(r"://[^\s/@:]*:([^\s@]+)@")  # in an address
+_PASSWORD = re.compile(r"://[^\s/@:]*:((?:(?!://)[^\s@])+)@")  # in an address
 SHORTEST_KEY = 8  # characters of a key that is hidden in a reply
 _SHORTEST = 4  # characters: what is shorter is no key, and hiding it would hide half of every line
 
@@ -178,7 +178,8 @@ _PATTERNS = (
     (re.compile(r"(?i)\b(bearer\s+)[^\s\"',;]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b([Bb]asic\s+)(?![a-z]+\b)[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
     # Also where the password holds `/` or `@`: up to the last `@` before a blank.
-    (re.compile(r"(://)[^\s/@:]*:[^\s]*@"), rf"\1{HIDDEN}@"),
+    # Up to the next address at most, so that the time grows with the text and not with its square.
+    (re.compile(r"(://)[^\s/@:]*:(?:(?:(?!://)[^\s@])*@)+"), rf"\1{HIDDEN}@"),
     (re.compile(r"(://)[^\s/@]+@"), rf"\1{HIDDEN}@"),
     (re.compile(rf"(?i)({_NAMES}[\"']?\s{{0,4}}[:=]\s{{0,4}}[\"']?)[^\s\"'&,;}}]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)([?&](?:key|sig|signature|auth)=)[^\s\"'&]+"), rf"\1{HIDDEN}"),
