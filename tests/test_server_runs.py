@@ -14,6 +14,7 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from magistrate.counting import counted
+from magistrate.datasets.unread import SETTING, Unread
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
 from magistrate.store import Store
@@ -100,6 +101,14 @@ def test_every_run_is_reached_by_going_on_and_back(store: Store, client: TestCli
     back = client.get("/api/runs", params={"limit": 3, "after": seen[1]["newer"]}).json()
     assert [row["id"] for row in back["rows"]] == ids[:3:-1]
     assert back["newer"] is None and back["older"] == back["rows"][-1]["number"]
+
+
+def test_rows_that_could_not_be_read_are_told(store: Store, client: TestClient) -> None:
+    judged(store, "whole", settings={SETTING: Unread(0, 6).to_dict()})
+    judged(store, "less", settings={SETTING: Unread(4, 10, ("no output (4 rows)",)).to_dict()})
+    text = client.get("/").text
+    assert "4 unread</span>" in text and text.count("unread") == 1
+    assert [row["n_unread"] for row in client.get("/api/runs").json()["rows"]] == [4, 0]
 
 
 def test_words_tags_and_data_choose_and_nothing_found_is_said(store: Store, client: TestClient) -> None:

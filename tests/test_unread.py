@@ -113,11 +113,12 @@ def test_a_run_and_its_dry_run_are_refused_alike_and_leave_no_run(home: Path, ca
 def test_unread_rows_stand_beside_every_figure_and_count_against_coverage(home: Path, call: Call) -> None:
     file = written("rows.csv", rows(["faithful"] * 14 + ["ok"]))  # 2 of 30
     told = "2 of 30 rows could not be read"
-    shared = (*SHUT, "--map", "context=docs", "--gate", "coverage>=.98", "--junit", "junit.xml")
+    gates = ("--gate", "novelty.coverage>=.98", "--junit", "junit.xml")
+    shared = (*SHUT, "--judge", "novelty:name=strict", "--map", "context=docs", *gates)
     done = call("run", file, *shared)
     assert done.code == 1 and "gate failed: novelty: coverage is 0.933" in done.err and told in done.err
     assert done.out.count(told) >= 3, "the head, the counts and the remarks"
-    (judge,) = (data := call("show", "last", "--json").data)["judges"].values()
+    judge = (data := call("show", "last", "--json").data)["judges"]["novelty"]
     assert (judge["n_ok"], judge["n_unread"], data["run"]["unread"]["rows"]) == (28, 2, 30)
     assert judge["coverage"] == pytest.approx(28 / 30)
     facts = {
@@ -126,6 +127,9 @@ def test_unread_rows_stand_beside_every_figure_and_count_against_coverage(home: 
     assert facts["unread rows"].startswith(told)
     call("export", "last", "--to", "report.html")
     assert Path("report.html").read_text().count(told) >= 2
+    assert told in call("compare", "last").out
+    run = magistrate.evaluate(file, "novelty", mapping={"context": "docs"})
+    assert told in run._repr_html_()
     assert told in call("run", file, *SHUT, "--map", "context=docs", "--dry-run").out
     few = call("run", file, *SHUT, "--map", "context=docs", "--max-unread", 0.05)
     assert few.code == 2 and told.replace("rows", "rows of rows") in few.err

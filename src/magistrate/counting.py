@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from magistrate.datasets.unread import SETTING as UNREAD
-from magistrate.datasets.unread import Unread
+from magistrate.datasets.unread import unread_of
 from magistrate.errors import StoreError
 from magistrate.report.kept import MADE_BY, kept, report_from, scores_from
 from magistrate.report.scores import JudgeScores, Scores
@@ -99,5 +98,5 @@ def facts_of(record: RunRecord) -> RunFacts:
         n_total=max(record.n_total or 0, record.n_samples),
         seconds=record.seconds,
         reason=record.reason,
-        unread=None if UNREAD not in record.settings else Unread.from_dict(record.settings[UNREAD]),
+        unread=unread_of(record.settings),
     )

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from magistrate.datasets.unread import Unread
+
 MOST_DRAWS = 20_000
 OF_SCORES = ("auroc", "brier")
 UNDEFINED = "these samples do not define it"
@@ -50,7 +52,8 @@ class Side:
     """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged.
 
     Of outcomes nothing but labels, scores and codes is read; `scoring` says how scores are, None where nobody
-    knows, and then nothing of scores is compared.
+    knows, and then nothing of scores is compared. `unread` says how many rows of its data could not be read,
+    None where nobody counted.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Side:
     samples: Mapping[str, Sample] = field(repr=False)
     outcomes: Mapping[str, Outcome] = field(repr=False)
     scoring: Scoring | None = None
+    unread: Unread | None = None
 
 
 @dataclass(frozen=True, slots=True)

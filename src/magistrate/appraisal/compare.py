@@ -11,6 +11,7 @@ from magistrate.analysis.columns import one_judge
 from magistrate.analysis.compared import Comparison
 from magistrate.analysis.comparison import Side
 from magistrate.appraisal.stored import Judged, RunRef, StorePlace, judged_at, record_of
+from magistrate.datasets.unread import unread_of
 from magistrate.errors import SpecError
 from magistrate.runs import Run
 from magistrate.stats.paired import COMPARED
@@ -70,7 +71,16 @@ def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
 
 def _sides(read: Sequence[Judged]) -> list[Side]:
     return [
-        Side(name, side.record.id, side.judge, side.n_total, side.samples, side.outcomes, side.scoring)
+        Side(
+            name,
+            side.record.id,
+            side.judge,
+            side.n_total,
+            side.samples,
+            side.outcomes,
+            side.scoring,
+            unread_of(side.record.settings),
+        )
         for name, side in zip(_names(read), read, strict=True)
     ]
 

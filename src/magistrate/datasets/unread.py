@@ -78,6 +78,11 @@ class Unread:
         return cls(values["n"], values["rows"], tuple(values["reasons"]), tuple(blanks))
 
 
+def unread_of(settings: Mapping[str, Any]) -> Unread | None:
+    """What the settings of a stored run say of it; None where nobody counted."""
+    return None if SETTING not in settings else Unread.from_dict(settings[SETTING])
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts rows as they pass by."""

@@ -16,6 +16,8 @@ def report_html(report: Report) -> str:
     """The run, a comparison where there are several judges, and each judge's figures, matrix and remarks."""
     run = report.run
     facts = [("data", run.dataset), ("samples", f"{run.n_total:,}"), ("status", run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.append(("unread", str(run.unread)))
     if run.seconds is not None:
         facts.append(("time", duration(run.seconds)))
     if run.name != run.id:

@@ -12,7 +12,8 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, case, exists, func, not_, or_, select
 
-from magistrate.store.codec import recipes_from
+from magistrate.datasets.unread import Unread, unread_of
+from magistrate.store.codec import loads, recipes_from
 from magistrate.store.tables import figures, outcomes, run_tags, runs
 
 
@@ -56,7 +57,8 @@ class RunLine:
     """A run as a list shows it.
 
     `heads` may be of an earlier revision, and lack judges that nobody counted yet. `judges` are the names
-    that outcomes bear. Times are in UTC, `seconds` how long it was at work.
+    that outcomes bear. Times are in UTC, `seconds` how long it was at work. `unread` says how many rows could
+    not be read, None where nobody counted.
     """
 
     id: str
@@ -71,6 +73,7 @@ class RunLine:
     n_total: int | None
     seconds: float | None
     revision: int
+    unread: Unread | None
     judges: tuple[str, ...]
     tags: tuple[str, ...]
     heads: tuple[Head, ...]
@@ -94,7 +97,7 @@ def run_lines(
     connection: Connection, wanted: RunFilter, *, before: int | None, after: int | None, limit: int
 ) -> list[RunLine]:
     """Which runs are wanted? Newest first, the next older than number `before` or newer than `after`."""
-    asked = select(*_LINE, runs.c.recipes).where(*_conditions(wanted))
+    asked = select(*_LINE, runs.c.recipes, runs.c.settings).where(*_conditions(wanted))
     if after is not None:
         asked = asked.where(runs.c.number > after).order_by(runs.c.number.asc())
     else:
@@ -114,6 +117,7 @@ def run_lines(
     return [
         RunLine(
             **{column.key: getattr(row, column.key) for column in _LINE},
+            unread=unread_of(loads(row.settings)),
             judges=_judges(recipes_from(row.recipes), heads.get(row.id, ())),
             tags=tuple(sorted(tags.get(row.id, ()))),
             heads=tuple(heads.get(row.id, ())),

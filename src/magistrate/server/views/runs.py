@@ -47,7 +47,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run in the list; times are in UTC, `seconds` how long it was at work, None where nobody knows."""
+    """A run in the list.
+
+    Times are in UTC, `seconds` how long it was at work, None where nobody knows; `n_unread` rows of its data
+    could not be read.
+    """
 
     id: str
     number: int
@@ -58,6 +62,7 @@ class RunRow:
     dataset: str
     model: str
     n_total: int | None
+    n_unread: int
     seconds: float | None
     tags: tuple[str, ...]
     judges: tuple[JudgeHead, ...]
@@ -131,6 +136,7 @@ def _row(
         dataset=line.dataset,
         model=line.model,
         n_total=line.n_total,
+        n_unread=0 if line.unread is None else line.unread.n,
         seconds=line.seconds,
         tags=line.tags,
         judges=tuple(
