@@ -289,6 +289,9 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     refused = call(*made, "--data", str(folder))
     assert refused.code == 2 and "--calibrate-on" in refused.err
     made += ["--data", str(folder), "--tokens", "0.1", "--rate", "0.005", "--batch", "600"]
-    done = call(*made, "--calibrate-on", str(data))
+    made += ["--calibrate-on", str(data)]
+    begun = call(*made, "--minutes", "0.0001")
+    assert begun.code == 0 and "the same command goes on" in begun.out, begun.err
+    done = call(*made)
     assert done.code == 0, done.err
     assert (tmp_path / "mixed" / MANIFEST).is_file()

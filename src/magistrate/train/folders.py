@@ -19,7 +19,7 @@ CARD = "README.md"  # for people
 LONGEST_CARD = 20_000  # characters that are shown of one
 WORK = ".training"  # what a training that has not ended keeps in its folder
 KEPT: Mapping[str, tuple[str, ...]] = {
-    "detector": ("training.pt", "training.pt.part", "written-*.jsonl"),
+    "detector": ("training.pt", "training.pt.part", "examples"),
     "judge": ("state.pt", "state.pt.part", "tokenizer"),
 }
 """What is in there, by what is trained: first what it goes on from."""

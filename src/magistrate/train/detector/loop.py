@@ -20,7 +20,8 @@ from magistrate.train.detector.network import Network
 
 STATE = "training.pt"
 SAVE_SECONDS = 60.0  # and after the first step of a sitting
-SORTED_TOGETHER = 4000  # examples that are sorted by length before they are cut into batches
+SORTED_TOGETHER = 16_000  # examples that are sorted by length before they are cut into batches
+NEARLY = 16  # tokens: lengths that differ by less count as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +211,18 @@ def batches(every: Sequence[Example], tokens: int, seed: str) -> list[list[Examp
     found: list[list[Example]] = []
     for at in range(0, len(order), SORTED_TOGETHER):
         batch: list[Example] = []
-        for example in sorted(order[at : at + SORTED_TOGETHER], key=lambda each: each.length):
-            if batch and (len(batch) + 1) * example.length > tokens:
+        longest = 0
+        for example in sorted(order[at : at + SORTED_TOGETHER], key=_place):
+            longest = max(longest, example.length)
+            if batch and (len(batch) + 1) * longest > tokens:
                 found.append(batch)
-                batch = []
+                batch, longest = [], example.length
             batch.append(example)
         found.append(batch)
     random.Random(seed + "/batches").shuffle(found)
     return found
+
+
+def _place(example: Example) -> tuple[int, bytes]:
+    """By length, and those of one context beside each other: what differs between them is learnt in one step."""
+    return example.length // NEARLY, example.ids[: example.second].tobytes()

@@ -100,8 +100,7 @@ def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample
 def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> list[Sample]:
     """The rows of a source and what is made of them, drawn by the recipe's seed."""
     every = list(rows(folder, source, shipped_only=recipe.shipped_only))
-    order = random.Random(f"{recipe.seed}/{source.name}")
-    order.shuffle(every)
+    every.sort(key=lambda each: _mixed(f"{recipe.seed}/{source.name}", each))
     every = every[: source.most]
     found = [] if source.only_edits else list(every)
     if source.edits:
@@ -112,6 +111,11 @@ def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> l
     if source.framed:
         found += framed(every, recipe.seed, source.framed)
     return found
+
+
+def _mixed(seed: str, sample: Sample) -> bytes:
+    """Contexts in an order that the seed says, the rows of one context beside each other."""
+    return hashlib.sha256("\n".join((seed, *sample.context)).encode(errors="surrogatepass")).digest()
 
 
 def without_a_sentence(every: Sequence[Sample], seed: int) -> Iterator[Sample]:
@@ -190,14 +194,15 @@ def draw(
         for place in range(begin, end):
             turn = place // size
             if turn not in orders:
-                orders[turn] = _order(seed, key, turn, size)
+                orders[turn] = _order(seed, key[0], turn, size)
             found.append((key, orders[turn][place % size]))
     return found
 
 
-def _order(seed: int, key: tuple[str, str], turn: int, size: int) -> list[int]:
+def _order(seed: int, source: str, turn: int, size: int) -> list[int]:
+    """The same for both labels of a source: where every second row is a changed twin, twins are drawn together."""
     order = list(range(size))
-    random.Random(f"{seed}/{key}/{turn}").shuffle(order)
+    random.Random(f"{seed}/{source}/{turn}").shuffle(order)
     return order
 
 
