@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import random
 from pathlib import Path
@@ -253,15 +252,3 @@ def test_what_decides_is_in_the_digest_and_what_is_only_told_is_not(folder: Path
     assert Detector(folder).info.prompt == before
     change(folder, offset=0.5)
     assert Detector(folder).info.prompt != before
-
-
-def test_what_is_not_installed_is_said_before_anything_is_judged(
-    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = importlib.util.find_spec
-    monkeypatch.setattr(
-        "magistrate.judges.detector.find_spec", lambda name: None if name == "openvino" else known(name)
-    )
-    done = call("judge", "--output", BRIDGE, "--context", BRIDGE, "--judge", f"detector:{folder}")
-    assert done.code == 2 and "needs openvino: pip install 'magistrate[local]'" in " ".join(done.err.split())
-    assert not done.out

@@ -77,10 +77,16 @@ def judged(model: Any = None, judge: Any = "novelty", **more: Any) -> tuple[str,
     return found.label, found.score
 
 
-def test_a_child_judges_as_its_parent_did_and_so_does_a_grandchild() -> None:
+@pytest.mark.parametrize("judge", ["novelty", "auto"])
+def test_a_child_judges_as_its_parent_did_and_so_does_a_grandchild(judge: str) -> None:
+    known = judged(judge=judge)
+    assert [in_child(lambda: judged(judge=judge)) for _ in range(3)] == [known] * 3
+    assert in_child(lambda: in_child(lambda: judged(judge=judge))) == known
+    assert judged(judge=judge) == known, "the parent goes on"
+
+
+def test_a_child_judges_in_a_loop_of_its_own() -> None:
     known = judged()
-    assert [in_child(judged) for _ in range(3)] == [known] * 3
-    assert in_child(lambda: in_child(judged)) == known
     assert in_child(lambda: asyncio.run(_in_a_loop())) == known
     assert judged() == known, "the parent goes on"
 

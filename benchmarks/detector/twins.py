@@ -3,7 +3,9 @@
 Run: .venv/bin/python benchmarks/detector/twins.py FILE … --to FOLDER
 
 A FILE has one document a line: `{"domain", "context", "twins": [{"kind", "question", "right", "wrong"}]}`. Of
-each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the wrong words marked.
+each FOLDER/NAME.jsonl.gz is written, every twin as two rows, with the wrong words marked, and
+FOLDER/NAME-together.jsonl.gz, outputs of several statements of which some are wrong: what is learnt of a
+document is then read with it once and not once for each statement.
 """
 
 from __future__ import annotations
@@ -11,35 +13,99 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
 import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from magistrate.types import Sample
+
 WORD = re.compile(r"\w+|[^\w\s]")
+ENDED = re.compile(r"[.!?]$")
+SIDES = ("right", "wrong")
+TOGETHER = 3  # statements of one output
+FULL = 6  # words from which on an answer says what it is about
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a file of twins, the right one before the wrong one."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
-        told = json.loads(line)
+    for number, told in enumerate(documents(path)):
         for place, twin in enumerate(told["twins"]):
-            for label, which in (("faithful", "right"), ("hallucinated", "wrong")):
-                yield {
-                    "id": f"{path.stem}-{number}-{place}-{which}",
-                    "input": twin["question"],
-                    "context": [told["context"]],
-                    "output": twin[which],
-                    "label": label,
-                    "spans": changed(twin["right"], twin["wrong"]) if which == "wrong" else [],
-                    "metadata": {
-                        "kind": twin["kind"],
-                        "source": path.stem,
-                        "licence": "Apache-2.0",
-                        "ship": True,
-                    },
-                }
+            for which in SIDES:
+                yield row(
+                    f"{path.stem}-{number}-{place}-{which}",
+                    told["context"],
+                    twin["question"],
+                    twin[which],
+                    changed(twin["right"], twin["wrong"]) if which == "wrong" else [],
+                    twin["kind"],
+                )
+
+
+def together(path: Path) -> Iterator[dict[str, Any]]:
+    """Outputs of up to `TOGETHER` statements about a document, and those with right and wrong exchanged."""
+    for number, told in enumerate(documents(path)):
+        order = random.Random(f"{path.stem}/{number}")
+        whole = [each for each in told["twins"] if ENDED.search(each["right"]) and is_whole(each)]
+        order.shuffle(whole)
+        for at in range(0, len(whole) - 1, TOGETHER):
+            some = whole[at : at + TOGETHER]
+            first = [order.choice(SIDES) for _ in some]
+            for turn, sides in enumerate((first, [SIDES[1 - SIDES.index(each)] for each in first])):
+                output, spans = "", []
+                for twin, side in zip(some, sides, strict=True):
+                    output += " " * bool(output)
+                    if side == "wrong":
+                        places = changed(twin["right"], twin["wrong"])
+                        spans += [[len(output) + start, len(output) + end] for start, end in places]
+                    output += twin[side]
+                wrong = [twin["kind"] for twin, side in zip(some, sides, strict=True) if side == "wrong"]
+                kind = wrong[0] if len(wrong) == 1 else "several"
+                yield row(f"{path.stem}-{number}+{at}-{turn}", told["context"], None, output, spans, kind)
+
+
+def is_whole(twin: dict[str, Any]) -> bool:
+    """Whether what a twin says can be understood without its question."""
+    return twin["question"] is None or min(len(twin[side].split()) for side in SIDES) >= FULL
+
+
+def documents(path: Path) -> Iterator[dict[str, Any]]:
+    """What stands in a file, a document a line."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)
+
+
+def row(
+    name: str, context: str, question: str | None, output: str, spans: list[list[int]], kind: str
+) -> dict[str, Any]:
+    """One row as a recipe reads it; wrong where it has spans."""
+    told = {"kind": kind, "source": name.partition("-")[0], "licence": "Apache-2.0", "ship": True}
+    return {
+        "id": name,
+        "input": question,
+        "context": [context],
+        "output": output,
+        "label": "hallucinated" if spans else "faithful",
+        "spans": spans,
+        "metadata": told,
+    }
+
+
+def samples(path: Path) -> list[Sample]:
+    """The same as samples, to measure on."""
+    return [
+        Sample(
+            id=row["id"],
+            input=row["input"],
+            context=tuple(row["context"]),
+            output=row["output"],
+            label=row["label"],
+            metadata=row["metadata"],
+        )
+        for row in rows(path)
+    ]
 
 
 def changed(right: str, wrong: str) -> list[list[int]]:
@@ -65,10 +131,15 @@ def main() -> None:
     told = parser.parse_args()
     told.to.mkdir(parents=True, exist_ok=True)
     for path in told.files:
-        every = list(rows(path))
-        with gzip.open(told.to / f"{path.stem}.jsonl.gz", "wt", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in every)
-        print(f"{path.stem}: {len(every)} rows")
+        write(path, told.to)
+
+
+def write(path: Path, folder: Path) -> None:
+    """The files of rows that are made of a file of twins."""
+    for name, every in ((path.stem, [*rows(path)]), (f"{path.stem}-together", [*together(path)])):
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in every)
+        print(f"{name}: {len(every)} rows")
 
 
 if __name__ == "__main__":

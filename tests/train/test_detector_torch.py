@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
-from magistrate.detectors.folder import CARD, MANIFEST
+from magistrate.detectors.folder import CARD, MANIFEST, read_manifest
 from magistrate.detectors.model import detector
 from magistrate.detectors.reading import Reader
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.train.detector.bases import base
+from magistrate.train.detector.card import stages_of
 from magistrate.train.detector.examples import (
     ABSENT,
     CONTRADICTED,
@@ -38,6 +41,7 @@ from tiny_detector import write_detector, write_tokenizer
 
 COLOURS = ("red", "blue", "green", "white", "black", "grey")
 THINGS = ("bridge", "house", "tower", "boat", "horse", "coat")
+RECIPE = "window: 128\nexamples: 1000\nsources:\n  - {name: colours, share: 1}\n"
 SCHEDULE = Schedule(tokens=60_000, batch=600, rate=5e-3, warmup=10, average=0.9)
 
 
@@ -69,6 +73,18 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.save_pretrained(folder)
     weights = BertModel(config, add_pooling_layer=False).state_dict()
     save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
+    return folder
+
+
+def source(folder: Path) -> Path:
+    """A folder with the rows as a recipe reads them."""
+    folder.mkdir()
+    with gzip.open(folder / "colours.jsonl.gz", "wt", encoding="utf-8") as file:
+        for each in rows():
+            spans = [[span.start, span.end] for span in each.spans]
+            told = {"id": each.id, "input": None, "context": each.context, "output": each.output}
+            told |= {"label": each.label, "spans": spans, "metadata": {"ship": True}}
+            file.write(json.dumps(told) + "\n")
     return folder
 
 
@@ -259,23 +275,9 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     done = call(*line, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["held_out"]["contexts"] == 60
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    with gzip.open(folder / "colours.jsonl.gz", "wt", encoding="utf-8") as file:
-        for each in rows():
-            told = {
-                "id": each.id,
-                "input": None,
-                "context": each.context,
-                "output": each.output,
-                "label": each.label,
-            }
-            spans = [[span.start, span.end] for span in each.spans]
-            file.write(json.dumps({**told, "spans": spans, "metadata": {"ship": True}}) + "\n")
+    folder = source(tmp_path / "folder")
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(
-        "window: 128\nexamples: 1000\nsources:\n  - {name: colours, share: 1}\n", encoding="utf-8"
-    )
+    recipe.write_text(RECIPE, encoding="utf-8")
     made = [
         "train",
         "detector",
@@ -295,3 +297,38 @@ def test_the_command_trains_in_sittings_and_on_a_recipe(
     done = call(*made)
     assert done.code == 0, done.err
     assert (tmp_path / "mixed" / MANIFEST).is_file()
+
+
+def test_the_trainings_of_the_shipped_detector_follow_each_other(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent.parent / "benchmarks" / "detector")
+    make = importlib.import_module("make")
+    for name in ("1-first", "2-last"):
+        (tmp_path / "stages").mkdir(exist_ok=True)
+        (tmp_path / "stages" / f"{name}.yaml").write_text(RECIPE, encoding="utf-8")
+    written = []
+    for name in ("written-1", "held"):
+        written.append(tmp_path / f"{name}.jsonl")
+        documents = (
+            {
+                "domain": "colours",
+                "context": right.context[0],
+                "twins": [{"kind": "k", "question": None, "right": right.output, "wrong": wrong.output}],
+            }
+            for right, wrong in zip(rows()[::2], rows()[13::2], strict=False)
+            if right.output != wrong.output
+        )
+        written[-1].write_text("".join(json.dumps(each) + "\n" for each in documents), encoding="utf-8")
+    stages = (("1-first", 0.08, 0.005), ("2-last", 0.04, 0.005))
+    for name, value in {"HERE": tmp_path, "WRITTEN": written, "STAGES": stages, "BATCH": 600}.items():
+        monkeypatch.setattr(make, name, value)
+    words = ["make", str(source(tmp_path / "data")), "--to", str(tmp_path / "made"), "--base", str(start)]
+    monkeypatch.setattr(sys, "argv", words)
+    make.main()
+    manifest = read_manifest(tmp_path / "made")
+    first, last = stages_of(manifest.recipe)
+    assert first["base"]["name"] == start.name and last["base"]["recipe"] == first
+    assert (first["tokens"] >= 80_000, last["tokens"] >= 40_000) == (True, True)
+    assert set(last["data"]["digests"]) == {"colours"}
+    assert "2 trainings" in (tmp_path / "made" / CARD).read_text(encoding="utf-8")

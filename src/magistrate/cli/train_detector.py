@@ -29,10 +29,9 @@ MILLION = 1_000_000
 @click.option("--force", is_flag=True, help="Begin anew, and replace the detector that is there.")
 @click.option(
     "--base",
-    default="minilm-l6",
-    show_default=True,
     metavar="NAME|FOLDER",
-    help="What to begin with: minilm-l6, shipped, a detector's folder, or a Hugging Face folder of a BERT.",
+    help="What to begin with: shipped, minilm-l6, a detector's folder, or a Hugging Face folder of a BERT "
+    "(default: shipped, with --recipe minilm-l6).",
 )
 @click.option("--name", help="What it is called (default: the folder's name).")
 @click.option(
@@ -80,7 +79,7 @@ def command(
     data: tuple[str, ...],
     target: Path,
     force: bool,
-    base: str,
+    base: str | None,
     name: str | None,
     recipe: Path | None,
     tokens: float,
@@ -99,14 +98,16 @@ def command(
 ) -> None:
     """Train a small encoder on labelled data, and write its folder.
 
-    It begins with a small encoder, or with a detector that was trained before, and learns from your labels
-    (and spans, where there are some). On contexts that it has not seen it says how well it ranks, and whether
+    It begins with the detector that comes with the package, and goes on learning from your labels (and spans,
+    where there are some). On contexts that it has not seen it says how well it ranks, and whether
     that is better than before. The same data, options and seed give the same detector.
     """
     from magistrate.datasets.families import family_of
 
     bases, training = _libraries()
-    begun = bases.base(base, target.with_name(f".{target.name}.base"))
+    begun = bases.base(
+        base or ("shipped" if recipe is None else "minilm-l6"), target.with_name(f".{target.name}.base")
+    )
     terminal = console(error=True)
     read = partial(_samples, mapping=dict(mapping), labels=labels, max_unread=max_unread)
     common: dict[str, Any] = {
@@ -219,7 +220,7 @@ def _libraries() -> tuple[ModuleType, ModuleType]:
 
     from magistrate.errors import MissingExtra
 
-    for needed in ("torch", "transformers", "safetensors", "openvino"):
+    for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
             raise MissingExtra(needed, "train")
     bases, training = (f"magistrate.train.detector.{name}" for name in ("bases", "training"))

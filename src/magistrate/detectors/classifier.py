@@ -15,7 +15,7 @@ from magistrate.detectors.folder import json_of
 from magistrate.detectors.graph import Graph, graph_of, weights_of
 from magistrate.detectors.labels import Meaning, meaning
 from magistrate.engines.catalog import disk
-from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
+from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.scratch import once
 from magistrate.types import Sample
 
@@ -262,10 +262,8 @@ def _cut(ids: Sequence[int], most: int, overlap: int) -> list[Sequence[int]]:
 
 def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizer, and a twin without added tokens, so that `[SEP]` in a text stays text."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise MissingExtra("tokenizers", "local") from None
+    from tokenizers import Tokenizer
+
     content = {**json_of(path), "padding": None, "truncation": None}
     try:
         whole = Tokenizer.from_str(json.dumps(content))

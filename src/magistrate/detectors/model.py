@@ -19,7 +19,7 @@ from magistrate.detectors.network import graph, read_weights
 from magistrate.detectors.reading import Passage, Reader, Sentence, Window
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
-from magistrate.errors import InputError, MissingExtra, ModelError
+from magistrate.errors import InputError, ModelError
 from magistrate.stats.calibration import sigmoid
 from magistrate.types import Sample
 
@@ -170,10 +170,8 @@ class Detector:
     @cached_property
     def reader(self) -> Reader:
         """What cuts samples into windows."""
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise MissingExtra("tokenizers", "local") from error
+        from tokenizers import Tokenizer
+
         return Reader(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
 
     def _load(self) -> Any:

@@ -115,11 +115,13 @@ class Reader:
         self._first, self._last = first, last
 
     def windows(self, sample: Sample) -> list[Window]:
-        """The windows of a sample, in the order of its output; none where the output has no tokens."""
+        """The windows of a sample, in the order of its output; none where that has no letter and no digit."""
         output = sample.output or ""
+        if not any(map(str.isalnum, output)):
+            return []
         found = self._encode(output)
         places = [_trimmed(output, *each) for each in found.offsets]
-        if not any(start < end for start, end in places):
+        if not places:
             return []
         source = self.source(sample)
         parts = checked(self._parts(output, found.ids, places), 1)

@@ -87,7 +87,7 @@ KINDS = (
     Kind(
         "",
         "local",
-        ("openvino", "openvino-genai", "tokenizers", "gguf"),
+        ("openvino-genai", "gguf"),
         "a small model in this process, on OpenVINO; the default",
         "magistrate judge --judge faithfulness",
         IN_PROCESS | {"hidden_states"},
@@ -113,7 +113,7 @@ KINDS = (
     Kind(
         "transformers",
         "transformers",
-        ("torch", "transformers", "tokenizers", "safetensors"),
+        ("torch", "transformers"),
         "a folder of transformers in this process, on processors or CUDA; shows attention and hidden states",
         "magistrate judge --judge faithfulness --model transformers:FOLDER",
         IN_PROCESS | {"hidden_states", "attention"},
@@ -121,7 +121,7 @@ KINDS = (
     Kind(
         "llamacpp",
         "llamacpp",
-        ("llama-cpp-python", "gguf", "tokenizers"),
+        ("llama-cpp-python", "gguf"),
         "a GGUF file in this process by llama.cpp, with what it was compiled for: processors, Metal, CUDA",
         "magistrate judge --judge faithfulness --model llamacpp:FILE.gguf",
         IN_PROCESS - {"repeatable"},

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,13 +19,9 @@ if TYPE_CHECKING:
     from magistrate.detectors.model import Detection, Reading
     from magistrate.detectors.model import Detector as Model
 
-MANIFEST = "detector.json"
-NEEDED = ("openvino", "safetensors", "tokenizers")
+MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
-NO_FOLDER = (
-    "has no detector to ask: detector:FOLDER, where FOLDER is what "
-    "'magistrate train detector --data LABELLED --to FOLDER' wrote"
-)
+NOTHING = "nothing in the output can be read"
 MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
 KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
@@ -64,32 +59,26 @@ class Detector:
         from magistrate.detectors.folder import SHIPPED
         from magistrate.detectors.model import detector
 
-        if self.folder is None and not (SHIPPED / MANIFEST).is_file():
-            raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
         return detector(self.folder or SHIPPED)
 
     @property
-    def info(self) -> JudgeInfo:
-        from magistrate.detectors.folder import SHIPPED
+    def card(self) -> str:
+        """What its folder says of how it was made and what it is worth."""
+        path = self.model.folder / CARD
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
 
-        there = self.folder is not None or (SHIPPED / MANIFEST).is_file()
-        known = JudgeInfo(
+    @property
+    def info(self) -> JudgeInfo:
+        told = self.model.manifest
+        return JudgeInfo(
             name=self.name,
-            summary=SUMMARY,
+            summary=f"{told.name}: {SUMMARY}",
             labels=(FAITHFUL, HALLUCINATED),
             threshold=self.threshold,
             reads=("context", "messages", "input", "output"),
             requires=("context", "output"),
             kind="code",
             long="read in parts, each with the sentences of the context that cover it best",
-            lacks=_missing() if there else NO_FOLDER,
-        )
-        if not there:
-            return known
-        told = self.model.manifest
-        return replace(
-            known,
-            summary=f"{told.name}: {SUMMARY}",
             prompt=told.digest,
             trained_on=frozenset(told.trained_on),
         )
@@ -101,7 +90,7 @@ class Detector:
         """What it says of one sample."""
         found = self.model.detect(sample)
         if found is None:
-            return Abstention(sample.id, self.name, "no_output", "nothing in the output can be read")
+            return Abstention(sample.id, self.name, "no_output", NOTHING)
         score = self.probability(found.logit)
         wrong = score >= self.threshold
         return Verdict(
@@ -111,30 +100,34 @@ class Detector:
             score=score,
             probability=score if wrong else 1 - score,
             claims=tuple(self.claims(sample, found)) if wrong else (),
-            details={
-                "sentences": [
-                    {
-                        "start": each.start,
-                        "end": each.end,
-                        "unsupported": round(self.probability(each.logit), 4),
-                        **{name: round(share, 4) for name, share in zip(KINDS, each.shares, strict=True)},
-                    }
-                    for each in found.sentences
-                ],
-                "heat": {
-                    "name": "not supported by the context",
-                    "unit": "probability",
-                    "low": 0.0,
-                    "high": 1.0,
-                    "text": sample.output or "",
-                    "pieces": [[word.start, word.end, round(word.probability, 4)] for word in found.words],
-                },
-                "threshold": self.threshold,
-                "base_rate": self.base_rate,
-                "windows": found.windows,
-                "tokens": found.tokens,
-            },
+            details=self.details(sample, found),
         )
+
+    def details(self, sample: Sample, found: Detection) -> dict[str, object]:
+        """What was found of each sentence and word, as plain values."""
+        return {
+            "sentences": [
+                {
+                    "start": each.start,
+                    "end": each.end,
+                    "unsupported": round(self.probability(each.logit), 4),
+                    **{name: round(share, 4) for name, share in zip(KINDS, each.shares, strict=True)},
+                }
+                for each in found.sentences
+            ],
+            "heat": {
+                "name": "not supported by the context",
+                "unit": "probability",
+                "low": 0.0,
+                "high": 1.0,
+                "text": sample.output or "",
+                "pieces": [[word.start, word.end, round(word.probability, 4)] for word in found.words],
+            },
+            "threshold": self.threshold,
+            "base_rate": self.base_rate,
+            "windows": found.windows,
+            "tokens": found.tokens,
+        }
 
     def probability(self, logit: float) -> float:
         """The calibrated probability, in [0, 1], that what has this logit is not supported."""
@@ -176,9 +169,3 @@ def deciding(sentence: Reading, least: float) -> tuple[int, int]:
     """From the first to the last word of a sentence that stands out; the whole sentence where none does."""
     words = [word for word in sentence.words if word.probability >= least]
     return (words[0].start, words[-1].end) if words else (sentence.start, sentence.end)
-
-
-def _missing() -> str:
-    """What is to be installed before a detector can be asked."""
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    return f"needs {' and '.join(absent)}: pip install 'magistrate[local]'" if absent else ""

@@ -55,7 +55,7 @@ def prepared(origin: Origin, obtain: Callable[[Path], Path], report: disk.Report
     target = place(origin.sha256, origin.weights)
     if is_ready(origin.sha256, origin.weights):
         return target
-    for module in ("openvino", "openvino_genai", "gguf", "tokenizers"):
+    for module in ("openvino_genai", "gguf"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "local")
     with disk.claimed(target, report) as scratch:

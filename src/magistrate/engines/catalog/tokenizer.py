@@ -169,12 +169,8 @@ def _check(tokenizer: dict[str, Any]) -> None:
     """Have the library read what was built, and hold every added token to its id."""
     import json
 
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        from magistrate.errors import MissingExtra
+    from tokenizers import Tokenizer
 
-        raise MissingExtra("tokenizers", "local") from None
     try:
         read = Tokenizer.from_str(json.dumps(tokenizer))
     except Exception as error:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from magistrate.engines.base import Engine
     from magistrate.engines.settings import EngineSettings
 
-LIBRARIES = {"llama_cpp": "llama-cpp-python", "gguf": "gguf", "tokenizers": "tokenizers"}
+LIBRARIES = {"llama_cpp": "llama-cpp-python", "gguf": "gguf"}
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:

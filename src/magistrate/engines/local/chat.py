@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.engines.catalog import ModelCard
-from magistrate.errors import EngineError, MissingExtra, ModelError, SpecError
+from magistrate.errors import EngineError, ModelError, SpecError
 from magistrate.types import Prompt, Trusted
 
 PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
@@ -46,10 +46,8 @@ class ChatTokenizer:
     """
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise MissingExtra("tokenizers", "local") from None
+        from tokenizers import Tokenizer
+
         if not card.chat_template:
             raise ModelError(f"{folder} has no chat template; only instruction-tuned models can judge")
         try:

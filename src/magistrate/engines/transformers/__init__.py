@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from magistrate.engines.base import Engine
     from magistrate.engines.settings import EngineSettings
 
-LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
+LIBRARIES = ("torch", "transformers")
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:

@@ -224,5 +224,5 @@ def batches(every: Sequence[Example], tokens: int, seed: str) -> list[list[Examp
 
 
 def _place(example: Example) -> tuple[int, bytes]:
-    """By length, and those of one context beside each other: what differs between them is learnt in one step."""
+    """By length, those of one context beside each other: what differs between them is learnt in a step."""
     return example.length // NEARLY, example.ids[: example.second].tobytes()

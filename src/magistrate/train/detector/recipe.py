@@ -200,7 +200,7 @@ def draw(
 
 
 def _order(seed: int, source: str, turn: int, size: int) -> list[int]:
-    """The same for both labels of a source: where every second row is a changed twin, twins are drawn together."""
+    """The same for both labels of a source: where each row has a changed twin, both are drawn together."""
     order = list(range(size))
     random.Random(f"{seed}/{source}/{turn}").shuffle(order)
     return order

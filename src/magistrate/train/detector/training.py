@@ -27,7 +27,7 @@ from magistrate.train.detector.examples import Example, examples
 from magistrate.train.detector.loop import STATE, Schedule, Training
 from magistrate.train.detector.network import Network, from_base
 from magistrate.train.detector.pool import pool
-from magistrate.train.detector.recipe import Recipe
+from magistrate.train.detector.recipe import Recipe, digest
 from magistrate.train.folders import WORK, check_free, whole
 from magistrate.train.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -158,11 +158,13 @@ def train_on_recipe(
     if not training.run(seconds, tell):
         return Trained(None, training.tokens / training.schedule.tokens)
     counts = {f"{source}, {label}": len(each) for (source, label), each in sorted(rounds.of.items())}
+    digests = {source.name: digest(data, source, recipe) for source in recipe.sources}
+    learnt = {"mixture": recipe.model_dump(mode="json"), "examples": counts, "digests": digests}
     told = {
         "name": name or folder.name,
         "window": window,
         "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
-        "recipe": _recipe(base, training, {"mixture": recipe.model_dump(mode="json"), "examples": counts}),
+        "recipe": _recipe(base, training, learnt),
     }
     manifest, after = write(training.averaged().cpu(), base, folder, told, calibrate_on)
     return _compared(manifest, calibrate_on, None, after)
@@ -275,9 +277,10 @@ def _check_labels(samples: Sequence[Sample], what: str, least: int) -> None:
 
 
 def _recipe(base: Base, training: Training, data: Mapping[str, Any]) -> dict[str, Any]:
+    before = {} if base.detector is None else {"recipe": base.detector.manifest.recipe}
     return {
         "package": __version__,
-        "base": {"name": base.name, "sha256": base.sha256},
+        "base": {"name": base.name, "sha256": base.sha256, **before},
         "schedule": asdict(training.schedule),
         "steps": training.step,
         "tokens": training.tokens,

@@ -1,0 +1,93 @@
+"""From a folder of labelled data to the detector that comes with the package: all of its trainings in a row.
+
+Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--to FOLDER] [--wordnet W] [--share 1]
+
+DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
+the one before has made, and keeps its state beside FOLDER, in .FOLDER.work, so that the same command goes on
+after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. Afterwards `measure.py` says
+what it is worth, and `fit_combined.py` what it weighs beside `novelty`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import twins
+
+from magistrate.detectors.folder import MANIFEST, SHIPPED
+
+HERE = Path(__file__).parent
+WRITTEN = sorted(HERE.glob("*.jsonl"))
+STAGES = (  # the recipe, millions of tokens, the highest learning rate
+    ("1-broad", 3.5, 1.5e-4),
+    ("2-sentences", 1.2, 2e-4),
+    ("3-twins", 6.0, 1.2e-4),
+    ("4-whole", 5.0, 1e-4),
+)
+BASE, BATCH = "minilm-l6", 4096
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--to", type=Path, default=SHIPPED)
+    parser.add_argument("--wordnet", type=Path)
+    parser.add_argument("--base", default=BASE)
+    parser.add_argument("--share", type=float, default=1.0)
+    told = parser.parse_args()
+    work = told.to.with_name(f".{told.to.name}.work")
+    data = sources(told.data, work / "data")
+    base = told.base
+    for name, tokens, rate in STAGES:
+        folder = work / name
+        if not (folder / MANIFEST).is_file():
+            last = name == STAGES[-1][0]
+            train(
+                *(
+                    "--recipe",
+                    HERE / "stages" / f"{name}.yaml",
+                    "--data",
+                    data,
+                    "--base",
+                    base,
+                    "--to",
+                    folder,
+                ),
+                *("--tokens", tokens * told.share, "--rate", rate, "--batch", BATCH),
+                *("--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"),
+                *(("--wordnet", told.wordnet) if told.wordnet else ()),
+            )
+        base = str(folder)
+    shutil.rmtree(told.to, ignore_errors=True)
+    shutil.copytree(base, told.to)
+    print("written:", told.to)
+
+
+def sources(given: Path, folder: Path) -> Path:
+    """A folder with links to the files of `given`, and the written twins beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in given.glob("*.jsonl.gz"):
+        link = folder / path.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path.resolve())
+    for path in WRITTEN:
+        twins.write(path, folder)
+    return folder
+
+
+def train(*words: object) -> None:
+    """One training by the command line, as anybody would run it."""
+    command = ["train", "detector", *map(str, words)]
+    print("$ magistrate", shlex.join(command), flush=True)
+    subprocess.run([sys.executable, "-m", "magistrate", *command], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a detector is worth by set and by kind of error: into its manifest and its card.
+
+Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/detector/measure.py FOLDER [--most 300]
+
+Sets are the test parts of `magistrate bench quality`, the built-in set, and the everyday cases, of which the
+lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from twins import samples as twins
+
+from magistrate.bench.quality.protocol import SETS, draw, here
+from magistrate.datasets import load
+from magistrate.datasets.families import shared
+from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
+from magistrate.detectors.model import Detector, detector
+from magistrate.stats.classification import Estimate, classification
+from magistrate.train.detector.card import card
+from magistrate.types import HALLUCINATED, Sample
+
+EVERYDAY = Path(__file__).parent.parent / "everyday.jsonl"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--most", type=int, default=300, help="samples of a set of the protocol")
+    told = parser.parse_args()
+    model, manifest = detector(told.folder), read_manifest(told.folder)
+    figures = tuple(each for each in measured(model, manifest, told.most))
+    made = manifest.model_copy(update={"figures": figures})
+    (told.folder / MANIFEST).write_text(made.text(), encoding="utf-8")
+    (told.folder / CARD).write_text(card(made), encoding="utf-8")
+
+
+def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]:
+    """The figures of all sets that are at hand, printed as they come."""
+    for each in filter(here, SETS):
+        test = draw(each, most).test
+        yield figure(
+            each.name, test, model.logits(test), manifest, not shared(each.family, manifest.trained_on)
+        )
+    quickstart = list(load("quickstart"))
+    yield figure("quickstart", quickstart, model.logits(quickstart), manifest)
+    everyday = twins(EVERYDAY)
+    logits = model.logits(everyday)
+    yield figure("everyday", everyday, logits, manifest)
+    for kind in sorted({str(each.metadata["kind"]) for each in everyday}):
+        places = [at for at, each in enumerate(everyday) if each.metadata["kind"] == kind]
+        some, said = [everyday[at] for at in places], [logits[at] for at in places]
+        yield figure(f"everyday, {kind}", some, said, manifest)
+
+
+def figure(
+    name: str, samples: Sequence[Sample], logits: Sequence[float], manifest: Manifest, left_out: bool = True
+) -> Figure:
+    """AUROC and balanced accuracy at .5, with intervals that take contexts whole."""
+    scores = np.array([manifest.probability(each) for each in logits])
+    truth = np.array([each.label == HALLUCINATED for each in samples])
+    groups = np.unique(["\n".join(each.sources) for each in samples], return_inverse=True)[1]
+    metrics = classification(truth, scores >= 0.5, scores, groups=groups).metrics
+    found = Figure(
+        set=name,
+        n=len(samples),
+        left_out=left_out,
+        auroc=values(metrics["auroc"]),
+        balanced_accuracy=values(metrics["balanced_accuracy"]),
+    )
+    print(
+        f"{name:<28}{found.n:>6}  AUROC {found.auroc}  balanced accuracy {found.balanced_accuracy}",
+        flush=True,
+    )
+    return found
+
+
+def values(found: Estimate) -> tuple[float, float, float]:
+    """The value and its interval, NaN never: all of these sets have both labels."""
+    assert found.value is not None and found.low is not None and found.high is not None
+    return round(found.value, 4), round(found.low, 4), round(found.high, 4)
+
+
+if __name__ == "__main__":
+    main()

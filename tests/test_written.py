@@ -1,0 +1,87 @@
+"""Twins that a detector learns from, and those it is tried on: whole, balanced, apart from each other."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from magistrate.signals.overlap import words
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS / "detector"))
+
+import twins  # noqa: E402  (a script beside the data)
+
+LEARNT = sorted(path for path in (BENCHMARKS / "detector").glob("*.jsonl") if path.stem != "held")
+TRIED = [BENCHMARKS / "detector" / "held.jsonl", BENCHMARKS / "everyday.jsonl"]
+FILES = [*LEARNT, *TRIED]
+DENIAL = re.compile(r"\b(?:not|no|never)\b|n't\b", re.I)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(twins.documents(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_words_length_and_denials_do_not_tell_right_from_wrong(path: Path) -> None:
+    truth, new, length, denied = [], [], [], []
+    for told in documents(path):
+        for twin in told["twins"]:
+            known = set(words(f"{told['context']}\n{twin['question'] or ''}"))
+            for side in twins.SIDES:
+                said = words(twin[side])
+                truth.append(side == "wrong")
+                new.append(np.mean([word not in known for word in said]) if said else 0.0)
+                length.append(len(twin[side]))
+                denied.append(len(DENIAL.findall(twin[side])))
+    for scores in (new, length, denied):
+        assert 0.45 <= roc_auc_score(truth, scores) <= 0.55
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_twin_is_whole_and_its_wrong_words_are_marked(path: Path) -> None:
+    for told in documents(path):
+        assert set(told) == {"domain", "context", "twins"} and told["context"].strip()
+        for twin in told["twins"]:
+            assert set(twin) == {"kind", "question", "right", "wrong"}, twin
+            assert twin["right"].strip() and twin["wrong"].strip() and twin["right"] != twin["wrong"]
+    for row in twins.rows(path):
+        assert bool(row["spans"]) == (row["label"] == "hallucinated")
+        assert all(0 <= start < end <= len(row["output"]) for start, end in row["spans"])
+
+
+def test_what_is_tried_was_not_learnt_from() -> None:
+    seen: dict[str, str] = {}
+    for path in FILES:
+        for told in documents(path):
+            text = re.sub(r"\W+", " ", told["context"]).casefold()
+            assert seen.setdefault(text, path.stem) == path.stem, told["context"][:80]
+    stages = "".join(path.read_text() for path in (BENCHMARKS / "detector" / "stages").glob("*.yaml"))
+    named = set(re.findall(r"name: ([\w-]+)", stages))
+    assert not named & {path.stem for path in TRIED}
+    assert {name for name in named if name.startswith(("written", "short"))} <= {
+        name for path in LEARNT for name in (path.stem, f"{path.stem}-together")
+    }
+
+
+def test_outputs_of_several_statements_say_what_their_twins_say(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    pairs = [("It opens at nine.", "It opens at ten."), ("Dogs may come in.", "Dogs must stay outside.")]
+    told = [{"kind": "k", "question": None, "right": right, "wrong": wrong} for right, wrong in pairs]
+    path.write_text(json.dumps({"domain": "d", "context": "c", "twins": told}) + "\n")
+    first, second = twins.together(path)
+    for row in (first, second):
+        sides = [side for side in twins.SIDES for twin in told if twin[side] in row["output"]]
+        assert len(sides) == 2
+        marked = [row["output"][start:end] for start, end in row["spans"]]
+        assert len(marked) >= sides.count("wrong") and (row["label"] == "faithful") == (not marked)
+        assert all(any(each in twin["wrong"] for twin in told) for each in marked)
+    together = first["output"] + second["output"]
+    assert all(twin[side] in together for twin in told for side in twins.SIDES)
