@@ -12,11 +12,12 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
 
 @cache
 def warm() -> None:
-    """Count and draw a small run, as the first page would, so that all they need is imported; once a process.
+    """Count and draw a small run, as the first page would, and judge an output by the default; once a process.
 
-    What draws and counts takes seconds to import, the judges' modules one.
+    What draws and counts takes seconds to import, the judges' modules one, the default's network half of one.
     """
     import magistrate.resuming  # noqa: F401
+    from magistrate.judging import judge
     from magistrate.report.scores import Scores
     from magistrate.report.summary import summarize
     from magistrate.report.values import RunFacts
@@ -35,3 +36,4 @@ def warm() -> None:
     figures_of(report.judges[0], scores.of("judge"), "warm")
     compile_all()
     judges_view()
+    judge(output="a b", context="a b")
