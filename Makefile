@@ -14,7 +14,7 @@ LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 LLAMACPP := .venv-llamacpp
 LLAMACPP_PIP := $(LLAMACPP)/bin/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: all demo test test-all test-train test-adapters test-llamacpp lint format docs bench bench-peers chaos lock clean
+.PHONY: all demo test test-all test-train test-adapters test-llamacpp lint format docs bench bench-peers chaos detector lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -65,6 +65,11 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 		echo "compiling llama.cpp: ten minutes or more on two cores"; $(PEERS_PIP) install '$(LLAMA_CPP)'; } || \
 		echo "bench-peers: llama.cpp is left out, for the reason above (it needs a C++ compiler and CMake)" >&2
 	@echo "the peers are in $(PEERS); now: make bench"
+
+detector: $(TRAIN)/.train .venv/.dev  ## train anew the detector that ships (DATA=FOLDER) and measure it (SETS=FOLDER); hours
+	$(TRAIN)/bin/python benchmarks/detector/make.py $(DATA)
+	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python benchmarks/fit_combined.py --write
+	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python benchmarks/detector/measure.py src/magistrate/detectors/shipped
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md
 	$(BIN)/python benchmarks/chaos.py --write

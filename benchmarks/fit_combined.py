@@ -4,7 +4,9 @@ Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/fit_combined.py [--mos
 
 Inputs: the shipped detector, the samples of `SETS`, and the written twins that no detector has learnt from.
 Of each part the log-odds are added that it gives itself; those of `novelty` by weights that have not seen
-the set's family. Each family weighs the same, and so does each class within a set.
+the set's family. The share of the detector is the one of `SHARES` that ranks best, by AUROC, in the mean over
+families; the sum is then made a probability by logistic regression, in which each family weighs the same, and
+so does each class within a set.
 
 Printed: AUROC and balanced accuracy at .5 of the detector, of `novelty` and of both, the weights fitted to
 the other families. `--write` writes src/magistrate/judges/combined.toml.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import fitting
@@ -37,7 +40,7 @@ SETS = {
 }
 HELD = Path(__file__).parent / "detector" / "held.jsonl"
 WRITTEN = "written"
-SHRINK = 0.05
+SHARES = np.linspace(0, 1, 21)
 
 
 def main() -> None:
@@ -49,7 +52,7 @@ def main() -> None:
     learnt = [part(name, family, drawn(load(name), told.most)) for name, family in SETS.items()]
     learnt.append(part(WRITTEN, WRITTEN, drawn(twins(HELD), 2 * told.most)))
     show(learnt)
-    weights, intercept = fitting.fitted(learnt, SHRINK)
+    weights, intercept = fitted(learnt)
     print(f"\nfitted to all: detector {weights[0]:.3f}, novelty {weights[1]:.3f}, intercept {intercept:.3f}")
     if told.write:
         WEIGHTS.write_text(toml(learnt), encoding="utf-8")
@@ -74,11 +77,28 @@ def part(name: str, family: str, samples: Sequence[Sample]) -> fitting.Part:
     return fitting.Part(name, family, np.array(rows), truth)
 
 
+def fitted(parts: Sequence[fitting.Part]) -> tuple[np.ndarray, float]:
+    """Weights of the detector and of `novelty`, and an intercept, at even chances."""
+
+    def worth(share: float) -> float:
+        of: dict[str, list[float]] = {}
+        for each in parts:
+            found = roc_auc_score(each.truth, each.values @ (share, 1 - share))
+            of.setdefault(each.family, []).append(found)
+        return float(np.mean([np.mean(each) for each in of.values()]))
+
+    best = max(SHARES, key=worth)
+    mixed = np.array([best, 1 - best])
+    summed = [replace(each, values=(each.values @ mixed)[:, None]) for each in parts]
+    (slope,), intercept = fitting.fitted(summed, 0.0)
+    return slope * mixed, intercept
+
+
 def show(parts: Sequence[fitting.Part]) -> None:
     """A line a set: AUROC and balanced accuracy of the detector, of `novelty`, and of both."""
     print(f"{'set':<28}{'n':>6}{'detector':>14}{'novelty':>14}{'combined':>14}{'weights':>16}")
     for each in parts:
-        weights, intercept = fitting.fitted([other for other in parts if other.family != each.family], SHRINK)
+        weights, intercept = fitted([other for other in parts if other.family != each.family])
         odds = (*each.values.T, each.values @ weights + intercept)
         figures = "".join(
             f"{roc_auc_score(each.truth, some):>8.3f}{balanced_accuracy_score(each.truth, some >= 0):>6.3f}"
@@ -93,7 +113,7 @@ def toml(parts: Sequence[fitting.Part]) -> str:
     lines = [
         "# What the detector and novelty weigh in the judge `combined`.",
         "# Written by benchmarks/fit_combined.py; not to be edited.",
-        f"# recipe: logistic, none below 0, shrunk by {SHRINK:g} to a common one; families, classes equal",
+        "# recipe: the share of the detector that ranks best, then logistic; families, classes equal",
         f"# learnt from: {sizes}; under [without.FAMILY] from those that are of another family",
         *table("all", parts),
     ]
@@ -104,7 +124,7 @@ def toml(parts: Sequence[fitting.Part]) -> str:
 
 def table(name: str, parts: Sequence[fitting.Part]) -> list[str]:
     """The weights fitted to some sets."""
-    weights, intercept = fitting.fitted(parts, SHRINK)
+    weights, intercept = fitted(parts)
     names = ", ".join(f'"{each.name.partition(":")[0]}"' for each in parts)
     return [
         "",

@@ -25,9 +25,9 @@ HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
 STAGES = (  # the recipe, millions of tokens, the highest learning rate
     ("1-broad", 3.5, 1.5e-4),
-    ("2-sentences", 1.2, 2e-4),
-    ("3-twins", 6.0, 1.2e-4),
-    ("4-whole", 5.0, 1e-4),
+    ("2-sentences", 1.3, 2e-4),
+    ("3-twins", 2.3, 1.2e-4),
+    ("4-whole", 5.0, 1.2e-4),
 )
 BASE, BATCH = "minilm-l6", 4096
 

@@ -21,9 +21,9 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 @cache
 def shipped() -> Judge:
     """The judge that `auto` is, unless it is told another one."""
-    from magistrate.judges.combined import Combined
+    from magistrate.judges.novelty import Novelty
 
-    return Combined()
+    return Novelty()
 
 
 @cache

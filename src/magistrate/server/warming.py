@@ -12,7 +12,7 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
 
 @cache
 def warm() -> None:
-    """Count and draw a small run, as the first page would, and judge an output by the default; once a process.
+    """Count and draw a small run, as the first page would, and judge by the default; once a process.
 
     What draws and counts takes seconds to import, the judges' modules one, the default's network half of one.
     """
