@@ -68,7 +68,6 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 
 detector: $(TRAIN)/.train .venv/.dev  ## train anew the detector that ships (DATA=FOLDER) and measure it (SETS=FOLDER); hours
 	$(TRAIN)/bin/python benchmarks/detector/make.py $(DATA)
-	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python benchmarks/fit_combined.py --write
 	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python benchmarks/detector/measure.py src/magistrate/detectors/shipped
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md

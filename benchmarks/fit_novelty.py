@@ -22,8 +22,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import fitting
 import numpy as np
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
@@ -93,9 +93,34 @@ def measured(name: str, family: str) -> Measured:
 
 def fitted(sets: Sequence[Measured]) -> tuple[np.ndarray, float]:
     """Weights `[CHOSEN]` and intercept, at even chances."""
-    return fitting.fitted(
-        [fitting.Part(each.name, each.family, each.of(CHOSEN), each.truth) for each in sets], SHRINK
+    families = sorted({each.family for each in sets})
+    spread = np.mean([each.of(CHOSEN).std(axis=0) for each in sets], axis=0)
+    values = np.vstack([each.of(CHOSEN) / spread for each in sets])
+    sign = np.concatenate([np.where(each.truth, 1.0, -1.0) for each in sets])
+    number = np.concatenate([np.full(len(each.truth), at) for at, each in enumerate(sets)])
+    mine = [sum(other.family == each.family for other in sets) for each in sets]
+    weight = np.concatenate(
+        [
+            np.where(each.truth, 0.5 / each.truth.sum(), 0.5 / (~each.truth).sum()) / share / len(families)
+            for each, share in zip(sets, mine, strict=True)
+        ]
     )
+    k = len(CHOSEN)
+
+    def loss(at: np.ndarray) -> tuple[float, np.ndarray]:
+        margin = sign * (values @ at[:k] + at[k:][number])
+        away = at[:k] - at[:k].mean()
+        pull = -sign * expit(-margin) * weight
+        slopes = [values.T @ pull + 2 * SHRINK * away, np.bincount(number, pull, len(sets))]
+        return float((weight * np.logaddexp(0, -margin)).sum() + SHRINK * away @ away), np.concatenate(slopes)
+
+    bounds = [(0, None)] * k + [(None, None)] * len(sets)
+    at = minimize(loss, np.full(k + len(sets), 0.1), jac=True, method="L-BFGS-B", bounds=bounds).x
+    own = {
+        family: np.mean([at[k + n] for n, each in enumerate(sets) if each.family == family])
+        for family in families
+    }
+    return at[:k] / spread, float(np.mean(list(own.values())))
 
 
 def show(sets: Sequence[Measured], learnt: Sequence[Measured]) -> None:

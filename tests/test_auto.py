@@ -88,7 +88,9 @@ def test_what_was_never_asked_for_is_not_decided() -> None:
     assert isinstance(empty, Abstention) and empty.reason == "no_output"
 
 
-@pytest.mark.parametrize("output", ["Kinder zahlen nichts.", "入場", "word " * 5000, "\x1b[31m<b>paid"])
+@pytest.mark.parametrize(
+    "output", ["Kinder zahlen nichts.", "入場は子供は無料です。", "word " * 5000, "\x1b[31m<b>paid"]
+)
 def test_any_words_have_a_verdict(output: str) -> None:
     assert isinstance(magistrate.judge(output=output, context=CONTEXT), Verdict)
 

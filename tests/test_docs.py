@@ -120,7 +120,7 @@ def test_a_command_line_that_is_shown_is_one(tmp_path: Path, monkeypatch: pytest
         try:
             assert program in ("make", "magistrate"), "nothing checks it"
             if program == "make":
-                assert set(rest) <= targets, "the Makefile has no such target"
+                assert {each for each in rest if "=" not in each} <= targets, "no such target"
             else:
                 parse(rest)
         except (AssertionError, click.ClickException) as error:

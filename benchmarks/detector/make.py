@@ -5,7 +5,7 @@ Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--to FOLDER] [--wo
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
 the one before has made, and keeps its state beside FOLDER, in .FOLDER.work, so that the same command goes on
 after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. Afterwards `measure.py` says
-what it is worth, and `fit_combined.py` what it weighs beside `novelty`.
+what it is worth.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STAGES = (  # the recipe, millions of tokens, the highest learning rate
     ("3-twins", 2.3, 1.2e-4),
     ("4-whole", 5.0, 1.2e-4),
 )
-BASE, BATCH = "minilm-l6", 4096
+BASE, BATCH, NAME = "minilm-l6", 4096, "small-1"
 
 
 def main() -> None:
@@ -63,6 +63,7 @@ def main() -> None:
                 *("--tokens", tokens * told.share, "--rate", rate, "--batch", BATCH),
                 *("--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"),
                 *(("--wordnet", told.wordnet) if told.wordnet else ()),
+                *(("--name", NAME) if last else ()),
             )
         base = str(folder)
     shutil.rmtree(told.to, ignore_errors=True)

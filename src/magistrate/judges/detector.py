@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
+from magistrate.signals.familiar import strange
 from magistrate.stats.prior import EVEN, check_base_rate
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
+ADVICE = "To count words all the same: novelty; to ask a model: faithfulness"
 NOTHING = "nothing in the output can be read"
 MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
 KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
@@ -34,7 +36,8 @@ class Detector:
     outputs is; from `threshold` on the label says so. Each claim of a hallucinated output is a sentence
     that the context contradicts or does not hold, cut to the words that decide where some stand out, with
     its probability and the passage that speaks against it. `details` hold what was found of each sentence,
-    and the heat of every word. It abstains where nothing can be read in the output.
+    and the heat of every word. It abstains where nothing can be read in the output; the shipped one also on
+    what it has not learnt to read: other languages than English, and program code.
     """
 
     FOLDER_OPTION: ClassVar[str] = "folder"
@@ -88,6 +91,8 @@ class Detector:
 
     def verdict(self, sample: Sample) -> Outcome:
         """What it says of one sample."""
+        if self.folder is None and (what := strange(sample)):
+            return Abstention(sample.id, self.name, "uncertain", f"{what}. {ADVICE}")
         found = self.model.detect(sample)
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)

@@ -23,7 +23,6 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome,
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")
 POINTED = ("numbers", "dates", "names", "quotations")  # signals whose every span is a claim of its own
-MISSING = frozenset(f"this {name.removesuffix('s')} is not in the context" for name in POINTED)
 SAID_MOST = 3  # reasons in an explanation
 
 
@@ -90,10 +89,6 @@ class Novelty:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        return self.verdict(sample)
-
-    def verdict(self, sample: Sample) -> Outcome:
-        """What it says of one sample."""
         told = weights(self.without)
         cut = prepared(sample)
         found = read(cut, [*told.of, "quotations"])

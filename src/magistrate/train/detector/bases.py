@@ -75,7 +75,7 @@ def base(words: str, scratch: Path) -> Base:
         return Base(_fetched(known[words]), words, known[words].sha256)
     folder = SHIPPED if words == "shipped" else Path(words).expanduser()
     if (folder / MANIFEST).is_file():
-        return _of_detector(folder, words, scratch)
+        return _of_detector(folder, scratch)
     if not folder.is_dir():
         raise SpecError(
             f"there is no base {words!r}; known: shipped, {', '.join(known)}, and folders: of a detector, or "
@@ -91,7 +91,7 @@ def base(words: str, scratch: Path) -> Base:
         return Base(folder, folder.name, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _of_detector(folder: Path, name: str, scratch: Path) -> Base:
+def _of_detector(folder: Path, scratch: Path) -> Base:
     """A detector's weights as floats, with the configuration that follows from their shapes."""
     from safetensors.numpy import save_file
 
@@ -114,7 +114,9 @@ def _of_detector(folder: Path, name: str, scratch: Path) -> Base:
     (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, scratch / "model.safetensors")
     shutil.copyfile(folder / TOKENIZER, scratch / "tokenizer.json")
-    return Base(scratch, name, manifest.files[WEIGHTS], manifest.trained_on, Detector(folder, manifest))
+    return Base(
+        scratch, manifest.name, manifest.files[WEIGHTS], manifest.trained_on, Detector(folder, manifest)
+    )
 
 
 def _fetched(known: Known) -> Path:

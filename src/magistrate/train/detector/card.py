@@ -24,12 +24,13 @@ def card(manifest: Manifest) -> str:
     return f"""\
 # {manifest.name}
 
-A detector for {USE}: an encoder that reads an output together with its context. It says of each sentence
-whether the context supports it, contradicts it or does not hold it, and of each word how probably it is
-unsupported.
+A detector for {USE}: an encoder that reads an
+output together with its context. It says of each sentence whether the context supports it, contradicts it or
+does not hold it, and of each word how probably it is unsupported.
 
-Made from {base["name"]} (sha256 `{base["sha256"]}`), which has read {read:,} tokens of the data below in
-{len(stages)} {"training" if len(stages) == 1 else "trainings"}; weights are 8-bit integers.
+It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1 else "trainings"} of \
+{read:,} tokens in all; its weights are 8-bit integers. The weights of
+{base["name"]} have the sha256 `{base["sha256"]}`.
 
 ## Measured
 
