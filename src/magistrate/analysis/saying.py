@@ -90,7 +90,7 @@ def _remarks(comparison: Comparison, sides: Sequence[Side]) -> Iterator[str]:
         yield f"Left out, which may flatter whoever fails on what is hard: {told}."
     for run, unread in {each.run: each.unread for each in sides}.items():
         if unread is not None and unread.n:
-            yield f"{unread}, in run {run}: no figure counts them."
+            yield f"In run {run} {unread}; no figure counts them."
     for each in sides:
         if each.scoring is None and comparison.gold:
             yield f"AUROC and Brier score of {each.name} are left out: {NOT_STORED}. {AGAIN}."

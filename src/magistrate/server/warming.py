@@ -12,12 +12,11 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
 
 @cache
 def warm() -> None:
-    """Count and draw a small run, as the first page would, and judge by the default; once a process.
+    """Count and draw a small run, as the first page would, so that all they need is imported; once a process.
 
-    What draws and counts takes seconds to import, the judges' modules one, the default's network half of one.
+    What draws and counts takes seconds to import, the judges' modules one.
     """
     import magistrate.resuming  # noqa: F401
-    from magistrate.judging import judge
     from magistrate.report.scores import Scores
     from magistrate.report.summary import summarize
     from magistrate.report.values import RunFacts
@@ -36,4 +35,3 @@ def warm() -> None:
     figures_of(report.judges[0], scores.of("judge"), "warm")
     compile_all()
     judges_view()
-    judge(output="a b", context="a b")
