@@ -75,7 +75,7 @@ class Detector:
         told = self.model.manifest
         return JudgeInfo(
             name=self.name,
-            summary=f"{told.name}: {SUMMARY}",
+            summary=SUMMARY if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=(FAITHFUL, HALLUCINATED),
             threshold=self.threshold,
             reads=("context", "messages", "input", "output"),
