@@ -77,7 +77,7 @@ def judged(model: Any = None, judge: Any = "novelty", **more: Any) -> tuple[str,
     return found.label, found.score
 
 
-@pytest.mark.parametrize("judge", ["novelty", "auto"])
+@pytest.mark.parametrize("judge", ["novelty", "detector"])
 def test_a_child_judges_as_its_parent_did_and_so_does_a_grandchild(judge: str) -> None:
     known = judged(judge=judge)
     assert [in_child(lambda: judged(judge=judge)) for _ in range(3)] == [known] * 3

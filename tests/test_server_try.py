@@ -53,7 +53,7 @@ def test_the_form_offers_the_judges_that_can_be_asked_and_the_models_that_are_he
     page = client.get("/try").text
     assert chosen(page, "judge") == "auto"
     offered = re.findall(r'<option value="([a-z_0-9]+)"', page)
-    assert {"novelty", "faithfulness", "exact", "rubric"} <= set(offered)
+    assert {"novelty", "detector", "faithfulness", "exact", "rubric"} <= set(offered)
     assert not {"stack", "calibrated", "recorded_logprob"} & set(offered)  # they lack something
     assert "smollm2-135m-instruct" in page
     assert typed(page, "output") == [""] and typed(page, "context") == ["", ""]

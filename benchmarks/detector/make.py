@@ -1,9 +1,9 @@
 """From a folder of labelled data to the detector that comes with the package: all of its trainings in a row.
 
-Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--to FOLDER] [--wordnet W] [--share 1]
+Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--to FOLDER] [--work W] [--wordnet W]
 
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
-the one before has made, and keeps its state beside FOLDER, in .FOLDER.work, so that the same command goes on
+the one before has made, and keeps its state in --work (build/detector), so that the same command goes on
 after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. Afterwards `measure.py` says
 what it is worth.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 import twins
 
 from magistrate.detectors.folder import MANIFEST, SHIPPED
+from magistrate.train.folders import whole
 
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
@@ -27,7 +28,7 @@ STAGES = (  # the recipe, millions of tokens, the highest learning rate
     ("1-broad", 3.5, 1.5e-4),
     ("2-sentences", 1.3, 2e-4),
     ("3-twins", 2.3, 1.2e-4),
-    ("4-whole", 5.0, 1.2e-4),
+    ("4-whole", 4.3, 1.2e-4),
 )
 BASE, BATCH, NAME = "minilm-l6", 4096, "small-1"
 
@@ -38,36 +39,26 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path)
     parser.add_argument("--to", type=Path, default=SHIPPED)
+    parser.add_argument("--work", type=Path, default=Path("build/detector"))
     parser.add_argument("--wordnet", type=Path)
     parser.add_argument("--base", default=BASE)
     parser.add_argument("--share", type=float, default=1.0)
     told = parser.parse_args()
-    work = told.to.with_name(f".{told.to.name}.work")
-    data = sources(told.data, work / "data")
+    data = sources(told.data, told.work / "data")
     base = told.base
     for name, tokens, rate in STAGES:
-        folder = work / name
+        folder = told.work / name
         if not (folder / MANIFEST).is_file():
             last = name == STAGES[-1][0]
-            train(
-                *(
-                    "--recipe",
-                    HERE / "stages" / f"{name}.yaml",
-                    "--data",
-                    data,
-                    "--base",
-                    base,
-                    "--to",
-                    folder,
-                ),
-                *("--tokens", tokens * told.share, "--rate", rate, "--batch", BATCH),
-                *("--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"),
-                *(("--wordnet", told.wordnet) if told.wordnet else ()),
-                *(("--name", NAME) if last else ()),
-            )
+            words = ["--recipe", HERE / "stages" / f"{name}.yaml", "--data", data, "--base", base]
+            words += ["--tokens", tokens * told.share, "--rate", rate, "--batch", BATCH, "--to", folder]
+            words += ["--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"]
+            words += ["--wordnet", told.wordnet] if told.wordnet else []
+            words += ["--name", NAME] if last else []
+            train(*words)
         base = str(folder)
-    shutil.rmtree(told.to, ignore_errors=True)
-    shutil.copytree(base, told.to)
+    with whole(told.to) as half:
+        shutil.copytree(base, half, dirs_exist_ok=True)
     print("written:", told.to)
 
 

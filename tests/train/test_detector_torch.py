@@ -324,6 +324,7 @@ def test_the_trainings_of_the_shipped_detector_follow_each_other(
     for name, value in {"HERE": tmp_path, "WRITTEN": written, "STAGES": stages, "BATCH": 600}.items():
         monkeypatch.setattr(make, name, value)
     words = ["make", str(source(tmp_path / "data")), "--to", str(tmp_path / "made"), "--base", str(start)]
+    words += ["--work", str(tmp_path / "work")]
     monkeypatch.setattr(sys, "argv", words)
     make.main()
     manifest = read_manifest(tmp_path / "made")
