@@ -437,7 +437,7 @@ def test_the_templates_explain_every_key_that_their_kind_has() -> None:
     assert labels | schema == keys
     assert labels & schema == keys - (labels ^ schema)
     assert labels ^ schema == {
-        "labels", "categories", "explain", "permute", "prior", "reread", "copied",
+        "labels", "categories", "explain", "permute", "prior", "reread", "copied", "model",
         "schema", "scale", "explanation", "max_tokens",
     }  # fmt: skip
 

@@ -17,6 +17,10 @@ from magistrate.engines.kinds import KINDS, Kind
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
+from magistrate.judges.cascade import Cascade
+from magistrate.judges.classify import Classify, classifier
+from magistrate.resolve.engine_words import tuned_for
+from magistrate.types import FAITHFUL, HALLUCINATED
 
 RECORDED = Path(__file__).parent.parent / "benchmarks" / "engines.jsonl"
 
@@ -133,3 +137,26 @@ def test_an_engine_is_passed_through() -> None:
 def test_an_engine_is_told_nothing_that_it_would_not_hear(said: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"made already \(ScriptedEngine\) has no use for --.*leave it out"):
         resolve.engine(ScriptedEngine([]), EngineSettings(**said))
+
+
+# --- models that were tuned for a judge -------------------------------------------------------------
+
+
+def tuned(name: str, model: str) -> Classify:
+    asked = classifier(name, "{{ output }} {{ reply }}", {FAITHFUL: 0, HALLUCINATED: 1})
+    return replace(asked, criterion=replace(asked.criterion, model=model))
+
+
+def test_a_judge_that_a_model_was_tuned_for_asks_it_where_none_is_named() -> None:
+    one, other, usual = tuned("one", "a/model.gguf"), tuned("other", "b"), tuned("usual", "")
+    code = resolve.judge("novelty")
+    assert tuned_for([one]) == tuned_for([one, code]) == "a/model.gguf"
+    assert tuned_for([usual, code]) is None
+    assert tuned_for([Cascade(first=code, then=one)]) == "a/model.gguf"
+    for several in ([one, other], [one, usual]):
+        with pytest.raises(SpecError, match=r"one: a/model\.gguf.*--model"):
+            tuned_for(several)
+    with pytest.raises(SpecError, match=r"a/model\.gguf"):  # and it is really that one which is looked for
+        resolve.engine_for([one])
+    engine = ScriptedEngine([])
+    assert resolve.engine_for([one, other], engine) is engine

@@ -21,14 +21,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.catalog import locate
+from magistrate.engines.catalog.disk import quiet
+from magistrate.engines.catalog.entries import UPDATE
+from magistrate.engines.catalog.rewrite import opened, rewrite
+from magistrate.engines.catalog.updates import Update, read_updates, write_updates
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.train.lora.bases import base_of
 from magistrate.train.lora.lessons import from_samples
 from magistrate.train.lora.loop import Settings
-from magistrate.train.lora.packed import tensors, write_gguf
+from magistrate.train.lora.packed import tensors, updates_of, write_gguf
 from magistrate.train.lora.training import train_judge
+from magistrate.train.lora.trees import batches, laid, trees
+from magistrate.types import Sample
 from terminal import Call
 
 # A prompt of one line, so that a tiny model sees what matters.
@@ -43,7 +49,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-SMALL = {"rate": 0.01, "batch": 8, "epochs": 4.0, "test": 0.25, "dropout": 0.1, "rank": 4, "alpha": 8}
+SMALL = {"rate": 0.01, "batch": 8, "epochs": 4.0, "test": 0.25, "rank": 4, "alpha": 8}
 
 
 def rows(n: int = 48) -> list[dict[str, str]]:
@@ -149,7 +155,7 @@ def test_the_loss_on_held_out_contexts_falls_and_the_recipe_says_so(trained: Pat
     assert not (trained / ".training").exists()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft and transformers warn each other
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # that library and transformers warn each other
 def test_the_merged_folder_is_the_base_with_its_adapter(trained: Path, base: Path) -> None:
     from peft import PeftModel
 
@@ -170,7 +176,7 @@ def test_the_gguf_is_the_same_model(trained: Path, tmp_path: Path) -> None:
     ids = torch.tensor([[5, 9, 100, 7, 20]])
     with torch.no_grad():
         wanted, found = (each(ids).logits.log_softmax(-1) for each in (merged, read))
-    assert (wanted - found).abs().max() < 0.15
+    assert (wanted - found).abs().max() < 0.3  # 8 bits a weight; heads in each other's places are 2 off
     # Again, from the GGUF: its numbers are those of 8 bits already, and nothing is lost.
     write_gguf(read, tmp_path / "again.gguf", trained, name="again", like=trained / "model.gguf")
     again = transformers.AutoModelForCausalLM.from_pretrained(
@@ -292,7 +298,7 @@ def test_a_model_is_there_until_the_new_one_is_written(
 
 
 def test_small_steps_with_less_memory_are_the_same_update(base: Path, judge: Path, tmp_path: Path) -> None:
-    given = {"dropout": 0.0, "epochs": 1.0}
+    given = {"epochs": 1.0, "precise": True}
     train(tmp_path / "a", base, judge, settings=given)
     train(tmp_path / "b", base, judge, settings={**given, "together": 64, "checkpointing": True})
     first, second = weights(tmp_path / "a"), weights(tmp_path / "b")
@@ -386,3 +392,68 @@ def test_time_that_is_up_is_told(home: Path, call: Call, base: Path, judge: Path
     done = call(*words, "--minutes", "0.000001")
     assert (done.code, done.out) == (0, "update 1 of 9; the same command goes on from there\n")
     assert "held out" in done.err
+
+
+# --- what begins alike is read once -----------------------------------------------------------------
+
+
+def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -> None:
+    found = base_of(str(base), Path(base))
+    chat = ChatTokenizer(found.tokenizer, found.card())
+    samples = [Sample(id=str(n), context=("One.", "Two.")[n % 2 :][:1], output=f"Bridge {n} is old.",
+                      label="faithful") for n in range(10)]  # fmt: skip
+    lessons, _ = from_samples(samples, resolve.judge(str(judge)), chat, 512)
+    model = found.load().eval()
+
+    def scores(most: int) -> dict[str, torch.Tensor]:
+        told = {}
+        for some in batches(lessons, most):
+            one = laid(some, "cpu")
+            hidden = model.model(input_ids=one.ids, position_ids=one.places, attention_mask=one.mask)
+            logits = model.lm_head(hidden.last_hidden_state[one.rows, one.columns])
+            at = 0
+            for each in one.lessons:
+                told[each.name] = logits[at : at + len(each.answer)]
+                at += len(each.answer)
+        return told
+
+    with torch.no_grad():
+        alone, together = scores(1), scores(400)
+    assert max(map(len, trees(lessons, 400))) > 2 * max(map(len, lessons))  # a tree holds several
+    assert sum(map(len, trees(lessons, 400))) < 0.75 * sum(map(len, lessons))
+    assert alone.keys() == together.keys() == {each.id for each in samples}
+    for name, wanted in alone.items():
+        assert torch.allclose(wanted, together[name], atol=1e-4), name
+
+
+def test_an_update_of_a_gguf_is_the_merged_model(trained: Path, base: Path, tmp_path: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    write_gguf(model, tmp_path / "base.gguf", base, name="base", numbers="f16")
+    write_updates(updates_of(trained / "adapter", model.config), tmp_path / UPDATE)
+    rewrite(
+        opened(tmp_path / "base.gguf"), tmp_path / "new.gguf", "f16", quiet, read_updates(tmp_path / UPDATE)
+    )
+    merged = transformers.AutoModelForCausalLM.from_pretrained(trained, dtype=torch.float32)
+    wanted = dict(tensors(merged))
+    found = {each.name: each for each in opened(tmp_path / "new.gguf").tensors}
+    assert found.keys() == wanted.keys()
+    before = dict(tensors(model))
+    changed = 0
+    for name, each in found.items():
+        values = np.asarray(each.data, np.float32).reshape(wanted[name].shape)
+        off = np.abs(values - wanted[name]).max()
+        learnt = np.abs(before[name] - wanted[name]).max()
+        changed += bool(learnt > 0)
+        assert off <= max(0.05 * learnt, 2e-3 * np.abs(wanted[name]).max() + 0.01 * learnt), name
+    assert changed == 14  # seven matrices of two layers
+
+
+def test_an_update_of_another_model_is_refused(base: Path, tmp_path: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    write_gguf(model, tmp_path / "base.gguf", base, name="base")
+    update = {"blk.7.attn_q.weight": Update(np.ones((4, 2), np.float32), np.ones((2, 4), np.float32))}
+    with pytest.raises(ModelError, match="has no blk"):
+        rewrite(opened(tmp_path / "base.gguf"), tmp_path / "new.gguf", "q8", quiet, update)
+    (tmp_path / "no.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_updates(tmp_path / "no.safetensors")

@@ -94,6 +94,7 @@ EXAMPLE = (
     is_flag=True,
     help="Compute activations twice instead of keeping them: slower, smaller.",
 )
+@click.option("--precise", is_flag=True, help="Compute in 32 bits also where 16 would be faster.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
 @click.option(
     "--device",

@@ -29,6 +29,7 @@ class JudgeInfo:
     fingerprint of the only model that it may ask, where it was fitted to one's answers; `lacks` says why it
     cannot judge as it is, empty where it can. `trained_on` names the data sets whose labels it has learnt
     from: figures on them say little of others. `calibrated_on` is what a file has calibrated its scores on.
+    `models` are the models that are asked where none is named; the empty name is the usual one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class JudgeInfo:
     lacks: str = ""
     trained_on: frozenset[str] = frozenset()
     calibrated_on: CalibratedOn | None = None
+    models: frozenset[str] = frozenset({""})
 
     @property
     def asks(self) -> bool:

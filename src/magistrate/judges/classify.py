@@ -54,6 +54,7 @@ class Criterion:
     `reads` are the fields that the prompt may show, `requires` those that must be there. With `categories`
     (name to description) the prompt is asked once for each. `reread` asks which label an explanation argues
     for. `copied` is the label of an output that is one of its sources, letter for letter: it is not asked.
+    `model` is the model that was tuned on this prompt, which is asked where none is named.
     Raises `SpecError` for a prompt that names anything else.
     """
 
@@ -66,6 +67,7 @@ class Criterion:
     categories: tuple[tuple[str, str], ...] = ()
     reread: PromptTemplate | None = None
     copied: str | None = None
+    model: str = ""
 
     def __post_init__(self) -> None:
         check_labels(self.labels)
@@ -231,6 +233,7 @@ class Classify:
             needs=frozenset(needs),
             prompt=criterion.digest,
             constraint=self.constraint.digest if self.explain != "none" else "choice",
+            models=frozenset({criterion.model}),
         )
 
     def describe(self) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class JudgeFile(_Part):
     prior: Literal["none", "empty_context"] = "none"
     reread: str | None = Field(None, min_length=1)
     copied: str | None = None
+    model: str = ""
     max_tokens: int = Field(512, ge=1)
     long: Literal["refuse", "windows", "passages"] = "refuse"
 
@@ -183,6 +184,7 @@ def _classifier(document: Document, described: JudgeFile, name: str) -> Judge:
         if described.reread
         else None,
         copied=described.copied,
+        model=described.model,
         **_reads(described, {each.name: each.score for each in labels}),
     )
     return Classify(

@@ -33,6 +33,7 @@ def together_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: 
         fitted_to=next(iter(fitted), None),
         lacks=next((f"asks {info.name!r}, which {info.lacks}" for info in infos if info.lacks), ""),
         trained_on=frozenset().union(*(info.trained_on for info in infos)),
+        models=frozenset().union(*(info.models for info in infos if info.asks)),
     )
 
 

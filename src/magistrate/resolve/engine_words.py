@@ -87,11 +87,33 @@ def engine_for(
 ) -> Engine:
     """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
 
-    For judges of code nothing is looked for, loaded or even imported, whatever model is named.
+    For judges of code nothing is looked for, loaded or even imported, whatever model is named. Where none is
+    named and a judge has one that was tuned for it, that one is asked.
     """
     if asks_none(judges):
         return NONE
+    if model is None:
+        model = tuned_for(judges)
     return engine(model, replace(settings, hidden_states=read_states(judges)))
+
+
+def tuned_for(judges: Sequence[Judge]) -> str | None:
+    """The model that was tuned for all of these judges that ask one; None where it is the usual one.
+
+    Raises `SpecError` where there is not one for all.
+    """
+    wanted = {each.info.name: each.info.models for each in judges if each.info.asks}
+    models = frozenset[str]().union(*wanted.values())
+    if len(models) > 1:
+        listed = "; ".join(
+            f"{name}: {' and '.join(model or 'the usual one' for model in sorted(of))}"
+            for name, of in wanted.items()
+        )
+        raise SpecError(
+            f"these judges ask different models ({listed}). Judge one after the other, or name one model "
+            "for all of them: --model NAME"
+        )
+    return next(iter(models), "") or None
 
 
 def warn_unasked(judges: Sequence[Judge], model: object) -> None:

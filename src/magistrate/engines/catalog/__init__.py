@@ -57,19 +57,21 @@ def pull(model: str | ModelEntry, report: Report | None = None) -> Path:
     chosen = entry(model) if isinstance(model, str) else model
     told = report or disk.quiet
     source = str(chosen.source)
-    origin = convert.Origin(chosen.name, source, chosen.sha256, chosen.licence, chosen.weights)
+    origin = convert.Origin(
+        chosen.name, source, chosen.identity, chosen.licence, chosen.weights, chosen.update_file
+    )
     return convert.prepared(origin, lambda scratch: fetch(chosen, scratch, told), told)
 
 
 def is_pulled(model: str | ModelEntry) -> bool:
     """Whether a model of the catalogue is there, ready to load. Raises `SpecError` for unknown names."""
     chosen = entry(model) if isinstance(model, str) else model
-    return convert.is_ready(chosen.sha256, chosen.weights)
+    return convert.is_ready(chosen.identity, chosen.weights)
 
 
 def pulled(model: ModelEntry) -> list[Weights]:
     """With which weights a model of the catalogue is there."""
-    return [weights for weights in WEIGHTS if convert.is_ready(model.sha256, weights)]
+    return [weights for weights in WEIGHTS if convert.is_ready(model.identity, weights)]
 
 
 def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
@@ -86,7 +88,7 @@ def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
             raise ModelError(
                 f"the model {chosen.spec} is not here yet; run: magistrate models pull {chosen.spec}"
             )
-        return convert.place(chosen.sha256, chosen.weights)
+        return convert.place(chosen.identity, chosen.weights)
     path = Path(named).expanduser()
     if path.is_dir():
         if weights is not None:

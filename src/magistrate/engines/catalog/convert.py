@@ -12,6 +12,7 @@ from typing import Any
 
 from magistrate.engines.catalog import children, disk, folder, rewrite
 from magistrate.engines.catalog.tokenizer import bos_id, eos_ids, tokenizer_files
+from magistrate.engines.catalog.updates import read_updates
 from magistrate.engines.catalog.weights import USUAL, Weights, named
 from magistrate.errors import MissingExtra, ModelError
 from magistrate.home import models_dir
@@ -22,13 +23,17 @@ CONVERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a GGUF comes from: what its folder will say about it. `weights` are those it will have."""
+    """Where a GGUF comes from: what its folder will say about it. `weights` are those it will have.
+
+    `update` is the file of a low-rank update that is added to them; `sha256` then tells both.
+    """
 
     name: str
     source: str
     sha256: str
     licence: str | None = None
     weights: Weights = USUAL
+    update: Path | None = None
 
 
 def place(sha256: str, weights: Weights) -> Path:
@@ -73,19 +78,20 @@ def _convert(gguf: Path, origin: Origin, scratch: Path, report: disk.Report) -> 
     for name, content in tokenizer_files(source.metadata).items():
         _write(made / name, content)
     disk.need(scratch, rewrite.bytes_needed(source, origin.weights), f"converting {origin.name}")
-    _import(source, scratch, made, origin.weights, report)
+    _import(source, scratch, made, origin, report)
     _write(made / folder.CARD, _card(source, origin, made, report))
     folder.check(made)
     return made
 
 
-def _import(source: rewrite.Source, scratch: Path, made: Path, weights: Weights, report: disk.Report) -> None:
+def _import(source: rewrite.Source, scratch: Path, made: Path, origin: Origin, report: disk.Report) -> None:
     import numpy as np
 
     work = scratch / "import"
     work.mkdir()
     rewritten, turns = work / "model.gguf", work / "frequencies.npy"
-    rewrite.rewrite(source, rewritten, weights, report)
+    updates = {} if origin.update is None else read_updates(origin.update)
+    rewrite.rewrite(source, rewritten, origin.weights, report, updates)
     np.save(turns, rewrite.frequencies(source))
     arguments = ["-m", "magistrate.engines.catalog.importer", str(rewritten), str(turns)]
     ended = children.run(arguments, scratch, "import", None, report)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from magistrate.engines.catalog.selftest import SelfTest, expected
 from magistrate.engines.catalog.weights import USUAL, Weights, named, split
 from magistrate.errors import ModelError, SpecError
+
+UPDATES = Path(__file__).with_name("updates")
+UPDATE = "update.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,14 @@ class HubSource:
         return f"hub:{self.repo}@{self.revision[:12]}/{self.file}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelEntry:
     """One model of the catalogue, with the weights that were asked for.
 
     `sha256` (64 lower-case hexadecimal digits) and `size` (bytes) are those of the GGUF file.
     `parameters` is a count, `context_length` is in tokens, `licence_source` says where the licence
-    was read.
+    was read. `update` names the folder in `updates` whose low-rank update is added to the weights, empty
+    where they are taken as they are.
     """
 
     name: str
@@ -69,6 +74,7 @@ class ModelEntry:
     notes: str = ""
     default: bool = False
     weights: Weights = USUAL
+    update: str = ""
 
     @property
     def spec(self) -> str:
@@ -76,9 +82,22 @@ class ModelEntry:
         return named(self.name, self.weights)
 
     @property
+    def update_file(self) -> Path | None:
+        """The low-rank update that is added to the weights of the GGUF, None where there is none."""
+        return UPDATES / self.update / UPDATE if self.update else None
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells its weights from all others: the sha256 of the GGUF, with that of an update if any."""
+        if self.update_file is None:
+            return self.sha256
+        both = self.sha256 + hashlib.sha256(self.update_file.read_bytes()).hexdigest()
+        return hashlib.sha256(both.encode()).hexdigest()
+
+    @property
     def selftest(self) -> SelfTest | None:
         """What the model must answer to a few tokens; None where nothing is known to hold it against."""
-        return expected(self.sha256, self.weights)
+        return expected(self.identity, self.weights)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
@@ -93,9 +112,10 @@ class ModelEntry:
 def entries() -> tuple[ModelEntry, ...]:
     """Every model of the catalogue, in its order."""
     text = files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
-    found = tuple(_read(row) for row in tomllib.loads(text)["model"])
-    if len({row.name for row in found}) != len(found) or sum(row.default for row in found) != 1:
-        raise ModelError("catalog.toml must give each model its own name and have exactly one default")
+    rows = {row["name"]: row for row in tomllib.loads(text)["model"]}
+    found = tuple(_read(rows[row["of"]] | row if "of" in row else row) for row in rows.values())
+    if sum(row.default for row in found) != 1:
+        raise ModelError("catalog.toml must have exactly one default")
     return found
 
 
@@ -122,8 +142,8 @@ def default() -> ModelEntry:
 
 
 def by_hash(sha256: str) -> ModelEntry | None:
-    """The catalogue's model whose GGUF has that hash, or None."""
-    return next((row for row in entries() if row.sha256 == sha256), None)
+    """The catalogue's model that is the GGUF with that hash, or None."""
+    return next((row for row in entries() if row.identity == sha256), None)
 
 
 def unknown(name: str) -> str:
@@ -138,7 +158,7 @@ def unknown(name: str) -> str:
 
 
 def _read(row: Mapping[str, Any]) -> ModelEntry:
-    fields = dict(row)
+    fields = {key: value for key, value in row.items() if key != "of"}
     place = fields.pop("source")
     source: PyPISource | HubSource
     if place["kind"] == "pypi":

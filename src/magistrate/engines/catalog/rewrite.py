@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.catalog.disk import Report
+from magistrate.engines.catalog.updates import NO_UPDATES, Update
 from magistrate.engines.catalog.weights import Weights
 from magistrate.errors import MissingExtra, ModelError
 
@@ -139,10 +140,13 @@ def frequencies(source: Source) -> np.ndarray:
     return turns.astype(np.float32)
 
 
-def rewrite(source: Source, target: Path, weights: Weights, report: Report) -> None:
+def rewrite(
+    source: Source, target: Path, weights: Weights, report: Report, updates: Mapping[str, Update] = NO_UPDATES
+) -> None:
     """Write `source` anew for the importer, one tensor after the other; reports the stage `convert`.
 
-    Memory holds one rewritten tensor (at most the embedding table) and a slice in floats.
+    `updates` are added to the matrices of those names; `ModelError` where the model has none such. Memory
+    holds one rewritten tensor (at most the embedding table) and a slice in floats.
     """
     from gguf import GGUFValueType, GGUFWriter
 
@@ -154,7 +158,9 @@ def rewrite(source: Source, target: Path, weights: Weights, report: Report) -> N
             writer.add_key_value(name, source.metadata[name], kind, sub_type=nested)
     writer.add_file_type(_FILE_TYPES[weights])
     writer.add_quantization_version(2)
-    plans = _plans(source, weights)
+    if unknown := sorted(updates.keys() - {tensor.name for tensor in source.tensors}):
+        raise ModelError(f"{source.path.name} has no {unknown[0]}, which is to be updated: another model")
+    plans = _plans(source, weights, updates)
     for plan in plans:
         writer.add_tensor_info(plan.name, plan.shape, plan.dtype, plan.nbytes, plan.raw)
     total, done = sum(plan.nbytes for plan in plans), 0
@@ -182,9 +188,9 @@ class _Plan:
     read: Callable[[], np.ndarray]
 
 
-def _plans(source: Source, weights: Weights) -> list[_Plan]:
+def _plans(source: Source, weights: Weights, updates: Mapping[str, Update] = NO_UPDATES) -> list[_Plan]:
     return [
-        _planned(tensor, "f16" if _is_spared(source, tensor.name) else weights)
+        _planned(tensor, "f16" if _is_spared(source, tensor.name) else weights, updates.get(tensor.name))
         for tensor in source.tensors
         if tensor.name != ROPE_FACTORS
     ]
@@ -200,7 +206,7 @@ def _is_spared(source: Source, name: str) -> bool:
     return int(layer[1]) == last or name.endswith(".attn_v.weight")
 
 
-def _planned(tensor: Any, weights: Weights) -> _Plan:
+def _planned(tensor: Any, weights: Weights, update: Update | None) -> _Plan:
     import numpy as np
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
@@ -209,7 +215,7 @@ def _planned(tensor: Any, weights: Weights) -> _Plan:
     shape = tuple(int(size) for size in reversed(tensor.shape))
     matrix = len(shape) >= 2
     kept = ((half, eight) if weights == "q8" else (half,)) if matrix else (floats,)
-    if tensor.tensor_type in kept:
+    if tensor.tensor_type in kept and update is None:
         data = tensor.data
         return _Plan(
             tensor.name, data.shape, data.dtype, int(tensor.n_bytes), tensor.tensor_type, lambda: data
@@ -218,41 +224,57 @@ def _planned(tensor: Any, weights: Weights) -> _Plan:
         stored = quant_shape_to_byte_shape(shape, eight)
         size = int(np.prod(stored))
         return _Plan(
-            tensor.name, stored, np.dtype(np.uint8), size, eight, lambda: _sliced(tensor, stored, eight)
+            tensor.name,
+            stored,
+            np.dtype(np.uint8),
+            size,
+            eight,
+            lambda: _sliced(tensor, stored, eight, update),
         )
     size = int(np.prod(shape)) * (2 if matrix else 4)
     if matrix:
         return _Plan(
-            tensor.name, shape, np.dtype(np.float16), size, half, lambda: _halves(tensor, shape, eight)
+            tensor.name,
+            shape,
+            np.dtype(np.float16),
+            size,
+            half,
+            lambda: _halves(tensor, shape, eight, update),
         )
     return _Plan(tensor.name, shape, np.dtype(np.float32), size, floats, lambda: _floats(tensor.data, tensor))
 
 
-def _sliced(tensor: Any, stored: tuple[int, ...], eight: Any) -> np.ndarray:
+def _sliced(tensor: Any, stored: tuple[int, ...], eight: Any, update: Update | None) -> np.ndarray:
     import numpy as np
     from gguf.quants import quantize
 
     out = np.empty(stored, np.uint8)
     for part in _parts(tensor):
-        out[part] = quantize(_floats(tensor.data[part], tensor), eight)
+        out[part] = quantize(_updated(tensor, part, update), eight)
     return out
 
 
-def _halves(tensor: Any, shape: tuple[int, ...], eight: Any) -> np.ndarray:
+def _halves(tensor: Any, shape: tuple[int, ...], eight: Any, update: Update | None) -> np.ndarray:
     """The values that the same matrix has as Q8_0 (where it can be one), rounded to 16 bits."""
     import numpy as np
     from gguf.quants import dequantize, quantize
 
-    through = tensor.tensor_type != eight and shape[-1] % 32 == 0
+    through = (tensor.tensor_type != eight or update is not None) and shape[-1] % 32 == 0
     out = np.empty(shape, np.float16)
     for part in _parts(tensor):
-        values = _floats(tensor.data[part], tensor)
+        values = _updated(tensor, part, update)
         if through:
             values = dequantize(quantize(values, eight), eight)
         if np.abs(values).max(initial=0.0) > np.finfo(np.float16).max:
             raise ModelError(f"the tensor {tensor.name} has weights too large for 16 bits; use q8 weights")
         out[part] = values
     return out
+
+
+def _updated(tensor: Any, part: slice, update: Update | None) -> np.ndarray:
+    """Some rows of a matrix in floats, with what is added to them."""
+    values = _floats(tensor.data[part], tensor)
+    return values if update is None else values + update.rows(part)
 
 
 def _parts(tensor: Any) -> Iterator[slice]:

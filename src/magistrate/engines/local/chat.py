@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -20,6 +20,8 @@ from magistrate.errors import EngineError, ModelError, SpecError
 from magistrate.types import Prompt, Trusted
 
 PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
+
+MOST_SHAPES = 512  # of prompts, whose template pieces are kept: a judge has a few
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +66,16 @@ class ChatTokenizer:
         self._added = frozenset(token["id"] for token in added)
         self.ends = card.eos_ids
         self._specials = _special_texts(settings)
+        self._shapes: dict[tuple[object, ...], tuple[Piece, ...]] = {}
 
     def pieces(self, prompt: Prompt) -> list[Piece]:
         """The prompt's tokens by origin, in order: one piece a data part, and the template between them."""
-        parts = [part for message in prompt.messages for part in message.parts]
-        rendered = self._render(prompt)
-        seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
-        if seen != list(range(len(parts))):
-            raise ModelError(
-                "this model's chat template drops, repeats or reorders what it is given: of the parts 0 to "
-                f"{len(parts) - 1} it wrote {seen[:50]}. Where it has no system message, put that text into "
-                "the first user message"
-            )
+        data = iter([p for m in prompt.messages for p in m.parts if not isinstance(p, Trusted)])
         found: list[Piece] = []
-        trusted = ""
-        for index, between in enumerate(PLACEHOLDER.split(rendered)):
-            part = parts[int(between)] if index % 2 else Trusted(between)
-            if isinstance(part, Trusted):
-                trusted += part.text
-            else:
-                found += [self._template_piece(trusted), Piece(self.encode(part.text).tokens, part.name)]
-                trusted = ""
-        found.append(self._template_piece(trusted))
+        for trusted in self._between(prompt):
+            found.append(trusted)
+            if (part := next(data, None)) is not None:
+                found.append(Piece(self.encode(part.text).tokens, part.name))
         return [piece for piece in found if piece.tokens or piece.data is not None]
 
     def tokens(self, prompt: Prompt) -> list[int]:
@@ -114,6 +104,40 @@ class ChatTokenizer:
 
     def _template_piece(self, text: str) -> Piece:
         return Piece(tuple(self._template_tokenizer.encode(text, add_special_tokens=False).ids), None)
+
+    def _between(self, prompt: Prompt) -> tuple[Piece, ...]:
+        """The template's pieces before, between and behind the data parts, the same for all prompts of a
+        shape: rendering and tokenizing them anew would take longer than all else that is done to a prompt."""
+        shape = tuple(
+            (message.role, *(part.text if isinstance(part, Trusted) else None for part in message.parts))
+            for message in prompt.messages
+        )
+        found = self._shapes.get(shape)
+        if found is None:
+            found = tuple(self._rendered(prompt))
+            if len(self._shapes) < MOST_SHAPES:
+                self._shapes[shape] = found
+        return found
+
+    def _rendered(self, prompt: Prompt) -> Iterator[Piece]:
+        parts = [part for message in prompt.messages for part in message.parts]
+        rendered = self._render(prompt)
+        seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
+        if seen != list(range(len(parts))):
+            raise ModelError(
+                "this model's chat template drops, repeats or reorders what it is given: of the parts 0 to "
+                f"{len(parts) - 1} it wrote {seen[:50]}. Where it has no system message, put that text into "
+                "the first user message"
+            )
+        trusted = ""
+        for index, between in enumerate(PLACEHOLDER.split(rendered)):
+            part = parts[int(between)] if index % 2 else Trusted(between)
+            if isinstance(part, Trusted):
+                trusted += part.text
+            else:
+                yield self._template_piece(trusted)
+                trusted = ""
+        yield self._template_piece(trusted)
 
     def _render(self, prompt: Prompt) -> str:
         """The model's template over the prompt's messages, every part of them a numbered placeholder."""

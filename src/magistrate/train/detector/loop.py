@@ -17,6 +17,7 @@ from magistrate.errors import InputError, ModelError
 from magistrate.train.detector.examples import Example
 from magistrate.train.detector.loss import batch_of, loss_of
 from magistrate.train.detector.network import Network
+from magistrate.train.memory import keep_freed_memory
 
 STATE = "training.pt"
 SAVE_SECONDS = 60.0  # and after the first step of a sitting
@@ -68,6 +69,7 @@ class Training:
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        keep_freed_memory()
         self.network: Network = network.to(device)
         self.schedule, self.folder, self.clock = schedule, folder, clock
         self._device, self._data, self._name = device, data, name

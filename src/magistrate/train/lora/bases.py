@@ -29,7 +29,7 @@ TOKENIZER = (
     *("chat_template.jinja", "added_tokens.json", "vocab.json", "merges.txt"),
 )
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-LIBRARIES = ("torch", "transformers", "peft", "gguf")
+LIBRARIES = ("torch", "transformers", "safetensors", "gguf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,29 @@
 """The training itself: low-rank updates of a model's matrices, loss on the answers alone.
 
-Low-rank adaptation: Hu et al. 2021, arXiv:2106.09685. Everything that is random depends on the seed and
-on how many updates were made, so a training that was killed goes on as if it had not been.
+Everything that is random depends on the seed and on how many updates were made, so a training that was killed
+goes on as if it had not been.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from magistrate.errors import ModelError, SpecError
 from magistrate.train.lora.lessons import Lesson, Lessons
+from magistrate.train.lora.trees import Laid, batches, laid
+from magistrate.train.memory import keep_freed_memory
 
 STATE = "state.pt"
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 BETTER = 1e-4  # nats by which the held-out loss must fall to count as fallen
 SAVE_SECONDS = 60.0
-NOTHING = -100  # the label of a position that is not learnt
+TOGETHER = 16  # examples of one context in an update, at most
 
 Tell = Callable[["Progress"], None]
 
@@ -32,17 +32,17 @@ Tell = Callable[["Progress"], None]
 class Settings:
     """How it is trained.
 
-    `rank` and `alpha` of the low-rank updates, whose scale is alpha / rank; `dropout` of what enters them.
-    `rate` is the highest learning rate, reached after the share `warmup` of all updates and falling to 0;
-    an update is of `batch` examples, of which at most `together` tokens are computed at once. `test` is the
-    share of contexts held out; after each share `every` of an epoch the loss on them is measured, and after
-    `patience` measurements without a lower one it ends. `most` tokens an example may have. `checkpointing`
-    computes activations twice instead of keeping them, for less memory.
+    `rank` and `alpha` of the low-rank updates, whose scale is alpha / rank. `rate` is the highest learning
+    rate, reached after the share `warmup` of all updates and falling to 0; an update is of about `batch`
+    examples, those of one context in the same one, of which at most `together` tokens are computed at once.
+    `test` is the share of contexts held out; after each share `every` of an epoch the loss on them is
+    measured, and after `patience` measurements without a lower one it ends. `most` tokens an example may
+    have. `checkpointing` computes activations twice instead of keeping them, for less memory. Where a device
+    has units for 16-bit floats these are used, unless it should be `precise`; what learns has 32 bits.
     """
 
     rank: int = 16
     alpha: int = 32
-    dropout: float = 0.05
     epochs: float = 3.0
     rate: float = 2e-4
     warmup: float = 0.05
@@ -54,6 +54,7 @@ class Settings:
     most: int = 2048
     seed: int = 0
     checkpointing: bool = False
+    precise: bool = False
 
     @property
     def pins(self) -> dict[str, Any]:
@@ -66,11 +67,8 @@ class Settings:
         whole = (self.rank, self.alpha, self.batch, self.together, self.patience, self.most)
         if min(whole) < 1 or min(self.epochs, self.rate, self.every) <= 0 or self.seed < 0:
             raise SpecError(f"numbers of a training are greater than 0, got {asdict(self)}")
-        if not 0 < self.test <= 0.5 or not 0 <= self.dropout < 1 or not 0 <= self.warmup < 1:
-            raise SpecError(
-                f"test is in (0, .5], dropout and warmup in [0, 1); got {self.test}, {self.dropout} and "
-                f"{self.warmup}"
-            )
+        if not 0 < self.test <= 0.5 or not 0 <= self.warmup < 1:
+            raise SpecError(f"test is in (0, .5] and warmup in [0, 1); got {self.test} and {self.warmup}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +111,24 @@ class Training:
         device: str = "cpu",
     ) -> None:
         import torch
-        from peft import LoraConfig, get_peft_model
 
+        from magistrate.train.lora.low_rank import attach
+
+        keep_freed_memory()
         self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
         self._lessons, self._clock, self._device = lessons, clock, device
         torch.manual_seed(settings.seed)
-        config = LoraConfig(
-            r=settings.rank,
-            lora_alpha=settings.alpha,
-            lora_dropout=settings.dropout,
-            target_modules=list(TARGETS),
-            task_type="CAUSAL_LM",
-        )
         if settings.checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
         model.config.use_cache = False
-        self.model = get_peft_model(model, config).to(device)
-        self._learnt = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        model.to(device)
+        self.layers = attach(model, settings.rank, settings.alpha, _dtype(device, precise=settings.precise))
+        self.model = model
+        self._learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(self._learnt.values(), lr=settings.rate, weight_decay=0.0)
-        self._an_epoch = math.ceil(len(lessons.train) / settings.batch)
+        self._groups = _groups(lessons.train)
+        self._epoch, self._steps = -1, list[list[Lesson]]()
+        self._an_epoch = len(self._updates(0))
         self.updates = max(1, math.ceil(settings.epochs * self._an_epoch))
         self._every = max(1, round(settings.every * self._an_epoch))
         self.update, self._stale = 0, 0
@@ -177,22 +174,25 @@ class Training:
         self._put(self._best["learnt"])
         return True
 
-    def measure(self) -> Measured:
-        """The loss on what is held out, with the model as it is."""
+    def measure(self, *, base: bool = False) -> Measured:
+        """The loss on what is held out, with the model as it is, or with its `base`."""
         torch, total, tokens = self._torch, 0.0, 0
         said: list[tuple[str, bool, bool]] = []
+        self._merge(0.0 if base else 1.0)
         self.model.eval()
         with torch.no_grad():
-            for some in _batches(self._lessons.test, self._settings.together):
-                logits, labels = self._answers(some)
-                total += float(self._loss(logits, labels))
-                tokens += sum(len(each.answer) for each in some)
-                for row, each in zip(logits, some, strict=True):
+            for some in batches(self._lessons.test, self._settings.together):
+                found = laid(some, self._device)
+                logits = self._logits(found)
+                total += float(self._loss(logits, found))
+                tokens += len(found.answers)
+                at = 0
+                for each in found.lessons:
                     if each.rival is not None and each.wrong is not None:
                         place, other = each.rival
-                        scores = row[len(row) - len(each.answer) + place]
-                        right = bool(scores[each.answer[place]] >= scores[other])
+                        right = bool(logits[at + place, each.answer[place]] >= logits[at + place, other])
                         said.append((each.group, each.wrong, each.wrong == right))
+                    at += len(each.answer)
         return Measured(total / tokens, tuple(said))
 
     def save(self) -> None:
@@ -237,16 +237,17 @@ class Training:
     def _step(self) -> float:
         """One update; answers its loss."""
         torch, settings = self._torch, self._settings
-        torch.manual_seed(_number(settings.seed, self.update))
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
         chosen = self._chosen()
         tokens = sum(len(each.answer) for each in chosen)
+        self._merge()
         self.model.train()
         self._optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for some in _batches(chosen, settings.together):
-            loss = self._loss(*self._answers(some)) / tokens
+        for some in batches(chosen, settings.together):
+            found = laid(some, self._device)
+            loss = self._loss(self._logits(found), found) / tokens
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
@@ -265,33 +266,34 @@ class Training:
     def _chosen(self) -> list[Lesson]:
         """The examples of the next update."""
         epoch, at = divmod(self.update, self._an_epoch)
-        order = list(range(len(self._lessons.train)))
+        if epoch != self._epoch:
+            self._epoch, self._steps = epoch, self._updates(epoch)
+        return self._steps[at % len(self._steps)]
+
+    def _updates(self, epoch: int) -> list[list[Lesson]]:
+        """All examples in an order of their own, whole contexts after each other, cut into updates."""
+        order = list(self._groups)
         random.Random(f"{self._settings.seed} {epoch}").shuffle(order)
-        size = self._settings.batch
-        return [self._lessons.train[number] for number in order[at * size : (at + 1) * size]]
+        found: list[list[Lesson]] = [[]]
+        for group in order:
+            if len(found[-1]) >= self._settings.batch:
+                found.append([])
+            found[-1] += group
+        return found
 
-    def _answers(self, some: Sequence[Lesson]) -> tuple[Any, Any]:
-        """Logits `[n, k, vocabulary]` that predict the last k tokens, and labels `[n, k]`."""
-        torch = self._torch
-        longest, keep = max(map(len, some)), max(len(each.answer) for each in some)
-        ids = torch.zeros(len(some), longest, dtype=torch.long)
-        mask, labels = torch.zeros_like(ids), torch.full((len(some), keep), NOTHING)
-        for row, each in enumerate(some):
-            ids[row, longest - len(each) :] = torch.tensor([*each.prompt, *each.answer])
-            mask[row, longest - len(each) :] = 1
-            labels[row, keep - len(each.answer) :] = torch.tensor(each.answer)
-        ids, mask, labels = (each.to(self._device) for each in (ids, mask, labels))
-        places = (mask.cumsum(-1) - 1).clamp(min=0)
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._device == "cuda"):
-            found = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=keep + 1
-            )
-        return found.logits[:, :-1].float(), labels
+    def _merge(self, share: float = 1.0) -> None:
+        for layer in self.layers.values():
+            layer.merge(share=share)
 
-    def _loss(self, logits: Any, labels: Any) -> Any:
-        return self._torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=NOTHING, reduction="sum"
-        )
+    def _logits(self, found: Laid) -> Any:
+        """float32 `[answer tokens, vocabulary]`."""
+        hidden = self.model.model(
+            input_ids=found.ids, position_ids=found.places, attention_mask=found.mask
+        ).last_hidden_state
+        return self.model.lm_head(hidden[found.rows, found.columns]).float()
+
+    def _loss(self, logits: Any, found: Laid) -> Any:
+        return self._torch.nn.functional.cross_entropy(logits, found.answers, reduction="sum")
 
     def _measure(self, loss: float | None, tell: Tell | None) -> None:
         found = self.measure().loss
@@ -318,18 +320,21 @@ def pinned(**parts: Any) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def _batches(lessons: Sequence[Lesson], most: int) -> Iterator[list[Lesson]]:
-    """Examples of like length, with padding at most `most` tokens at once, at least one."""
-    some: list[Lesson] = []
-    for each in sorted(lessons, key=len):
-        if some and (len(some) + 1) * len(each) > most:
-            yield some
-            some = []
-        some.append(each)
-    if some:
-        yield some
+def _groups(lessons: Sequence[Lesson]) -> list[list[Lesson]]:
+    """The lessons of each context, at most `TOGETHER` in a group."""
+    found: dict[str, list[Lesson]] = {}
+    for each in lessons:
+        found.setdefault(each.group, []).append(each)
+    return [every[at : at + TOGETHER] for every in found.values() for at in range(0, len(every), TOGETHER)]
 
 
-def _number(*parts: int) -> int:
-    """A seed of 32 bits."""
-    return int.from_bytes(hashlib.sha256(" ".join(map(str, parts)).encode()).digest()[:4])
+def _dtype(device: str, *, precise: bool) -> Any:
+    """What is computed in."""
+    import torch
+
+    if precise:
+        return torch.float32
+    if device != "cpu":
+        return torch.bfloat16
+    fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.engines.catalog.rewrite import ARCHITECTURES, opened
 from magistrate.engines.catalog.tokenizer import CONTROL, PRE_TYPES, UNUSED, USER_DEFINED
+from magistrate.engines.catalog.updates import Update
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _INSIDE = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_ADAPTED = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.(.+)\.lora_A\.weight")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 
 
@@ -109,6 +111,26 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
         if config.model_type == "llama" and part in heads:
             values = _interleaved(values, heads[part])
         yield f"blk.{layer[1]}.{part}.{layer[3]}", values
+
+
+def updates_of(adapter: Path, config: Any) -> dict[str, Update]:
+    """An adapter, in a folder as PEFT writes them, as updates of the matrices of a GGUF."""
+    import numpy as np
+    from safetensors.numpy import load_file
+
+    told, values = _json(adapter / "adapter_config.json"), load_file(adapter / "adapter_model.safetensors")
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    found = {}
+    for key in values:
+        layer = _ADAPTED.fullmatch(key)
+        if layer is None:
+            continue
+        part = _INSIDE[layer[2]]
+        up = values[key.replace("lora_A", "lora_B")] * np.float32(told["lora_alpha"] / told["r"])
+        if config.model_type == "llama" and part in heads:
+            up = _interleaved(up, heads[part])
+        found[f"blk.{layer[1]}.{part}.weight"] = Update(up, values[key])
+    return found
 
 
 def _interleaved(values: np.ndarray, heads: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -80,10 +79,7 @@ def train_judge(
     read = _read(found, judge, data, chats, settings)
     if force:
         (work / STATE).unlink(missing_ok=True)
-    with warnings.catch_warnings():
-        # peft and transformers warn each other of names that will change.
-        warnings.simplefilter("ignore", FutureWarning)
-        return _trained(target, work, found, judge, read, settings, device or _device(), seconds, tell, clock)
+    return _trained(target, work, found, judge, read, settings, device or _device(), seconds, tell, clock)
 
 
 def _trained(
@@ -109,7 +105,7 @@ def _trained(
             "nothing was learnt, and nothing is written. Give more labels, or a lower or higher --rate"
         )
     recipe = _recipe(target.resolve().name, base, judge, read, settings, training, device)
-    write_model(training.model, base, target, recipe)
+    write_model(training.layers, base, target, recipe)
     return Outcome(target, training.update, training.updates, recipe)
 
 
@@ -179,8 +175,7 @@ def _recipe(
     lessons = read.lessons
     contexts = lessons.contexts
     after = training.measure()
-    with training.model.disable_adapter():
-        before = training.measure()
+    before = training.measure(base=True)
     asked = None if judge is None else asked_of(judge)
     return Recipe(
         name=name,

@@ -87,17 +87,14 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def write_model(peft: Any, base: Base, target: Path, recipe: Recipe) -> None:
+def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Recipe) -> None:
     """Merge the adapter into a fresh base in 32-bit floats and write everything, or nothing."""
-    from peft import PeftModel
+    from magistrate.train.lora.low_rank import merged as merged_with
+    from magistrate.train.lora.low_rank import write_adapter
 
     with whole(target) as made:
-        peft.save_pretrained(made / ADAPTER)
-        # Its own card says nothing, and names the place where the base lay.
-        (made / ADAPTER / CARD).unlink(missing_ok=True)
-        _anonymous(made / ADAPTER / "adapter_config.json", base.source)
-        merged = PeftModel.from_pretrained(base.load(), made / ADAPTER).merge_and_unload()
-        merged.config.use_cache = True
+        write_adapter(layers, made / ADAPTER, alpha=recipe.settings["alpha"], base=base.source)
+        merged: Any = merged_with(base.load(), made / ADAPTER)
         merged.save_pretrained(made)
         for name in TOKENIZER:
             if (base.tokenizer / name).is_file():
@@ -113,12 +110,6 @@ def write_model(peft: Any, base: Base, target: Path, recipe: Recipe) -> None:
         values = {**json.loads(recipe.text()), "sha256": digests}
         text = json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (made / RECIPE).write_text(text, encoding="utf-8")
-
-
-def _anonymous(path: Path, source: str) -> None:
-    """Say in an adapter's configuration which base it is of, and not where that lay."""
-    values = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**values, "base_model_name_or_path": source}, indent=2), encoding="utf-8")
 
 
 def card(recipe: Recipe) -> str:

@@ -1,0 +1,41 @@
+"""A tuned judge's adapter as the update of a model of the catalogue, with its recipe and its card.
+
+Run: .venv-train/bin/python benchmarks/detector/ship_judge.py FOLDER [--to NAME]
+
+FOLDER is what `magistrate train judge` wrote. The adapter is kept with eight bits a number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from transformers import AutoConfig
+
+from magistrate.engines.catalog.entries import UPDATE, UPDATES
+from magistrate.engines.catalog.updates import write_updates
+from magistrate.train.folders import CARD, whole
+from magistrate.train.lora.packed import updates_of
+from magistrate.train.lora.written import ADAPTER, RECIPE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--to", default="smollm2-135m-judge", help="the name of the update")
+    told = parser.parse_args()
+    target = UPDATES / told.to
+    with whole(target) as half:
+        write_updates(
+            updates_of(told.folder / ADAPTER, AutoConfig.from_pretrained(told.folder)), half / UPDATE
+        )
+        for name in (RECIPE, CARD):
+            shutil.copyfile(told.folder / name, half / name)
+    print(f"{target / UPDATE}: {(target / UPDATE).stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()
