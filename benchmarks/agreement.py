@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 
-from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.catalog import default, describe, entry, locate, rewrite
 from magistrate.engines.catalog.fetch import fetch
@@ -35,6 +34,7 @@ from magistrate.engines.local.blocks import Sequence
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.openvino_backend import OpenVINOBackend
+from magistrate.judges import registry
 from magistrate.judges.considering import planned
 from magistrate.types import Data, Message, Prompt
 
@@ -71,7 +71,7 @@ def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
     made = []
     for length in draw.permutation(lengths):
         order = [samples[index] for index in draw.permutation(len(samples))]
-        judge = resolve.judge(JUDGES[draw.integers(len(JUDGES))])
+        judge = registry.judge(JUDGES[draw.integers(len(JUDGES))])
         first = order[0]
         if length < RENDERED:
             said = " ".join([first.input or "", first.output])

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.base import Choice, Engine, EngineInfo, Likelihood, Option
 from magistrate.engines.cache import Cached, CallCache, call_key
 from magistrate.engines.catalog import default
 from magistrate.engines.local.engine import LocalEngine
+from magistrate.judges import registry
 from magistrate.judges.considering import planned
-from magistrate.running import stream
+from magistrate.runs.execute import stream
 from magistrate.types import Prompt, Usage
 
 ROUNDS = 5
@@ -129,7 +129,7 @@ def small(folder: Path, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
 
 async def judged(engine: Engine, samples: Sequence[Any]) -> tuple[float, Usage, list[Any]]:
     start, usage, said = time.perf_counter(), Usage(), []
-    async for each in stream(samples, [resolve.judge("faithfulness")], engine):
+    async for each in stream(samples, [registry.judge("faithfulness")], engine):
         usage += each.outcome.usage
         said.append((each.sample.id, getattr(each.outcome, "score", None)))
     return time.perf_counter() - start, usage, sorted(said)
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    judge, samples = resolve.judge("faithfulness"), list(load("quickstart"))
+    judge, samples = registry.judge("faithfulness"), list(load("quickstart"))
     plans = [planned(judge, sample)[0].prompt for sample in samples]
     prompts = [
         plans[number % len(plans)].continued(*Prompt.of(str(number)).messages[0].parts)

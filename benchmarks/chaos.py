@@ -56,8 +56,9 @@ def child(words: Sequence[str]) -> None:
     Where the fault is a server's, nothing is put in place of anything.
     """
     import magistrate.store
-    from magistrate import cli, resolve
+    from magistrate import cli
     from magistrate.engines.scripted import ScriptedEngine
+    from magistrate.judges import registry
 
     fault: dict[str, Any] = json.loads(words[0])
     if fault.get("server"):
@@ -81,7 +82,7 @@ def child(words: Sequence[str]) -> None:
         return truth(output)
 
     engine = ScriptedEngine(script, delay=fault.get("delay", 0.002))
-    resolve.engine = resolve.engine_words.engine = lambda *_, **__: engine  # type: ignore[assignment]
+    registry.engine = registry.engine_words.engine = lambda *_, **__: engine  # type: ignore[assignment]
     if limit := fault.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if busy := fault.get("busy_seconds"):
@@ -351,7 +352,7 @@ class Scene:
 
     def read(self) -> None:
         """Another program makes reports all the time."""
-        from magistrate.runs import Run
+        from magistrate.api.run import Run
         from magistrate.store import Store
 
         [(run_id, _)] = self.runs()

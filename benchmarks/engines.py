@@ -25,18 +25,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from magistrate import background, resolve
+from magistrate import _async
+from magistrate._version import __version__
 from magistrate.datasets import load
 from magistrate.engines.base import Engine, Option, require
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.considering import planned
-from magistrate.judges.gain import prompts
+from magistrate.judges.likelihood import prompts
 from magistrate.report.data import outcome_data
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Sample
-from magistrate.version import __version__
 
 FILE = Path(__file__).with_name("engines.jsonl")
 SAMPLES = 10
@@ -47,10 +48,10 @@ ANSWERS = (Option("Yes", ("Yes",)), Option("No", ("No",)))  # to what `faithfuln
 def asking_judges() -> list[str]:
     """Words for every judge that asks a model and needs no folder or file."""
     found = []
-    for name in resolve.judge_entries():
+    for name in registry.judge_entries():
         words = f"{name}:first=novelty,then=faithfulness,low=0,high=1" if name == "cascade" else name
         try:
-            made = resolve.judge(words)
+            made = registry.judge(words)
         except SpecError:  # it needs an option, which is a folder or a file
             continue
         if made.info.asks and not made.info.lacks:
@@ -85,7 +86,7 @@ def record(
     for each in words:
         if again or each not in known:
             start = time.perf_counter()
-            known[each] = said(resolve.judge(each), engine, samples)
+            known[each] = said(registry.judge(each), engine, samples)
             keep({**line, "judges": known})
             print(f"{name}: {each}: {time.perf_counter() - start:.1f} s", flush=True)
 
@@ -98,9 +99,7 @@ def said(judge: Judge, engine: Engine, samples: Sequence[Sample]) -> Any:
         return str(error)
     told = {}
     for sample in samples:
-        outcome = outcome_data(
-            background.run(judge_one(sample, judge, engine, deadline=DEADLINE)), steps=False
-        )
+        outcome = outcome_data(_async.run(judge_one(sample, judge, engine, deadline=DEADLINE)), steps=False)
         names = ("kind", "label", "score", "probability", "code", "reason", "message")
         told[sample.id] = {each: outcome[each] for each in names if outcome.get(each) is not None}
     return told
@@ -165,12 +164,12 @@ def cell(reference: Any, judged: Any) -> str:
 
 def close(one: Engine, other: Engine, samples: Sequence[Sample]) -> list[str]:
     """How far apart two engines answer the same calls, a line a verb."""
-    return [background.run(chosen(one, other, samples)), background.run(likely(one, other, samples))]
+    return [_async.run(chosen(one, other, samples)), _async.run(likely(one, other, samples))]
 
 
 async def chosen(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
     """The probabilities of yes, and how often both engines find the same answer the likelier one."""
-    judge = resolve.judge("faithfulness")
+    judge = registry.judge("faithfulness")
     apart, alike = [], 0
     for sample in samples:
         prompt = planned(judge, sample)[0].prompt
@@ -221,13 +220,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.command == "close":
         engines = (
-            resolve.engine(given.engine),
-            resolve.engine(given.other, EngineSettings(base_url=given.base_url)),
+            registry.engine(given.engine),
+            registry.engine(given.other, EngineSettings(base_url=given.base_url)),
         )
         print("\n".join(close(*engines, list(load("quickstart", limit=given.samples)))))
         return
     if given.command == "record":
-        engine = resolve.engine(given.engine, EngineSettings(base_url=given.base_url))
+        engine = registry.engine(given.engine, EngineSettings(base_url=given.base_url))
         samples = list(load("quickstart", limit=SAMPLES))
         name = given.name or given.engine
         record(engine, name, given.judge or asking_judges(), samples, again=bool(given.judge))

@@ -9,8 +9,8 @@ them all.
 
 Printed for each judge and place: the pairs (sample, attack) of which all three are verdicts, of how many; the
 share of them whose label is not the clean one's, under the attack and under its control; the difference of
-these two with its 95 % interval (see `magistrate.stats.crossed`); the mean changes of the score; and how many
-outcomes under attack or control were no verdict.
+these two with its 95 % interval (see `magistrate.metrics.crossed`); the mean changes of the score; and how
+many outcomes under attack or control were no verdict.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from magistrate import resolve
+from magistrate.analysis.audit import ATTACKS, Attack
 from magistrate.analysis.stability import Effect
-from magistrate.appraisal.audit import Examination
-from magistrate.audit import ATTACKS, Attack
+from magistrate.api.audit import Examination
 from magistrate.datasets import load
-from magistrate.limits import Limits
-from magistrate.stats.classification import Estimate
+from magistrate.judges import registry
+from magistrate.metrics.classification import Estimate
+from magistrate.runs.limits import Limits
 
 LIMITS = Limits(concurrency=8, deadline=600.0)
 
@@ -83,7 +83,7 @@ def main() -> None:
     words.add_argument("--longest", metavar="CHARACTERS", type=int, default=2000)
     words.add_argument("--json", action="store_true")
     chosen = words.parse_args()
-    engine = resolve.engine(chosen.model)
+    engine = registry.engine(chosen.model)
     command = ["python", "benchmarks/hostile.py", "--judge", *chosen.judge]
     command += ["--model", chosen.model or engine.info.model, "--samples", str(chosen.samples)]
     command += ["--attacks", str(chosen.attacks), "--longest", str(chosen.longest)]
@@ -91,7 +91,7 @@ def main() -> None:
     found = []
     for number, spec in enumerate(chosen.judge):
         examination = Examination(
-            resolve.judge(spec),
+            registry.judge(spec),
             engine,
             load("quickstart", limit=chosen.samples),
             checks=["hostile"],

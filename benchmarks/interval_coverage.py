@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 from scipy.stats import bootstrap
 
-from magistrate.stats import classification
+from magistrate.metrics import classification
 
 DRAWS, RESAMPLES, SHARE, ERROR = 200, 500, 0.5, 0.02
 

@@ -15,10 +15,11 @@ import time
 
 import numpy as np
 
-from magistrate import Sample, background, resolve
+from magistrate import Sample, _async
 from magistrate.datasets import load
 from magistrate.engines.none import NONE
-from magistrate.running import judge_one
+from magistrate.judges import registry
+from magistrate.runs.execute import judge_one
 
 CHARACTERS = 3.6  # of a token of English
 OUTPUT = 0.2  # the share of the output
@@ -36,11 +37,11 @@ def main() -> None:
     samples = [sized(told.tokens, number) for number in range(told.samples + 1)]
     peer = 0.0
     for words in told.judges:
-        judge = resolve.judge(words)
+        judge = registry.judge(words)
         times = []
         for sample in samples:
             began = time.perf_counter()
-            background.run(judge_one(sample, judge, NONE))
+            _async.run(judge_one(sample, judge, NONE))
             times.append(1000 * (time.perf_counter() - began))
         middle, slow = np.percentile(times[1:], [50, 95])
         peer = peer or middle

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import magistrate
-from magistrate import Limits, background
+from magistrate import Limits, _async
 from magistrate.engines.base import Option
 from magistrate.report.figures import decimal
 from magistrate.types import HALLUCINATED, Outcome, Prompt, Sample, Verdict
@@ -57,7 +57,7 @@ def measured(name: str, spec: str, model: str) -> dict[str, Any]:
     engine = magistrate.LocalEngine(model)
     try:
         options = (Option("yes", ("Yes",)), Option("no", ("No",)))
-        background.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), options))
+        _async.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), options))
         with tempfile.TemporaryDirectory() as folder:
             run = magistrate.evaluate(
                 data,

@@ -28,7 +28,7 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from magistrate.counting import counted
+from magistrate.report.counts import counted
 from magistrate.store import Store
 from magistrate.store.connect import exists
 from magistrate.types import Claim, Failure, Outcome, Recipe, Sample, Scoring, Span, Step, Usage, Verdict

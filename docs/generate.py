@@ -17,11 +17,13 @@ from typing import Any, get_args
 
 import click
 
-from magistrate import cli, resolve, specs
+from magistrate import cli
+from magistrate.runs import spec as specs
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
 from magistrate.engines.kinds import KINDS, SHORTHANDS
+from magistrate.judges import registry
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,12 +128,12 @@ def commands_part() -> str:
 def judges_part() -> str:
     """The judges of this package with their options and defaults."""
     rows = []
-    for name, entry in resolve.judge_entries().items():
+    for name, entry in registry.judge_entries().items():
         if entry.module.startswith("magistrate."):
-            judge: Any = resolve.judge(name)
-            set_to = [(field.name, getattr(judge, field.name)) for field in resolve.settable(judge)]
+            judge: Any = registry.judge(name)
+            set_to = [(field.name, getattr(judge, field.name)) for field in registry.settable(judge)]
             words = [
-                option if value is None else f"{option}={resolve.spell(value)}" for option, value in set_to
+                option if value is None else f"{option}={registry.spell(value)}" for option, value in set_to
             ]
             rows.append([f"`{name}`", judge.info.summary, codes(words)])
     return table(["judge", "how it decides", "options and their defaults"], rows)

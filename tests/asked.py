@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from magistrate import background
+from magistrate import _async
 from magistrate.engines.base import Engine
 from magistrate.server.app import create_app
 from magistrate.server.judging import Judging
@@ -47,7 +47,7 @@ class Door:
     async def __call__(self, prompt: Prompt) -> Any:
         self.came.release()
         try:
-            await background.in_thread(self.open.wait)
+            await _async.in_thread(self.open.wait)
         except asyncio.CancelledError:
             self.left.append("cancelled")
             raise

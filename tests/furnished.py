@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from magistrate.counting import counted
+from magistrate.report.counts import counted
 from magistrate.store import Store
 from magistrate.types import (
     FAITHFUL,

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from magistrate import Judge, JudgeInfo, resolve
+from magistrate import Judge, JudgeInfo
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.types import FAITHFUL, HALLUCINATED, Prompt, Sample, Verdict
 
 LABELS = (FAITHFUL, HALLUCINATED)
@@ -119,6 +120,6 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (facts / "entry_points.txt").write_text(f"[magistrate.judges]\n{POINTS}")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setitem(sys.modules, "lean", sys.modules[__name__])
-    resolve.judge_entries.cache_clear()
+    registry.judge_entries.cache_clear()
     yield
-    resolve.judge_entries.cache_clear()
+    registry.judge_entries.cache_clear()

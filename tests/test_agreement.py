@@ -23,9 +23,9 @@ from magistrate.analysis.agreement import (
     remarks_of,
     slices_of,
 )
-from magistrate.appraisal.agree import agree
+from magistrate.api.agree import agree
 from magistrate.errors import DatasetError, InputError, SpecError
-from magistrate.stats.agreement import concordance, many_raters, two_raters
+from magistrate.metrics.agreement import concordance, many_raters, two_raters
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure
 from terminal import Call
 from two_judges import a_run, rows, samples_of, verdicts

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fault_server import MODEL, Answer, Asked, FaultServer, fault_server
+from magistrate.api.judge import judge
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.anthropic import open_engine
 from magistrate.engines.base import Capture, Engine, Option, Sampling, UnusableAnswer
@@ -26,7 +27,6 @@ from magistrate.errors import (
     MissingExtra,
     SpecError,
 )
-from magistrate.judging import judge
 from magistrate.types import Data, Message, Prompt, Trusted, Usage, Verdict
 from standins import Standin, running
 

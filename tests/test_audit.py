@@ -22,11 +22,9 @@ from hypothesis import strategies as st
 from scipy.stats import bootstrap
 from statsmodels.stats.proportion import proportion_confint
 
-from magistrate import Candidates, Hallucination, Rubric, ScriptedEngine, classifier, resolve
-from magistrate.analysis.stability import Audit, Finding, Pair, effect, gravest_first
-from magistrate.appraisal.audit import Examination, audit_judge
-from magistrate.audit import PERTURBATIONS
-from magistrate.audit.perturbations import (
+from magistrate import Candidates, Hallucination, Rubric, ScriptedEngine, classifier
+from magistrate.analysis.audit import PERTURBATIONS
+from magistrate.analysis.audit.perturbations import (
     FUNCTION_WORDS,
     formatted,
     lengthened,
@@ -35,14 +33,16 @@ from magistrate.audit.perturbations import (
     shuffled,
     shuffled_by,
 )
-from magistrate.audit.plan import CHECKS
-from magistrate.audit.variants import options_swapped, reasons_moved
+from magistrate.analysis.audit.plan import CHECKS
+from magistrate.analysis.audit.variants import options_swapped, reasons_moved
+from magistrate.analysis.stability import Audit, Finding, Pair, effect, gravest_first
+from magistrate.api.audit import Examination, audit_judge
 from magistrate.datasets import load
 from magistrate.errors import EngineError, InputError, SpecError
-from magistrate.judges import Sentences, Windows, instance
-from magistrate.limits import Limits
+from magistrate.judges import Sentences, Windows, instance, registry
+from magistrate.metrics.crossed import crossed_means, share_of
 from magistrate.report.audit import groups, page, words
-from magistrate.stats.crossed import crossed_means, share_of
+from magistrate.runs.limits import Limits
 from magistrate.types import Abstention, Failure, Prompt, Sample, Span, Verdict
 from terminal import Call
 
@@ -183,7 +183,7 @@ def test_reasons_move_where_a_judge_has_an_option_for_it() -> None:
     found: dict[str, Any] = {}
     for judge in (FAITHFULNESS, Hallucination(), Rubric(), Candidates(), Sentences(FAITHFULNESS)):
         after, before = reasons_moved(judge)  # type: ignore[misc]
-        found[judge.info.name] = (resolve.spelled(after), resolve.spelled(before))
+        found[judge.info.name] = (registry.spelled(after), registry.spelled(before))
     assert found == {
         "faithfulness": ("faithfulness", "faithfulness:explain=before"),
         "hallucination": ("hallucination:order=score_first", "hallucination"),
@@ -192,7 +192,7 @@ def test_reasons_move_where_a_judge_has_an_option_for_it() -> None:
         "sentences": ("sentences:of=faithfulness@2", "sentences:of=(faithfulness@2:explain=before)"),
     }
     assert "with explain=before there is no prior" in str(
-        reasons_moved(resolve.judge("faithfulness:prior=empty_context"))
+        reasons_moved(registry.judge("faithfulness:prior=empty_context"))
     )
     assert "not explained" in str(reasons_moved(instance("moderation")))
 
@@ -512,7 +512,7 @@ def test_an_interrupted_examination_answers_what_it_has() -> None:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     engine = ScriptedEngine(easily_led, name="script")
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: engine)
     return engine
 
 

@@ -11,13 +11,13 @@ import pytest
 
 import magistrate
 from lean import Plain, installed
-from magistrate import Sample, ScriptedEngine, resolve
+from magistrate import Sample, ScriptedEngine
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import CapabilityError, EngineError, SpecError
-from magistrate.judges import Auto, Classify, Hallucination
+from magistrate.judges import Auto, Classify, Hallucination, registry
+from magistrate.judges.builtin_judges import instance
 from magistrate.judges.considering import planned
-from magistrate.judges.instances import instance
-from magistrate.specs import RunSpec
+from magistrate.runs.spec import RunSpec
 from magistrate.testing import assert_faithful
 from magistrate.types import Abstention, Failure, Prompt, Verdict
 from terminal import Call
@@ -55,7 +55,7 @@ def asked(output: str, explain: Any, engine: Any = None) -> Any:
 
 
 def test_it_is_the_default_wherever_a_judge_can_be_left_out(call: Call) -> None:
-    assert resolve.DEFAULT_JUDGE == "auto"
+    assert registry.DEFAULT_JUDGE == "auto"
     for function in (magistrate.judge, magistrate.ajudge, magistrate.evaluate, magistrate.guard):
         parameters = inspect.signature(function).parameters
         assert {each.default for name, each in parameters.items() if name in ("judge", "judges")} == {"auto"}
@@ -119,15 +119,15 @@ def test_its_recipe_says_what_it_stands_for() -> None:
     assert (info.name, info.kind, info.needs) == ("auto", "code", frozenset())
     assert Auto().of.info.name in info.prompt
     assert Auto(Plain("x")).info.prompt == "plain@1"
-    assert resolve.judge("auto:of=plain,explain=always").info.prompt.startswith("plain@1+")
-    assert resolve.spelled(resolve.judge("auto")) == "auto"
+    assert registry.judge("auto:of=plain,explain=always").info.prompt.startswith("plain@1+")
+    assert registry.spelled(registry.judge("auto")) == "auto"
 
 
 def test_only_a_judge_of_faithfulness_can_stand_behind_it() -> None:
     with pytest.raises(SpecError, match="says safe, flagged"):
-        resolve.judge("auto:of=moderation")
+        registry.judge("auto:of=moderation")
     with pytest.raises(SpecError, match=r"option 'explain': .*'never', 'flagged' or 'always'"):
-        resolve.judge("auto:explain=true")
+        registry.judge("auto:explain=true")
 
 
 def test_a_judge_that_asks_makes_it_one_that_asks() -> None:

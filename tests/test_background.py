@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from magistrate import background
+from magistrate import _async
 
 
 async def double(number: int, *, pause: float = 0.0) -> int:
@@ -21,7 +21,7 @@ async def double(number: int, *, pause: float = 0.0) -> int:
 
 
 def test_a_result_comes_back() -> None:
-    assert background.run(double(21)) == 42
+    assert _async.run(double(21)) == 42
 
 
 def test_an_error_comes_back_as_it_was_raised() -> None:
@@ -29,12 +29,12 @@ def test_an_error_comes_back_as_it_was_raised() -> None:
         raise LookupError("here")
 
     with pytest.raises(LookupError, match="here"):
-        background.run(broken())
+        _async.run(broken())
 
 
 def test_it_works_inside_a_running_loop() -> None:
     async def cell() -> int:
-        return background.run(double(21))
+        return _async.run(double(21))
 
     assert asyncio.run(cell()) == 42
 
@@ -45,16 +45,16 @@ def test_many_threads_share_one_loop() -> None:
         return threading.current_thread().name
 
     with ThreadPoolExecutor(16) as pool:
-        names = set(pool.map(lambda _: background.run(where()), range(32)))
+        names = set(pool.map(lambda _: _async.run(where()), range(32)))
     assert len(names) == 1
 
 
 def test_a_synchronous_call_inside_async_work_is_refused_instead_of_hanging() -> None:
     async def outer() -> int:
-        return background.run(double(1))
+        return _async.run(double(1))
 
     with pytest.raises(RuntimeError, match="await the async twin"):
-        background.run(outer())
+        _async.run(outer())
 
 
 @pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
@@ -64,8 +64,8 @@ def test_work_that_exits_ends_itself_and_not_the_loop(end: type[BaseException]) 
 
     for _ in range(2):
         with pytest.raises(end):
-            background.run(leaves())
-        assert background.run(double(21)) == 42
+            _async.run(leaves())
+        assert _async.run(double(21)) == 42
 
 
 def test_cancelled_work_says_so() -> None:
@@ -73,7 +73,7 @@ def test_cancelled_work_says_so() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        background.run(gives_up())
+        _async.run(gives_up())
 
 
 async def adouble(number: int, *, pause: float = 0.0) -> int:
@@ -82,7 +82,7 @@ async def adouble(number: int, *, pause: float = 0.0) -> int:
 
 
 def test_the_synchronous_form_has_the_name_and_the_signature_of_its_twin() -> None:
-    form = background.synchronous(adouble)
+    form = _async.synchronous(adouble)
     assert form(4, pause=0.001) == 8
     assert (form.__name__, form.__doc__) == ("double", "Twice as much.")
     assert inspect.signature(form) == inspect.signature(adouble)
@@ -92,21 +92,21 @@ def test_the_synchronous_form_has_the_name_and_the_signature_of_its_twin() -> No
 def test_a_call_in_a_thread_lets_the_loop_go_on() -> None:
     async def both() -> tuple[str, float]:
         start = time.monotonic()
-        slept = background.in_thread(time.sleep, 0.2)
+        slept = _async.in_thread(time.sleep, 0.2)
         await asyncio.gather(slept, *(asyncio.sleep(0.1) for _ in range(3)))
-        name = await background.in_thread(lambda: threading.current_thread().name)
+        name = await _async.in_thread(lambda: threading.current_thread().name)
         return name, time.monotonic() - start
 
-    name, seconds = background.run(both())
+    name, seconds = _async.run(both())
     assert name == "magistrate-call"
     assert seconds < 0.29
 
 
 def test_a_call_in_a_thread_raises_what_it_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        background.run(background.in_thread(lambda: 1 / 0))
+        _async.run(_async.in_thread(lambda: 1 / 0))
     with pytest.raises(RuntimeError, match="StopIteration"):
-        background.run(background.in_thread(next, iter(())))
+        _async.run(_async.in_thread(next, iter(())))
 
 
 def python(code: str) -> tuple[int, str, float]:
@@ -119,7 +119,7 @@ def python(code: str) -> tuple[int, str, float]:
 def test_ctrl_c_cancels_and_waits_until_everything_is_in_order() -> None:
     code, printed, _ = python("""
 import asyncio, os, signal, threading
-from magistrate import background
+from magistrate import _async
 
 async def work():
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -130,7 +130,7 @@ async def work():
         print("in order")
 
 try:
-    background.run(work())
+    _async.run(work())
 except KeyboardInterrupt:
     print("interrupted")
 """)
@@ -140,18 +140,18 @@ except KeyboardInterrupt:
 def test_a_second_ctrl_c_does_not_wait_and_threads_do_not_hold_the_program_up() -> None:
     code, printed, seconds = python("""
 import asyncio, os, signal, threading, time
-from magistrate import background
+from magistrate import _async
 
 async def work():
     for delay in (0.1, 0.3):
         threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
-        await background.in_thread(time.sleep, 20)
+        await _async.in_thread(time.sleep, 20)
     finally:
         await asyncio.sleep(20)
 
 try:
-    background.run(work())
+    _async.run(work())
 except KeyboardInterrupt:
     print("interrupted")
 """)

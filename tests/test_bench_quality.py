@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from magistrate import ScriptedEngine, resolve
+from magistrate import ScriptedEngine
 from magistrate.bench.machine import Machine
 from magistrate.bench.quality import page, rows, tables
 from magistrate.bench.quality.baselines import ruled
@@ -24,8 +24,9 @@ from magistrate.bench.quality.rows import QualityRow
 from magistrate.bench.quality.session import faithfulness_judges, session
 from magistrate.engines.base import Engine
 from magistrate.errors import DatasetError, SpecError
+from magistrate.features.catalog import SIGNALS, readings
+from magistrate.judges import registry
 from magistrate.judges.base import JudgeInfo
-from magistrate.signals.catalog import SIGNALS, readings
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 from terminal import Call
 
@@ -293,9 +294,9 @@ class Trained:
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Folders `without-FAMILY` of a judge named `trained`, each of which learnt from another family."""
-    known = dict(resolve.judge_entries())
-    known["trained"] = EntryPoint("trained", f"{__name__}:Trained", resolve.JUDGES)
-    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+    known = dict(registry.judge_entries())
+    known["trained"] = EntryPoint("trained", f"{__name__}:Trained", registry.JUDGES)
+    for place in ("magistrate.judges.registry", "magistrate.judges.registry"):
         monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
     for family, learnt in (("summedits", "begin:dev"), ("begin", "summedits:dev")):
         folder = tmp_path / "folders" / f"without-{family}"
@@ -468,9 +469,9 @@ def test_published_figures_name_their_source() -> None:
 def test_a_judge_that_does_not_load_is_told_of_and_not_left_out_in_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    known = dict(resolve.judge_entries())
-    known["broken"] = EntryPoint("broken", "no.such.module:Judge", resolve.JUDGES)
-    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+    known = dict(registry.judge_entries())
+    known["broken"] = EntryPoint("broken", "no.such.module:Judge", registry.JUDGES)
+    for place in ("magistrate.judges.registry", "magistrate.judges.registry"):
         monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
     told: list[str] = []
     assert "faithfulness" in faithfulness_judges(told.append)

@@ -28,7 +28,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magistrate import logs
+from magistrate import _logging
+from magistrate._paths import default_cache
 from magistrate.cli import command as cli
 from magistrate.constraints import constraint
 from magistrate.constraints.keywords import QUOTE
@@ -45,9 +46,8 @@ from magistrate.errors import (
     SpecError,
     StoreError,
 )
-from magistrate.home import default_cache
 from magistrate.judges import instance
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Data, Message, Prompt, Sample, Trusted, Usage, Verdict
 from privileges import unprivileged
 
@@ -72,7 +72,7 @@ def cache(path: Path) -> Iterator[CallCache]:
 def told() -> Iterator[io.StringIO]:
     """What the log says, warnings only, as JSON lines."""
     page = io.StringIO()
-    logs.configure(verbose=False, json=True, stream=page)
+    _logging.configure(verbose=False, json=True, stream=page)
     yield page
     for handler in logging.getLogger("magistrate").handlers[1:]:
         logging.getLogger("magistrate").removeHandler(handler)

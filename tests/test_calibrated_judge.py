@@ -13,19 +13,19 @@ import pytest
 from ruamel.yaml import YAML
 
 import magistrate
-from magistrate import Limits, ScriptedEngine, resolve
+from magistrate import Limits, ScriptedEngine
+from magistrate.analysis.calibration import fit
 from magistrate.analysis.columns import Columns
-from magistrate.appraisal.audit import audit_judge
-from magistrate.appraisal.calibrate import calibrate
+from magistrate.api.audit import audit_judge
+from magistrate.api.calibrate import calibrate
 from magistrate.errors import SpecError
-from magistrate.judges import Windows
-from magistrate.running import check_stream, judge_one
-from magistrate.stats.thresholds import Aim
+from magistrate.judges import Windows, registry
+from magistrate.judges.calibrated import Calibrated, calibrated, words_of
+from magistrate.judges.calibration_file import described, read_calibration, write_calibration
+from magistrate.metrics.thresholds import Aim
+from magistrate.runs.execute import check_stream, judge_one
+from magistrate.runs.plan import recipe
 from magistrate.store import Store
-from magistrate.train.calibrated import Calibrated, calibrated, words_of
-from magistrate.train.calibration import fit
-from magistrate.train.files import described, read_calibration, write_calibration
-from magistrate.trial import recipe
 from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 from terminal import Call
 from two_judges import LOW_IS_GOOD
@@ -51,7 +51,7 @@ def fitted(path: Path, words: str = "faithfulness", *, model: str = "told", aim:
     told = Columns(
         words, tuple(map(str, range(200))), truth, scores >= 0.5, scores, np.arange(200) // 2, {}, LOW_IS_GOOD
     )
-    judge = resolve.judge(words)
+    judge = registry.judge(words)
     made = described(
         fit(told, aim=aim, draws=50), recipe(judge, engine(model), 0), judge.info.name, "rows", "d" * 64
     )
@@ -68,7 +68,7 @@ def file(tmp_path: Path) -> Path:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """The model of every command."""
     made = engine()
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: made)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: made)
     return made
 
 
@@ -89,7 +89,7 @@ def one(judge: Any, output: str, model: ScriptedEngine | None = None) -> Any:
 @pytest.mark.parametrize("score", ["0.01", "0.30", "0.55", "0.99"])
 def test_score_label_and_probability_are_the_calibrations(score: str, file: Path) -> None:
     told = read_calibration(file)
-    raw, now = one(resolve.judge("faithfulness"), score), one(Calibrated(file=file), score)
+    raw, now = one(registry.judge("faithfulness"), score), one(Calibrated(file=file), score)
     assert now.score == pytest.approx(told.calibrator(float(score)))
     assert now.label == ("hallucinated" if now.score >= told.threshold else "faithful")
     assert now.probability == pytest.approx(max(now.score, 1 - now.score))
@@ -153,7 +153,7 @@ def test_failures_and_abstentions_pass_as_they_are(file: Path) -> None:
 )
 def test_another_judge_is_refused_when_it_is_made(words: str, says: str, file: Path) -> None:
     with pytest.raises(SpecError, match=says.replace("(", r"\(")):
-        resolve.judge(f"calibrated:of=({words}),file={file}")
+        registry.judge(f"calibrated:of=({words}),file={file}")
 
 
 def test_another_model_is_refused_before_anything_is_asked(file: Path) -> None:
@@ -167,7 +167,7 @@ def test_another_model_is_refused_before_anything_is_asked(file: Path) -> None:
 
 
 def test_without_a_file_it_is_listed_and_judges_nothing(call: Call, scripted: ScriptedEngine) -> None:
-    bare = resolve.judge("calibrated")
+    bare = registry.judge("calibrated")
     with pytest.raises(SpecError, match="magistrate calibrate"):
         check_stream([bare], engine().info)
     assert isinstance(one(bare, "0.5"), Failure)
@@ -176,13 +176,13 @@ def test_without_a_file_it_is_listed_and_judges_nothing(call: Call, scripted: Sc
 
 
 def test_it_is_spelled_by_the_name_of_its_file(file: Path, tmp_path: Path) -> None:
-    judge = resolve.judge(f"calibrated:of=faithfulness,file={file}")
+    judge = registry.judge(f"calibrated:of=faithfulness,file={file}")
     assert judge.info.name == "calibrated:of=faithfulness,file=cal.json"
     assert words_of(judge) == "calibrated:file=cal.json@2"
     moved = shutil.copy(file, tmp_path / "sub.json")
-    assert resolve.judge(f"calibrated:file={moved}").info.prompt == judge.info.prompt
+    assert registry.judge(f"calibrated:file={moved}").info.prompt == judge.info.prompt
     other = fitted(tmp_path / "cal.json", aim=Aim("recall", least=0.9))
-    assert resolve.judge(f"calibrated:file={other}").info.prompt != judge.info.prompt
+    assert registry.judge(f"calibrated:file={other}").info.prompt != judge.info.prompt
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def test_a_calibration_of_no_judge_that_is_asked_is_refused(
 def test_another_model_ends_the_command_before_there_is_a_run(
     call: Call, monkeypatch: pytest.MonkeyPatch, file: Path, home: Path
 ) -> None:
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine("other"))
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: engine("other"))
     done = call("run", written(), "--calibration", file, "--judge", "faithfulness")
     assert done.code == 2 and "calibrate or train it with this model" in done.err
     assert not (home / "magistrate.db").exists()
@@ -331,7 +331,7 @@ def test_what_was_calibrated_is_calibrated_when_it_is_used(home: Path) -> None:
 
 @pytest.mark.parametrize("words", ["faithfulness", "rubric"])
 def test_an_audit_goes_on_without_the_checks_that_would_change_the_prompt(tmp_path: Path, words: str) -> None:
-    judge = Calibrated(resolve.judge(words), fitted(tmp_path / "cal.json", words))
+    judge = Calibrated(registry.judge(words), fitted(tmp_path / "cal.json", words))
     rows = [{"output": f"{at / 10:.2f} x", "context": "c"} for at in range(3)]
     checks = ["repeated", "options_swapped", "reasons"]
     found = {each.name: each for each in audit_judge(judge, rows, model=engine(), checks=checks).findings}

@@ -21,18 +21,18 @@ from sklearn.isotonic import IsotonicRegression
 
 import magistrate
 from magistrate import ScriptedEngine
+from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, fit
+from magistrate.analysis.calibration_remarks import remarks_of
 from magistrate.analysis.columns import Columns
-from magistrate.appraisal.calibrate import Calibration, calibrate
+from magistrate.api.calibrate import Calibration, calibrate
 from magistrate.errors import InputError, SpecError
+from magistrate.judges.calibration_file import CalibrationFile, described, read_calibration, write_calibration
+from magistrate.metrics.calibration import CLIP, METHODS, Calibrator, fitted, shifted
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.reliability import LOSSES, reliability
+from magistrate.metrics.thresholds import Aim, Unreachable
 from magistrate.report.calibration import diagram
 from magistrate.report.text import as_text
-from magistrate.stats.calibration import CLIP, METHODS, Calibrator, fitted, shifted
-from magistrate.stats.classification import Estimate
-from magistrate.stats.reliability import LOSSES, reliability
-from magistrate.stats.thresholds import Aim, Unreachable
-from magistrate.train.calibration import LEAST, LEAST_OF_EITHER, _parts, fit
-from magistrate.train.files import CalibrationFile, described, read_calibration, write_calibration
-from magistrate.train.remarks import remarks_of
 from magistrate.types import Prompt, Recipe
 from terminal import Call
 from two_judges import LOW_IS_GOOD

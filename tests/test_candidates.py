@@ -20,7 +20,7 @@ from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Candidates
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Data, Failure, Outcome, Prompt, Sample, Turn, Verdict
 
 HOURS, ENTRY, DOGS = (

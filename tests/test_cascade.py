@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from magistrate import ScriptedEngine, resolve
+from magistrate import ScriptedEngine
 from magistrate.engines.base import Engine, Option
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.cascade import Cascade
 from magistrate.judges.considering import planned
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -165,12 +166,12 @@ def test_it_is_what_its_judges_are() -> None:
 
 
 def test_it_is_written_as_any_judge_and_refuses_what_it_cannot_be() -> None:
-    made = resolve.judge("cascade:first=faithfulness,then=(windows:of=faithfulness),low=.1")
+    made = registry.judge("cascade:first=faithfulness,then=(windows:of=faithfulness),low=.1")
     assert isinstance(made, Cascade)
     assert (made.low, made.high) == (0.1, 0.8)
-    assert resolve.spelled(made).startswith("cascade:first=faithfulness@")
-    assert "does not know whom to ask" in resolve.judge("cascade").info.lacks
+    assert registry.spelled(made).startswith("cascade:first=faithfulness@")
+    assert "does not know whom to ask" in registry.judge("cascade").info.lacks
     with pytest.raises(SpecError, match=r"from low to high in \[0, 1\], got 0.9 to 0.8"):
-        resolve.judge("cascade:low=.9")
+        registry.judge("cascade:low=.9")
     with pytest.raises(SpecError, match="a cascade takes a judge that says"):
-        resolve.judge("cascade:first=relevance,then=faithfulness")
+        registry.judge("cascade:first=relevance,then=faithfulness")

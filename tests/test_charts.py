@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_curve
 
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.reliability import reliability
 from magistrate.report import charts
-from magistrate.stats.classification import Estimate, classification
-from magistrate.stats.reliability import reliability
 
 
 def drawn(n: int = 200) -> tuple[np.ndarray, np.ndarray]:

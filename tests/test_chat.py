@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from magistrate import resolve
 from magistrate.engines.catalog import ModelCard, describe
 from magistrate.engines.local.chat import ChatTokenizer, Piece
 from magistrate.errors import EngineError, ModelError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.considering import planned
 from magistrate.types import Data, Message, Prompt, Sample, Trusted, Turn
 
@@ -63,7 +63,7 @@ def judge_prompts(input: str, first: str, second: str, output: str) -> list[Prom
     """Every prompt of the built-in judges with these fields."""
     said = (Turn("user", input), Turn("assistant", first))
     sample = Sample("s", output, (first, second), input=input, messages=said)
-    return [call.prompt for name in JUDGES for call in planned(resolve.judge(name), sample)]
+    return [call.prompt for name in JUDGES for call in planned(registry.judge(name), sample)]
 
 
 # --- the default model ------------------------------------------------------------------------------

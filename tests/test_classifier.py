@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magistrate import resolve
 from magistrate.detectors.classifier import Classifier
 from magistrate.detectors.graph import graph_of
 from magistrate.detectors.labels import meaning
 from magistrate.engines.none import NONE
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
-from magistrate.judges.foreign import ForeignClassifier
+from magistrate.judges import registry
+from magistrate.judges.classifier import ForeignClassifier
 from magistrate.types import Sample, Verdict
 from terminal import Call
 
@@ -132,7 +132,7 @@ def judged(judge: Any, given: Sample) -> Verdict:
 
 
 def test_a_classifier_of_pairs_is_a_judge(tmp_path: Path) -> None:
-    judge = resolve.judge(f"classifier:{folder(tmp_path / 'mine')}")
+    judge = registry.judge(f"classifier:{folder(tmp_path / 'mine')}")
     assert judge.info.kind == "code" and judge.info.name == "classifier:mine"
     right, wrong = judged(judge, sample("Bern is old")), judged(judge, sample("Bern is new"))
     assert (right.label, wrong.label) == ("faithful", "hallucinated")
@@ -255,8 +255,8 @@ def test_what_is_named_counts() -> None:
 def test_options_are_written_as_for_any_judge(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine", {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})
     with pytest.raises(SpecError, match="LABEL_0, LABEL_1, LABEL_2"):
-        resolve.judge(f"classifier:{place}")
-    judge = resolve.judge(f"classifier:{place},positive=LABEL_1+LABEL_2,threshold=.9")
+        registry.judge(f"classifier:{place}")
+    judge = registry.judge(f"classifier:{place},positive=LABEL_1+LABEL_2,threshold=.9")
     assert judged(judge, sample("Bern is new")).label == "hallucinated"
 
 
@@ -264,10 +264,10 @@ def test_options_are_written_as_for_any_judge(tmp_path: Path) -> None:
 
 
 def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
-    judge = resolve.judge("classifier")
+    judge = registry.judge("classifier")
     assert "classifier:FOLDER" in judge.info.lacks
     with pytest.raises(SpecError, match=r"nothing is not there; write classifier:FOLDER"):
-        resolve.judge(f"classifier:{tmp_path / 'nothing'}")
+        registry.judge(f"classifier:{tmp_path / 'nothing'}")
     place = folder(tmp_path / "mine")
     (place / "openvino_model.xml").unlink()
     (place / "openvino_model.bin").unlink()
@@ -326,5 +326,5 @@ def test_the_command_asks_it_and_no_model(home: Path, call: Call) -> None:
 def test_the_judge_is_not_in_the_way_of_the_function_of_its_name(tmp_path: Path) -> None:
     import magistrate
 
-    resolve.judge(f"classifier:{folder(tmp_path / 'mine')}")
+    registry.judge(f"classifier:{folder(tmp_path / 'mine')}")
     assert callable(magistrate.classifier)

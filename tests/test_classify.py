@@ -15,7 +15,7 @@ from magistrate.errors import CapabilityError, EngineError, SpecError
 from magistrate.judges import Classify, Criterion, Judge, Label, classifier, instance
 from magistrate.judges.question import Weighed, without_prior
 from magistrate.judges.template import PromptTemplate
-from magistrate.running import judge_one, stream
+from magistrate.runs.execute import judge_one, stream
 from magistrate.types import Data, Failure, Outcome, Prompt, Sample, Verdict
 
 SAMPLE = Sample(

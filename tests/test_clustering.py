@@ -10,10 +10,10 @@ from scipy.stats import t as student
 from statsmodels.stats.proportion import proportion_confint
 
 from magistrate.errors import InputError
+from magistrate.metrics import METRICS
+from magistrate.metrics.classification import classification, wilson_at
+from magistrate.metrics.clustering import of_area, of_share
 from magistrate.report import RunFacts, summarize
-from magistrate.stats import METRICS
-from magistrate.stats.classification import classification, wilson_at
-from magistrate.stats.clustering import of_area, of_share
 from magistrate.types import Sample, Scoring, Verdict
 
 HITS = np.array([1, 1, 1, 0, 0, 1, 1, 0, 1, 0, 0, 0], dtype=bool)

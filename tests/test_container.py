@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from ruamel.yaml import YAML
 
 from magistrate import cli
-from magistrate.home import VARIABLE
+from magistrate._paths import VARIABLE
 from magistrate.server.settings import PORT, TOKEN_VARIABLE
 from magistrate.store.connect import place_of
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
 from magistrate.judges import instance
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Outcome, Sample, Verdict
 
 N = 12

@@ -21,11 +21,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from magistrate._paths import datasets_dir, default_store, home, models_dir
 from magistrate.datasets import Dataset, describe, load
 from magistrate.datasets.fields import ALIASES
 from magistrate.datasets.rows import RowError, to_row, to_sample
 from magistrate.errors import DatasetError, SpecError
-from magistrate.home import datasets_dir, default_store, home, models_dir
 from magistrate.types import Sample, Span, Turn
 
 # Read before any test sets it to a folder of its own.

@@ -15,7 +15,7 @@ import pytest
 
 import magistrate
 from asked import CONTEXT, OUTPUT, an_app, until
-from magistrate import deadline
+from magistrate import _deadline
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges.base import JudgeInfo
@@ -125,7 +125,7 @@ def test_a_verdict_after_the_deadline_is_none() -> None:
 
 def test_a_judge_of_ones_own_can_ask_whether_its_work_is_over() -> None:
     def compute() -> None:
-        for _ in deadline.checked(range(10**9)):
+        for _ in _deadline.checked(range(10**9)):
             pass
 
     began = time.monotonic()
@@ -134,7 +134,12 @@ def test_a_judge_of_ones_own_can_ask_whether_its_work_is_over() -> None:
 
 
 def test_what_waits_for_another_that_computes_leaves_at_its_deadline() -> None:
-    with deadline.alone(), pytest.raises(deadline.DeadlineExceeded), deadline.Deadline(0.1), deadline.alone():
+    with (
+        _deadline.alone(),
+        pytest.raises(_deadline.DeadlineExceeded),
+        _deadline.Deadline(0.1),
+        _deadline.alone(),
+    ):
         pass
 
 

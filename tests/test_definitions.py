@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magistrate import resolve
-from magistrate.documents import DEEPEST, LARGEST, parse_document, read_document
+from magistrate._yaml import DEEPEST, LARGEST, parse_document, read_document
 from magistrate.engines.base import Choice, Option
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
@@ -29,9 +28,10 @@ from magistrate.judges import (
     instance,
     judge_from_file,
     judge_from_package,
+    registry,
 )
 from magistrate.judges.definitions import JudgeFile
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 
 TONE = """\
@@ -168,7 +168,7 @@ def test_what_a_sample_lacks_is_said_in_the_terms_of_the_judge(tmp_path: Path) -
     ):
         outcome = asyncio.run(judge_one(sample, tone, ScriptedEngine([])))
         assert isinstance(outcome, Abstention) and (outcome.reason, outcome.message) == (reason, told)
-    faithful = asyncio.run(judge_one(Sample("s", "o"), resolve.judge("faithfulness"), ScriptedEngine([])))
+    faithful = asyncio.run(judge_one(Sample("s", "o"), registry.judge("faithfulness"), ScriptedEngine([])))
     assert "judge 'faithfulness' reads a context" in str(faithful) and "'hallucination' does without" in str(
         faithful
     )
@@ -392,11 +392,11 @@ def test_a_context_that_does_not_fit_is_cut_to_passages(tmp_path: Path) -> None:
 
 def test_options_go_behind_the_path(tmp_path: Path) -> None:
     path = written(tmp_path, TONE)
-    judge = resolve.judge(f"{path}:permute=true,threshold=0.6")
+    judge = registry.judge(f"{path}:permute=true,threshold=0.6")
     assert isinstance(judge, Classify)
     assert (judge.permute, judge.threshold) == (True, 0.6)
     assert judge.info.name == "tone:permute=true,threshold=0.6"
-    rating = resolve.judge(f"{written(tmp_path, RATING, 'rating.yml')}:max_tokens=64")
+    rating = registry.judge(f"{written(tmp_path, RATING, 'rating.yml')}:max_tokens=64")
     assert isinstance(rating, Grade)
     assert rating.max_tokens == 64
 
@@ -404,7 +404,7 @@ def test_options_go_behind_the_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["context_relevance", "faithfulness", "moderation", "relevance"])
 def test_judges_of_the_package_are_files_too(name: str) -> None:
     judge = judge_from_package("magistrate.judges", f"builtin/{name}.yaml")
-    assert judge == instance(name) == resolve.judge(name)
+    assert judge == instance(name) == registry.judge(name)
 
 
 @pytest.mark.parametrize(
@@ -709,7 +709,7 @@ def test_what_cannot_be_read_is_explained(make: Callable[[Path], Any], message: 
     with pytest.raises(SpecError, match=message):
         judge_from_file(path)
     with pytest.raises(SpecError, match=message):
-        resolve.judge(str(path))
+        registry.judge(str(path))
 
 
 def test_a_pipe_is_not_waited_for_and_a_strange_path_is_no_crash(tmp_path: Path) -> None:

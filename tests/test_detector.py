@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from magistrate import resolve
 from magistrate.detectors.folder import WEIGHTS
 from magistrate.detectors.reading import Reader, lines
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.detector import Detector
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
 from terminal import Call
@@ -211,7 +211,7 @@ def test_an_output_without_words_is_no_verdict(folder: Path) -> None:
 
 
 def test_it_is_a_judge_of_code_that_says_what_it_was_trained_on(folder: Path) -> None:
-    info = resolve.judge(f"detector:{folder}").info
+    info = registry.judge(f"detector:{folder}").info
     assert (info.kind, info.asks, info.trained_on) == ("code", False, frozenset({"begin"}))
     assert info.name == "detector:tiny", "where it lies is no part of the name"
     assert info.prompt == Detector(folder).model.manifest.digest
@@ -233,7 +233,7 @@ def test_a_run_with_it_needs_no_engine(home: Path, call: Call, folder: Path, tmp
 def test_another_folder_is_refused_with_what_it_lacks(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SpecError, match=r"detector\.json"):
-        resolve.judge(f"detector:{tmp_path / 'empty'}")
+        registry.judge(f"detector:{tmp_path / 'empty'}")
     change(folder, scale=-1.0)
     with pytest.raises(SpecError, match="scale"):
         Detector(folder)

@@ -21,8 +21,8 @@ import click
 import pytest
 
 from magistrate import cli
+from magistrate._version import __version__
 from magistrate.judges import instance
-from magistrate.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

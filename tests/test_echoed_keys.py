@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.engines.none import NoEngine
 from magistrate.judges import Hallucination
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Failure, Sample, Verdict
 from standins import ANSWERS, Standin, engine, ollama_like, running
 from terminal import Call
@@ -114,9 +114,9 @@ def test_a_run_and_its_page_hold_no_key(standin: Standin, tmp_path: Path, call: 
 def test_words_and_short_values_stay_and_passwords_in_addresses_go(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("DB_PASSWORD", "faithful"), ("MAX_TOKENS", "100000"), ("A_KEY", "abc123")):
         monkeypatch.setenv(name, value)
-    assert logs.without_keys("faithful, 100000, abc123") == "faithful, 100000, abc123"
+    assert _logging.without_keys("faithful, 100000, abc123") == "faithful, 100000, abc123"
     monkeypatch.setenv("DATABASE", "postgresql://me:pass-w0rd@host/db")
-    assert logs.without_keys("it was pass-w0rd") == "it was [hidden]"
+    assert _logging.without_keys("it was pass-w0rd") == "it was [hidden]"
     begun = time.perf_counter()
-    logs.without_keys("\\u00" * 200_000)
+    _logging.without_keys("\\u00" * 200_000)
     assert time.perf_counter() - begun < 5

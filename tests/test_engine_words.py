@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from magistrate import resolve
 from magistrate.engines.base import Capability, Engine
 from magistrate.engines.kinds import KINDS, Kind
+from magistrate.engines.registry import tuned_for
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.judges.cascade import Cascade
 from magistrate.judges.classify import Classify, classifier
-from magistrate.resolve.engine_words import tuned_for
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 RECORDED = Path(__file__).parent.parent / "benchmarks" / "engines.jsonl"
@@ -42,26 +42,26 @@ class Elsewhere(ScriptedEngine):
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that brings a kind of engines, and one that brings a broken one."""
-    known = dict(resolve.engine_entries())
-    known["elsewhere"] = EntryPoint("elsewhere", f"{__name__}:Elsewhere", resolve.ENGINES)
-    known["broken"] = EntryPoint("broken", "no_such_module:open_engine", resolve.ENGINES)
-    monkeypatch.setattr("magistrate.resolve.engine_words.engine_entries", lambda: known)
+    known = dict(registry.engine_entries())
+    known["elsewhere"] = EntryPoint("elsewhere", f"{__name__}:Elsewhere", registry.ENGINES)
+    known["broken"] = EntryPoint("broken", "no_such_module:open_engine", registry.ENGINES)
+    monkeypatch.setattr("magistrate.engines.registry.engine_entries", lambda: known)
 
 
 @pytest.mark.usefixtures("plugin")
 def test_packages_bring_kinds_of_engines_of_their_own() -> None:
     settings = EngineSettings(base_url="http://127.0.0.1:1", timeout=5.0)
-    made = resolve.engine("elsewhere:one,of=them", settings)
+    made = registry.engine("elsewhere:one,of=them", settings)
     assert isinstance(made, Elsewhere)
     assert (made.info.model, made.settings, made.at_most) == ("one,of=them", settings, None)
-    shares = [resolve.engine("elsewhere:one,of=them", replace(settings, concurrency=n)) for n in (3, 7)]
+    shares = [registry.engine("elsewhere:one,of=them", replace(settings, concurrency=n)) for n in (3, 7)]
     assert [share.at_most for share in shares if isinstance(share, Elsewhere)] == [3, 7]
     assert made.at_most is None
-    again = resolve.engine("elsewhere:one,of=them", settings)
+    again = registry.engine("elsewhere:one,of=them", settings)
     assert again is made, "an engine is made once, however many calls others are allowed"
-    assert resolve.engine("elsewhere:another", settings) is not made
+    assert registry.engine("elsewhere:another", settings) is not made
     with pytest.raises(SpecError, match=r"engine 'broken' \(no_such_module:open_engine\) cannot be loaded"):
-        resolve.engine("broken:model")
+        registry.engine("broken:model")
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_packages_bring_kinds_of_engines_of_their_own() -> None:
 )
 def test_words_that_name_no_engine_are_told_what_would(words: str, told: str) -> None:
     with pytest.raises(SpecError) as raised:
-        resolve.engine(words)
+        registry.engine(words)
     assert told in str(raised.value)
 
 
 def test_an_address_without_a_model_of_a_server_is_refused() -> None:
     with pytest.raises(SpecError, match="name its model too: --model openai:MODEL"):
-        resolve.engine(None, EngineSettings(base_url="http://127.0.0.1:1/v1"))
+        registry.engine(None, EngineSettings(base_url="http://127.0.0.1:1/v1"))
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_settings_that_cannot_be_are_refused(said: dict[str, Any], told: str) ->
 
 
 def test_every_kind_that_is_told_of_is_installed_and_the_other_way_round() -> None:
-    assert {kind.word for kind in KINDS} - {""} == set(resolve.engine_entries())
-    for entry in resolve.engine_entries().values():
+    assert {kind.word for kind in KINDS} - {""} == set(registry.engine_entries())
+    for entry in registry.engine_entries().values():
         assert callable(entry.load()), "opening a kind needs its packages, naming it does not"
 
 
@@ -130,13 +130,13 @@ def test_no_engine_was_seen_to_do_more_than_its_kind_declares() -> None:
 
 def test_an_engine_is_passed_through() -> None:
     made: Engine = ScriptedEngine([])
-    assert resolve.engine(made) is made
+    assert registry.engine(made) is made
 
 
 @pytest.mark.parametrize("said", [{"base_url": "http://127.0.0.1:1/v1"}, {"threads": 1}, {"timeout": 2.0}])
 def test_an_engine_is_told_nothing_that_it_would_not_hear(said: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"made already \(ScriptedEngine\) has no use for --.*leave it out"):
-        resolve.engine(ScriptedEngine([]), EngineSettings(**said))
+        registry.engine(ScriptedEngine([]), EngineSettings(**said))
 
 
 # --- models that were tuned for a judge -------------------------------------------------------------
@@ -149,7 +149,7 @@ def tuned(name: str, model: str) -> Classify:
 
 def test_a_judge_that_a_model_was_tuned_for_asks_it_where_none_is_named() -> None:
     one, other, usual = tuned("one", "a/model.gguf"), tuned("other", "b"), tuned("usual", "")
-    code = resolve.judge("novelty")
+    code = registry.judge("novelty")
     assert tuned_for([one]) == tuned_for([one, code]) == "a/model.gguf"
     assert tuned_for([usual, code]) is None
     assert tuned_for([Cascade(first=code, then=one)]) == "a/model.gguf"
@@ -157,6 +157,6 @@ def test_a_judge_that_a_model_was_tuned_for_asks_it_where_none_is_named() -> Non
         with pytest.raises(SpecError, match=r"one: a/model\.gguf.*--model"):
             tuned_for(several)
     with pytest.raises(SpecError, match=r"a/model\.gguf"):  # and it is really that one which is looked for
-        resolve.engine_for([one])
+        registry.engine_for([one])
     engine = ScriptedEngine([])
-    assert resolve.engine_for([one, other], engine) is engine
+    assert registry.engine_for([one, other], engine) is engine

@@ -17,17 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from magistrate import resolve
+from magistrate.api.estimate import Estimate, Rate, earlier_rates, estimate
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.prices import Price
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineGone, SpecError
-from magistrate.estimating import Estimate, Rate, earlier_rates, estimate
+from magistrate.judges import registry
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.report.estimate import dollars, render
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.store import Store
 from magistrate.types import Outcome, Prompt, Recipe, Sample, Usage, Verdict
 
@@ -91,7 +91,7 @@ def test_calls_and_tokens_are_those_of_the_plan() -> None:
 
 def test_nothing_is_asked_of_the_model() -> None:
     engine = ScriptedEngine([])
-    estimated(load("quickstart"), [resolve.judge("rubric"), resolve.judge("candidates")], engine)
+    estimated(load("quickstart"), [registry.judge("rubric"), registry.judge("candidates")], engine)
     assert engine.prompts == []
 
 
@@ -107,7 +107,7 @@ def test_what_will_not_be_asked_is_counted_by_its_reason() -> None:
     (found,) = estimated(data, [Asks()], ScriptedEngine([], context_window=80)).judges
     assert found.abstains == {"no_context": 2, "no_output": 1, "over_length": 1}
     assert (found.samples, found.asked, found.calls, found.no_output) == (7, 2, 2, 1)
-    (other,) = estimated([Sample("s", "x", ("c",))], [resolve.judge("relevance")]).judges
+    (other,) = estimated([Sample("s", "x", ("c",))], [registry.judge("relevance")]).judges
     assert other.abstains == {"missing_input": 1} and other.calls == 0
 
 
@@ -221,7 +221,7 @@ EXACT = SPECS[:2] + SPECS[-2:]
     "spec", [SPECS[0], *(pytest.param(spec, marks=pytest.mark.full) for spec in SPECS[1:])]
 )
 def test_no_judge_takes_more_than_was_said(spec: str, engine: LocalEngine) -> None:
-    judge = resolve.judge(spec)
+    judge = registry.judge(spec)
     data = list(load("quickstart", limit=1))
     said = estimated(data, [judge], engine)
     outcomes = [asyncio.run(judge_one(sample, judge, engine)) for sample in data]

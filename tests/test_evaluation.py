@@ -23,9 +23,9 @@ import magistrate
 from magistrate import Engine, Hallucination, JudgeInfo, Run, ScriptedEngine
 from magistrate.errors import CapabilityError, DatasetError, EngineError, EngineGone, SpecError
 from magistrate.judges import instance
-from magistrate.limits import Limits
-from magistrate.report.progress import ProgressBar
-from magistrate.running import Judged
+from magistrate.runs.execute import Judged
+from magistrate.runs.limits import Limits
+from magistrate.runs.progress import ProgressBar
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from fault_server import FAULTS, MODEL, Answer, FaultServer, fault_server
-from magistrate import resolve
 from magistrate.engines.anthropic import open_engine as open_anthropic
 from magistrate.engines.base import Engine
 from magistrate.engines.openai import open_engine as open_openai
 from magistrate.engines.remote.calling import BUSY_RETRIES, RETRIES
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
-from magistrate.running import judge_one
+from magistrate.judges import registry
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Sample, Verdict
 
 TIMEOUT = 30.0  # seconds for a call with its retries
@@ -110,7 +110,7 @@ class Met:
 async def meet(server: FaultServer, engine: Engine, fault: str, judge: str) -> Met:
     begun = time.monotonic()
     try:
-        outcome: Any = await judge_one(SAMPLE, resolve.judge(judge), engine)
+        outcome: Any = await judge_one(SAMPLE, registry.judge(judge), engine)
     except Exception as error:
         outcome = error
     taken = time.monotonic() - begun
@@ -186,7 +186,7 @@ def is_as_expected(one: Met, kind: str, fault: str) -> bool:
 def test_a_server_that_is_gone_refuses_the_connection(apart: pytest.MonkeyPatch, kind: str) -> None:
     with served() as server:
         engine = OPENERS[kind](MODEL, EngineSettings(base_url=server.at("fine"), timeout=TIMEOUT))
-    outcome = asyncio.run(judge_one(SAMPLE, resolve.judge("faithfulness"), engine))
+    outcome = asyncio.run(judge_one(SAMPLE, registry.judge("faithfulness"), engine))
     assert isinstance(outcome, Failure) and outcome.code == "engine_error"
     assert "is the server running" in outcome.message
     counters = engine.counters  # type: ignore[attr-defined]
@@ -209,7 +209,7 @@ def test_what_breaks_now_and_then_costs_nothing_but_time(
     samples = [Sample(f"s{n}", f"The zebra sleeps {n}.", ("The zebra is asleep.",)) for n in range(12)]
 
     async def judged(engine: Engine) -> list[Any]:
-        judge = resolve.judge("faithfulness")
+        judge = registry.judge("faithfulness")
         return await asyncio.gather(*(judge_one(each, judge, engine) for each in samples))
 
     with served() as server:

@@ -24,12 +24,13 @@ import pytest
 
 import magistrate
 from asked import CONTEXT, OUTPUT
-from magistrate import background, deadline, forking, resolve
+from magistrate import _async, _deadline, _fork
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import call_cache
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
+from magistrate.judges import registry
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.detector import Detector
 from magistrate.types import Failure, Outcome, Sample, Verdict
@@ -108,7 +109,7 @@ class Endless:
     info = JudgeInfo("endless", kind="code", requires=())
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        for _ in deadline.checked(iter(int, 1)):
+        for _ in _deadline.checked(iter(int, 1)):
             pass
         raise AssertionError
 
@@ -138,7 +139,7 @@ def test_a_child_that_is_forked_while_its_parent_judges_judges() -> None:
     )
     busy.start()
     time.sleep(0.3)
-    with deadline.alone():
+    with _deadline.alone():
         assert in_child(judged) == known
     busy.join(SECONDS)
 
@@ -212,7 +213,7 @@ def test_a_server_is_asked_over_connections_of_the_childs_own(
     with running(vllm_like()) as standin:
         known = judged("openai:model-a", "faithfulness", base_url=standin.url)
         assert in_child(lambda: judged("openai:model-a", "faithfulness", base_url=standin.url)) == known
-        mine = resolve.engine("openai:model-a", EngineSettings(base_url=standin.url))
+        mine = registry.engine("openai:model-a", EngineSettings(base_url=standin.url))
         assert judged(mine, "faithfulness") == known
         error = in_child(lambda: judged(mine, "faithfulness"))
         assert isinstance(error, EngineGone) and "'spawn'" in str(error)
@@ -220,15 +221,15 @@ def test_a_server_is_asked_over_connections_of_the_childs_own(
 
 
 def test_what_cannot_be_made_anew_says_what_to_do() -> None:
-    forking.only_one("a library")
-    forking.only_one("a library")
-    error = in_child(lambda: forking.only_one("a library"))
+    _fork.only_one("a library")
+    _fork.only_one("a library")
+    error = in_child(lambda: _fork.only_one("a library"))
     assert isinstance(error, EngineGone) and "'spawn'" in str(error) and "a library" in str(error)
-    assert in_child(lambda: forking.only_one("another library")) is None
+    assert in_child(lambda: _fork.only_one("another library")) is None
 
 
 def test_a_loop_of_a_parent_is_left_alone() -> None:
     judged()
-    mine = background._loop
-    assert in_child(lambda: (judged(), background._loop is not mine)[1])
-    assert background._loop is mine
+    mine = _async._loop
+    assert in_child(lambda: (judged(), _async._loop is not mine)[1])
+    assert _async._loop is mine

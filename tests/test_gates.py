@@ -18,9 +18,9 @@ from statsmodels.stats.proportion import proportion_confint
 
 from magistrate import ScriptedEngine, cli
 from magistrate.errors import EngineError, SpecError
+from magistrate.metrics.classification import METRICS
 from magistrate.report import Report, RunFacts, summarize
 from magistrate.report.gates import FIGURES, Gate, results
-from magistrate.stats.classification import METRICS
 from magistrate.types import Failure, Outcome, Prompt, Sample, Scoring, Verdict
 from terminal import Call
 
@@ -211,7 +211,7 @@ def by_word(prompt: Prompt) -> Any:
 def rows(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file that the engine judges rightly but for one sample in four."""
     engine = ScriptedEngine(by_word, name="script")
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: engine)
     lines = [
         {"id": f"s{at}", "output": "true" if at % 4 else "false", "context": f"c{at}", "label": label}
         for at, label in enumerate(["faithful", "faithful", "faithful", "hallucinated"] * 10)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from magistrate.display import LEVELS, Heat, seen
+from magistrate._text import LEVELS, Heat, seen
 from magistrate.errors import InputError
 from magistrate.report.heat import LONGEST, heat_text
 from magistrate.report.terminal import print_outcome

@@ -16,10 +16,9 @@ from typing import Any, get_args
 import pytest
 
 from desk import Desk
-from magistrate import resolve
+from magistrate.analysis.audit import ATTACKS, Attack, attacked, control, harmless, spread
+from magistrate.analysis.audit.hostile import RUN, Place, Where
 from magistrate.analysis.stability import Pair, effect
-from magistrate.audit import ATTACKS, Attack, attacked, control, harmless, spread
-from magistrate.audit.hostile import RUN, Place, Where
 from magistrate.constraints import Constraint
 from magistrate.constraints.pieces import edges
 from magistrate.datasets import load
@@ -27,8 +26,9 @@ from magistrate.engines.base import GREEDY, Capture, Choice, Generation, Option,
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import InputError
+from magistrate.judges import registry
 from magistrate.judges.quoting import LONGEST, SHORTEST
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import (
     Abstention,
     Failure,
@@ -238,7 +238,7 @@ def asked(spec: str, attack: Attack | None = None, where: Where = "output") -> t
     """What a judge asks of the sample, under attack or as it is, and its verdict."""
     engine = Recorder(gullible(attack))
     sample = attacked(SAMPLE, attack, where) if attack else SAMPLE
-    outcome = asyncio.run(judge_one(sample, resolve.judge(spec), engine))
+    outcome = asyncio.run(judge_one(sample, registry.judge(spec), engine))
     assert [step.verb for step in outcome.steps] == [call[0] for call in engine.asked]
     assert isinstance(outcome, Verdict), outcome
     assert misplaced(outcome, sample) == []
@@ -380,7 +380,7 @@ def test_the_model_under_attack_gives_verdicts_whose_quotes_stand_where_they_say
 
     async def judged() -> list[Outcome]:
         return await asyncio.gather(
-            *(judge_one(each, resolve.judge(spec), engine) for each in tried.values())
+            *(judge_one(each, registry.judge(spec), engine) for each in tried.values())
         )
 
     for (name, each), outcome in zip(tried.items(), asyncio.run(judged()), strict=True):

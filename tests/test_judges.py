@@ -13,10 +13,10 @@ from magistrate.constraints.bytewise import follow
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError, SpecError
 from magistrate.judges import Candidates, Hallucination, Judge, Rubric, classifier, instance
+from magistrate.judges.registry import judge as named
+from magistrate.judges.registry import judge_entries
 from magistrate.judges.template import PromptTemplate
-from magistrate.resolve import judge as named
-from magistrate.resolve import judge_entries
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Trusted, Turn, Verdict
 
 FAITHFULNESS: Any = instance("faithfulness")

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import magistrate
-from magistrate import resolve
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError
-from magistrate.judges import judge_from_file
+from magistrate.judges import judge_from_file, registry
 from magistrate.types import Verdict
 from terminal import Call, Done
 
-INSTALLED = sorted(entry.name for entry in entry_points(group=resolve.JUDGES))
+INSTALLED = sorted(entry.name for entry in entry_points(group=registry.JUDGES))
 RATED = '{"reasons":["it says where"],"rating":4}'
 
 
@@ -40,7 +39,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
     def answering(answers: list[Any]) -> ScriptedEngine:
         engine = ScriptedEngine(answers)
-        monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
+        monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: engine)
         return engine
 
     return answering
@@ -79,7 +78,7 @@ def test_the_list_for_machines_has_every_fact(call: Call) -> None:
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_judge_is_shown(name: str, call: Call) -> None:
-    info = resolve.judge(name).info
+    info = registry.judge(name).info
     done = call("show", name)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"{name}@{info.version}  ")
@@ -443,9 +442,9 @@ def courtesy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: courtesy\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(str(site))
-    resolve.judge_entries.cache_clear()
+    registry.judge_entries.cache_clear()
     yield
-    resolve.judge_entries.cache_clear()
+    registry.judge_entries.cache_clear()
     sys.modules.pop("courtesy", None)
 
 
@@ -454,9 +453,9 @@ def test_a_judge_of_another_package_is_found_by_its_name(courtesy: None) -> None
     found = magistrate.judge(output="Thank you.", judge="civil", model=engine)
     assert isinstance(found, Verdict)
     assert (found.judge, found.label) == ("civil", "civil")
-    assert resolve.judge("civil:permute=true").info.name == "civil:permute=true"
-    twice = resolve.judge("twice:of=civil")
-    assert resolve.spelled(twice) == "twice:of=civil@1"
+    assert registry.judge("civil:permute=true").info.name == "civil:permute=true"
+    twice = registry.judge("twice:of=civil")
+    assert registry.spelled(twice) == "twice:of=civil@1"
 
 
 def test_judges_of_other_packages_are_listed_also_those_that_cannot_be_used(

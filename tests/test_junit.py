@@ -108,7 +108,7 @@ def rows(home: Path) -> str:
 
 def engine_of(monkeypatch: pytest.MonkeyPatch, script: Any, **options: Any) -> None:
     engine = ScriptedEngine(script, name="script", **options)
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: engine)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: engine)
 
 
 def test_the_document_is_written_whether_gates_pass_or_not(

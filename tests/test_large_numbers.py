@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from magistrate import resolve
-from magistrate.running import judge_one
+from magistrate.judges import registry
+from magistrate.runs.execute import judge_one
 from standins import Standin, ollama_like, running
 from terminal import Call
 
@@ -75,8 +75,8 @@ def test_in_judged_texts() -> None:
 
     wrong = []
     texts = (DIGITS, f"12.{DIGITS} % of €{DIGITS} on 3 May {DIGITS}", "①② ²³ ٣٤", "٣" * 5000)
-    for name in resolve.judge_entries():
-        judge = resolve.judge(name)
+    for name in registry.judge_entries():
+        judge = registry.judge(name)
         if judge.info.asks or judge.info.lacks or name == "regex":  # a pattern of its own is another matter
             continue
         for text in texts:

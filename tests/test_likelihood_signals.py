@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import magistrate
+from magistrate.api.judge import judge_sample
 from magistrate.engines.base import Capability, Capture, Captured, Likelihood, require
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, InputError, SpecError
-from magistrate.judges.gain import Gain
-from magistrate.judges.recorded import RecordedLogprob
-from magistrate.judging import judge_sample
-from magistrate.signals.attention import attention_share, lookback_ratio
-from magistrate.signals.likelihoods import gains
-from magistrate.signals.recorded import recorded_logprob, recorded_logprobs
+from magistrate.features.attention import attention_share, lookback_ratio
+from magistrate.features.likelihoods import gains
+from magistrate.features.recorded import recorded_logprob, recorded_logprobs
+from magistrate.judges.likelihood import Gain
+from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Prompt, Sample, Verdict
 
 OUTPUT = "Bern is in Japan. It rains."

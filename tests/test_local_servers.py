@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import magistrate
-from magistrate import Failure, Limits, Verdict, resolve
+from magistrate import Failure, Limits, Verdict
 from magistrate.engines.settings import EngineSettings
+from magistrate.judges import registry
 from standins import Standin, running
 
 LLAMA = {"default_generation_settings": {"n_ctx": 4096}, "total_slots": 2}
@@ -76,7 +77,7 @@ def test_the_concurrency_of_one_call_does_not_change_anothers(tmp_path: Path, fi
     slow = Slow(slots=100, seconds=0.05)
     asked = {"alpha": (1, 12), "beta": (6, 60)}
     with running(Standin(says=slow, models=("model-a",))) as standin, ThreadPoolExecutor() as pool:
-        resolve.engine("openai:model-a", EngineSettings(base_url=standin.url))  # it is looked at once
+        registry.engine("openai:model-a", EngineSettings(base_url=standin.url))  # it is looked at once
         under_way = []
         for name in sorted(asked, key=lambda name: name != first):
             most, n = asked[name]
@@ -116,7 +117,7 @@ def test_a_name_that_the_server_does_not_list_is_told_with_those_that_it_lists()
         ):
             verdict = magistrate.judge(model="openai:qwen3", base_url=standin.url, **judged_by)
         assert isinstance(verdict, Verdict)
-        told = resolve.engine("openai:qwen3", EngineSettings(base_url=standin.url)).info.ways["weights"]
+        told = registry.engine("openai:qwen3", EngineSettings(base_url=standin.url)).info.ways["weights"]
         assert "does not list" in told and "smollm2-135m" in told
         for name in ("/models/smollm2-135m.Q4.gguf", "smollm2-135m.Q4.gguf", "smollm2-135m.Q4"):
             # Warnings are errors here: the file's name is the model's.
@@ -131,8 +132,8 @@ def test_a_server_of_anthropics_protocol_that_ignores_names_is_told_of_too(
     with running(Standin(models=("kept",))) as standin:
         settings = EngineSettings(base_url=standin.url)
         with pytest.warns(UserWarning, match="does not list the model 'other'.* lists: kept"):
-            resolve.engine("anthropic:other", settings)
-        resolve.engine("anthropic:kept", settings)
+            registry.engine("anthropic:other", settings)
+        registry.engine("anthropic:kept", settings)
 
 
 @pytest.mark.filterwarnings("always")
@@ -161,18 +162,18 @@ def test_ollama_and_vllm_are_words_for_the_usual_addresses(monkeypatch: pytest.M
         ("vllm:Qwen/Qwen3-4B,choose=top_k", None),
         ("ollama:llama3.2:1b", "http://gpu.lan:11434/v1"),
     ):
-        resolve.engine(model, EngineSettings(base_url=base_url, timeout=77))
+        registry.engine(model, EngineSettings(base_url=base_url, timeout=77))
     assert asked == [
         ("llama3.2:1b", "http://localhost:11434/v1"),
         ("Qwen/Qwen3-4B,choose=top_k", "http://localhost:8000/v1"),
         ("llama3.2:1b", "http://gpu.lan:11434/v1"),
     ]
     long = EngineSettings(base_url="http://localhost:11434/v1", timeout=77)
-    short = resolve.engine("ollama:llama3.2:1b", EngineSettings(timeout=77))
-    assert resolve.engine("openai:llama3.2:1b", long) is short, "both ways to write it are one engine"
+    short = registry.engine("ollama:llama3.2:1b", EngineSettings(timeout=77))
+    assert registry.engine("openai:llama3.2:1b", long) is short, "both ways to write it are one engine"
     for words, told in (("ollama", "ollama:MODEL"), ("vllm:", "vllm:MODEL"), ("olama:x", "mean 'ollama'")):
         with pytest.raises(magistrate.MagistrateError, match=told):
-            resolve.engine(words)
+            registry.engine(words)
 
 
 def test_doctor_and_a_run_file_know_the_words(home: Path, call: Any) -> None:

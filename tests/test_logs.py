@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magistrate import logs
+from magistrate import _logging
 
 MAGISTRATE = logging.getLogger("magistrate")
 KEY = "sk-proj-abcDEF0123456789abcDEF"
@@ -34,7 +34,7 @@ def unconfigured() -> Iterator[None]:
 def page() -> io.StringIO:
     """Everything that is told, as JSON lines."""
     stream = io.StringIO()
-    logs.configure(verbose=True, json=True, stream=stream)
+    _logging.configure(verbose=True, json=True, stream=stream)
     return stream
 
 
@@ -58,8 +58,8 @@ def python(code: str, *options: str) -> tuple[str, str]:
 
 def test_the_library_says_nothing_and_leaves_the_root_logger_alone() -> None:
     said, errors = python(
-        "import logging, magistrate.logs as logs\n"
-        "logs.error('odd', a=1); logs.get('cache').warning('odd', a=1)\n"
+        "import logging, magistrate._logging as logs\n"
+        "logs.error('odd', a=1); _logging.get('cache').warning('odd', a=1)\n"
         "ours = logging.getLogger('magistrate').handlers\n"
         "print(logging.root.handlers, [type(each).__name__ for each in ours])"
     )
@@ -68,7 +68,7 @@ def test_the_library_says_nothing_and_leaves_the_root_logger_alone() -> None:
 
 def test_an_application_sees_events_through_its_own_handlers() -> None:
     _, errors = python(
-        "import logging, magistrate.logs as logs\n"
+        "import logging, magistrate._logging as logs\n"
         "logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')\n"
         "logs.get('cache').info('cache.pruned', entries=3, path='a b', model=None)"
     )
@@ -76,8 +76,8 @@ def test_an_application_sees_events_through_its_own_handlers() -> None:
 
 
 def test_events_have_names_and_fields(page: io.StringIO) -> None:
-    logs.info("run.started", run="r-1", samples=72, share=0.5, done=False, nothing=None)
-    logs.get("cache").debug("cache.opened", path="/x/cache.db")
+    _logging.info("run.started", run="r-1", samples=72, share=0.5, done=False, nothing=None)
+    _logging.get("cache").debug("cache.opened", path="/x/cache.db")
     first, second = lines(page)
     moment = first.pop("time")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", moment)
@@ -95,7 +95,7 @@ def test_events_have_names_and_fields(page: io.StringIO) -> None:
 
 
 def test_a_field_cannot_pose_as_what_every_line_has(page: io.StringIO) -> None:
-    logs.info("run.started", level="error", time="never", event="x", self="y")
+    _logging.info("run.started", level="error", time="never", event="x", self="y")
     (line,) = lines(page)
     assert (line["level"], line["event"]) == ("info", "run.started")
     assert (line["field_level"], line["field_time"], line["field_event"]) == ("error", "never", "x")
@@ -108,8 +108,8 @@ def test_people_see_lines_and_machines_json() -> None:
         (Terminal(), {"MAGISTRATE_LOG": "json"}, True),
         (io.StringIO(), {"MAGISTRATE_LOG": " TEXT "}, False),
     ]:
-        logs.configure(verbose=True, stream=stream, environment=environment)
-        logs.info("run.started", run="r-1", data="two words", n=3)
+        _logging.configure(verbose=True, stream=stream, environment=environment)
+        _logging.info("run.started", run="r-1", data="two words", n=3)
         text = stream.getvalue()
         if as_json:
             assert json.loads(text)["data"] == "two words"
@@ -119,16 +119,16 @@ def test_people_see_lines_and_machines_json() -> None:
 
 def test_without_verbose_only_warnings_are_shown_and_configuring_again_replaces() -> None:
     first, second = io.StringIO(), io.StringIO()
-    logs.configure(verbose=True, json=True, stream=first)
-    logs.configure(verbose=False, json=True, stream=second)
-    logs.info("a")
-    logs.warning("b")
+    _logging.configure(verbose=True, json=True, stream=first)
+    _logging.configure(verbose=False, json=True, stream=second)
+    _logging.info("a")
+    _logging.warning("b")
     assert first.getvalue() == "" and [line["event"] for line in lines(second)] == ["b"]
 
 
 def test_it_goes_to_standard_error_as_it_is_then(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(verbose=True, json=True)
-    logs.info("a")
+    _logging.configure(verbose=True, json=True)
+    _logging.info("a")
     out, errors = capsys.readouterr()
     assert out == "" and json.loads(errors)["event"] == "a"
 
@@ -166,15 +166,15 @@ def test_what_looks_like_a_key_is_hidden(as_json: bool, caplog: pytest.LogCaptur
     for text in SECRETS:
         caplog.clear()
         stream = io.StringIO()
-        logs.configure(verbose=True, json=as_json, stream=stream)
-        logs.info("a", said=text, error=ValueError(text), nested={"x": [text]}, raw=text.encode())
-        logs.info(text)
+        _logging.configure(verbose=True, json=as_json, stream=stream)
+        _logging.info("a", said=text, error=ValueError(text), nested={"x": [text]}, raw=text.encode())
+        _logging.info(text)
         MAGISTRATE.getChild("other").warning("plain %s", text)
         try:
             raise RuntimeError(text)
         except RuntimeError:
             MAGISTRATE.getChild("other").exception("it failed")
-        assert stream.getvalue().count(logs.HIDDEN) >= 7, text
+        assert stream.getvalue().count(_logging.HIDDEN) >= 7, text
         assert not LEAKS.search(stream.getvalue()), text
         # Also not in the records of `logs`, which other handlers see.
         own = [record for record in caplog.records if record.name == "magistrate"]
@@ -192,18 +192,18 @@ def test_the_values_of_variables_that_are_keys_are_hidden(
     name: str, page: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "hunter2 & more/ü")
-    logs.info("a", said="it is hunter2 & more/ü, is it", url="https://x/?q=hunter2%20%26%20more%2F%C3%BC")
-    logs.info("b", listed=["hunter2 & more/ü"])
+    _logging.info("a", said="it is hunter2 & more/ü, is it", url="https://x/?q=hunter2%20%26%20more%2F%C3%BC")
+    _logging.info("b", listed=["hunter2 & more/ü"])
     MAGISTRATE.warning("with hunter2 & more/ü")
     assert "hunter2" not in page.getvalue()
-    assert lines(page)[0]["said"] == f"it is {logs.HIDDEN}, is it"
+    assert lines(page)[0]["said"] == f"it is {_logging.HIDDEN}, is it"
 
 
 def test_a_key_of_several_lines_is_hidden_line_by_line(
     page: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGNING_KEY", "first part\nsecond part\n")
-    logs.info("a", one="first part", other="has second part in it", both="first part\nsecond part")
+    _logging.info("a", one="first part", other="has second part in it", both="first part\nsecond part")
     assert "part" not in page.getvalue().replace("has", "")
 
 
@@ -218,20 +218,22 @@ def test_common_words_and_other_variables_stay(page: io.StringIO, monkeypatch: p
     ]:
         monkeypatch.setenv(name, value)
     said = "true words of Anna at /srv/me in 2048 tokens: basic understanding"
-    logs.info("a", said=said, prompt_tokens=12, tokens=3)
+    _logging.info("a", said=said, prompt_tokens=12, tokens=3)
     (line,) = lines(page)
     assert (line["said"], line["prompt_tokens"], line["tokens"]) == (said, 12, 3)
 
 
 def test_a_field_that_is_named_like_a_key_is_hidden_as_a_whole(page: io.StringIO) -> None:
-    logs.info("a", api_key="anything", token="x", Authorization=["y"], password=b"z", key=object())
+    _logging.info("a", api_key="anything", token="x", Authorization=["y"], password=b"z", key=object())
     (line,) = lines(page)
-    assert {line[name] for name in ("api_key", "token", "Authorization", "password", "key")} == {logs.HIDDEN}
+    assert {line[name] for name in ("api_key", "token", "Authorization", "password", "key")} == {
+        _logging.HIDDEN
+    }
 
 
 def test_a_key_at_the_cut_is_hidden_whole(page: io.StringIO) -> None:
-    for before in range(logs.LONGEST - 40, logs.LONGEST + 2):
-        logs.info("a", said="x" * (before - 1) + " " + KEY)
+    for before in range(_logging.LONGEST - 40, _logging.LONGEST + 2):
+        _logging.info("a", said="x" * (before - 1) + " " + KEY)
     assert "sk-" not in page.getvalue()
 
 
@@ -241,13 +243,13 @@ DOCUMENT = "The museum closes at five. " * 1000
 
 
 def test_no_field_is_a_document(page: io.StringIO) -> None:
-    logs.info(
+    _logging.info(
         "a", said=DOCUMENT, listed=[DOCUMENT] * 3, sentences=["A sentence."] * 500, error=KeyError(DOCUMENT)
     )
-    logs.info(DOCUMENT)
+    _logging.info(DOCUMENT)
     MAGISTRATE.warning("judging %s", DOCUMENT)
     for line in lines(page):
-        assert all(len(value) <= logs.LONGEST for value in line.values() if isinstance(value, str))
+        assert all(len(value) <= _logging.LONGEST for value in line.values() if isinstance(value, str))
     assert lines(page)[0]["said"].endswith("…")
 
 
@@ -270,9 +272,9 @@ def test_a_traceback_is_not_shown_for_it_says_what_was_judged(page: io.StringIO)
 def test_every_event_is_one_line_that_does_nothing_to_a_terminal(fields: dict[str, Any]) -> None:
     for as_json in (True, False):
         stream = io.StringIO()
-        logs.configure(verbose=True, json=as_json, stream=stream)
-        logs.info("a", **{f"f_{name}": value for name, value in fields.items()})
-        logs.info(str(fields))
+        _logging.configure(verbose=True, json=as_json, stream=stream)
+        _logging.info("a", **{f"f_{name}": value for name, value in fields.items()})
+        _logging.info(str(fields))
         text = stream.getvalue()
         assert text.count("\n") == 2 and text.endswith("\n")
         assert text.replace("\n", "").isprintable()
@@ -287,7 +289,7 @@ def test_what_cannot_be_shown_is_said_and_raises_nothing(page: io.StringIO) -> N
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    logs.info("a", odd=Odd(), big=10**400, nan=float("nan"))
+    _logging.info("a", odd=Odd(), big=10**400, nan=float("nan"))
     (line,) = lines(page)
     assert line["odd"] == "<Odd that cannot be shown: RuntimeError>"
     assert line["big"].startswith("1000") and line["nan"] == "nan"
@@ -301,13 +303,13 @@ def test_what_cannot_be_shown_is_said_and_raises_nothing(page: io.StringIO) -> N
 )
 def test_hostile_text_costs_no_time(text: str, page: io.StringIO) -> None:
     start = time.perf_counter()
-    logs.info("a", said=text)
+    _logging.info("a", said=text)
     assert time.perf_counter() - start < 1
-    assert len(lines(page)[0]["said"]) <= logs.LONGEST
+    assert len(lines(page)[0]["said"]) <= _logging.LONGEST
 
 
 def test_a_reader_who_is_gone_is_no_error() -> None:
     stream = io.StringIO()
-    logs.configure(verbose=True, stream=stream)
+    _logging.configure(verbose=True, stream=stream)
     stream.close()
-    logs.info("a")
+    _logging.info("a")

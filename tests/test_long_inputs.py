@@ -20,8 +20,8 @@ from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Candidates, Judge, JudgeInfo, Passages, Rubric, Windows, classifier, instance
 from magistrate.judges.considering import SPECIALS, planned, shortage
-from magistrate.resolve import judge as named
-from magistrate.running import judge_one
+from magistrate.judges.registry import judge as named
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Data, Message, Outcome, Prompt, Sample, Trusted, Turn, Verdict
 
 FAITHFULNESS: Any = instance("faithfulness")

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from magistrate import resolve
 from magistrate.bench.quality.publishing import published
 from magistrate.bench.quality.rows import BASELINE, QualityRow, newest
 from magistrate.bench.quality.rows import read as rows_of
 from magistrate.errors import SpecError
-from magistrate.judges import quality
+from magistrate.judges import quality, registry
 from magistrate.judges.quality import Measured, measured, read, summaries, table
 from magistrate.judges.spelling import spelled
 from magistrate.types import Recipe
@@ -25,7 +24,7 @@ FIGURE = (0.51239, 0.4, 0.6)
 
 
 def row(judge: str = "faithfulness", **facts: Any) -> QualityRow:
-    info = resolve.judge("faithfulness").info
+    info = registry.judge("faithfulness").info
     recipe = Recipe(f"{judge}@{info.version}", "m", "f" * 64, info.prompt, "", 0, 100, "0.1.0").line()
     values: dict[str, Any] = {
         "protocol": 1,
@@ -95,12 +94,12 @@ def test_judges_trained_without_a_family_stand_for_the_one_that_ships() -> None:
 def test_only_a_judge_as_it_was_measured_has_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     known = back(row())
     monkeypatch.setattr(quality, "table", lambda: known)
-    assert measured(resolve.judge("faithfulness")) == known
-    assert measured(resolve.judge("faithfulness:permute=true")) == ()
-    assert measured(resolve.judge("hallucination")) == ()
+    assert measured(registry.judge("faithfulness")) == known
+    assert measured(registry.judge("faithfulness:permute=true")) == ()
+    assert measured(registry.judge("hallucination")) == ()
     of_another_prompt = [Measured(**{**_values(known[0]), "prompt": "0" * 12})]
     monkeypatch.setattr(quality, "table", lambda: tuple(of_another_prompt))
-    assert measured(resolve.judge("faithfulness")) == ()
+    assert measured(registry.judge("faithfulness")) == ()
 
 
 def test_sets_count_alike_and_undefined_ones_not_at_all() -> None:
@@ -115,7 +114,7 @@ def test_the_shipped_table_is_of_judges_that_there_are() -> None:
     assert words and all(0 <= end <= 1 for each in table() if each.auroc for end in each.auroc)
     for each in words:
         name, _, version = each.rpartition("@")
-        judge = resolve.judge(name)
+        judge = registry.judge(name)
         assert (spelled(judge), version.isdigit()) == (name, True)
 
 
@@ -149,4 +148,4 @@ def test_the_default_is_what_ranks_best_where_it_had_not_learnt() -> None:
     whole = {judge: fmean(found.values()) for judge, found in aurocs.items() if set(found) == sets}
     assert len(whole) >= 3, "nothing to choose from"
     best = max(whole, key=lambda judge: whole[judge])
-    assert {each.folds for each in measured(resolve.judge("auto"))} == {best}
+    assert {each.folds for each in measured(registry.judge("auto"))} == {best}

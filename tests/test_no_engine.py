@@ -16,10 +16,11 @@ import pytest
 
 import magistrate
 from lean import installed
-from magistrate import Limits, Run, ScriptedEngine, guard, resolve
+from magistrate import Limits, Run, ScriptedEngine, guard
 from magistrate.engines.none import NO_MODEL, NONE
 from magistrate.errors import CapabilityError, SpecError
-from magistrate.resuming import recipe_differences
+from magistrate.judges import registry
+from magistrate.runs.resume import recipe_differences
 from magistrate.testing import assert_faithful
 from magistrate.types import Failure, Prompt, Recipe, Verdict
 from terminal import Call
@@ -167,7 +168,7 @@ def test_a_judge_that_asks_against_its_word_fails_and_says_why() -> None:
 
 
 def test_a_judge_of_code_that_needs_an_engine_gets_one() -> None:
-    info = resolve.judge("plain").info
+    info = registry.judge("plain").info
     assert not info.asks
     assert replace(info, needs=frozenset({"choose"})).asks
     assert replace(info, kind="llm").asks
@@ -214,7 +215,7 @@ def test_a_folder_is_an_option_that_needs_no_name(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "some" / "other").mkdir()
-    found: Any = resolve.judge(words.format(whole=shelf))
+    found: Any = registry.judge(words.format(whole=shelf))
     assert found.folder.resolve() == shelf
     assert found.info.name == name
     assert found.threshold == (0.4 if "threshold" in words else 0.5)
@@ -224,10 +225,10 @@ def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
     for name in ("lr=1,n=2", "a:b", "with space", "ünï 😀", "model.json"):
         (tmp_path / "x" / name).mkdir(parents=True)
         (tmp_path / "x" / name / "shelf.txt").write_text("w")
-        found: Any = resolve.judge(f"shelf:(x/{name})")
+        found: Any = registry.judge(f"shelf:(x/{name})")
         assert found.folder.name == name
         assert str(tmp_path) not in found.info.name and name in found.info.name
-    assert resolve.judge("shelf:x/model.json").info.name == "shelf:model.json"
+    assert registry.judge("shelf:x/model.json").info.name == "shelf:model.json"
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_what_is_no_folder_of_the_judge_is_told(
 ) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SpecError, match=told):
-        resolve.judge(words)
+        registry.judge(words)
 
 
 def test_without_its_folder_a_judge_cannot_judge() -> None:

@@ -10,7 +10,7 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from magistrate import Run
-from magistrate.display import card, table
+from magistrate._text import card, table
 from magistrate.types import Abstention, Failure, Sample, Verdict
 from reported import CLAIMS, outcomes_of, samples_of, stored
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magistrate import resolve
-from magistrate.appraisal.base_rate import assuming
+from magistrate.api.base_rate import assuming
 from magistrate.engines.none import NONE
 from magistrate.errors import InputError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.novelty import Novelty, weights
-from magistrate.running import judge_one
-from magistrate.stats.calibration import log_odds
-from magistrate.stats.prior import estimated_base_rate, shifted_odds
+from magistrate.metrics.calibration import log_odds
+from magistrate.metrics.prior import estimated_base_rate, shifted_odds
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
 from terminal import Call
 
@@ -106,7 +106,7 @@ def test_info_says_that_no_model_is_asked_and_what_was_learnt_from() -> None:
     info = Novelty().info
     assert info.kind == "code" and not info.needs and info.prompt
     assert info.trained_on == {"summedits", "begin", "halueval-dialogue", "halueval-summarization"}
-    assert isinstance(resolve.judge("novelty"), Novelty)
+    assert isinstance(registry.judge("novelty"), Novelty)
 
 
 def test_it_takes_milliseconds() -> None:
@@ -180,7 +180,7 @@ def test_the_option_is_set_on_judges_that_have_it(words: str, told: str | None) 
     found = assuming([words, "novelty"], 0.2)[0]
     assert (None if found is None else found.words) == told
     if told is not None:
-        assert resolve.judge(told).info.name == told
+        assert registry.judge(told).info.name == told
 
 
 def test_an_option_of_that_name_that_is_no_judge_is_left_alone() -> None:
@@ -191,7 +191,7 @@ def test_an_option_of_that_name_that_is_no_judge_is_left_alone() -> None:
 def test_a_base_rate_is_written_as_it_was_given() -> None:
     [found] = assuming(["novelty"], 0.9999999)
     assert found is not None and found.words == "novelty:base_rate=0.9999999"
-    assert resolve.judge(found.words).info.name == found.words
+    assert registry.judge(found.words).info.name == found.words
 
 
 def test_a_base_rate_for_nobody_or_said_twice_is_refused() -> None:
@@ -265,11 +265,11 @@ def test_what_cannot_be_is_told(call: Call, rows: Path, words: tuple[str, ...], 
 
 
 def test_weights_without_a_family_have_not_seen_it() -> None:
-    every = resolve.judge("novelty").info
+    every = registry.judge("novelty").info
     for family in ("summedits", "begin", "halueval"):
-        info = resolve.judge(f"novelty:without={family}").info
+        info = registry.judge(f"novelty:without={family}").info
         assert info.trained_on < every.trained_on
         assert not [name for name in info.trained_on if name.startswith(family)]
         assert info.prompt != every.prompt, "another recipe"
     with pytest.raises(SpecError, match="begin"):
-        resolve.judge("novelty:without=ragtruth")
+        registry.judge("novelty:without=ragtruth")

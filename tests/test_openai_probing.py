@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from magistrate._paths import home
 from magistrate.engines.base import Option
 from magistrate.engines.openai import open_engine
 from magistrate.engines.remote.probing import recalled, remember
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineBusy, EngineError, EngineGone, OverLength, SpecError
-from magistrate.home import home
 from magistrate.types import Prompt
 from standins import CHAT, Standin, bare, engine, ollama_like, openai_like, running, sglang_like, vllm_like
 

@@ -12,9 +12,9 @@ from scipy.stats import norm
 
 from magistrate.analysis.comparison import Side
 from magistrate.analysis.planning import plan, plan_from
-from magistrate.appraisal.power import samples_needed as needed_samples
+from magistrate.api.power import samples_needed as needed_samples
 from magistrate.errors import InputError, SpecError
-from magistrate.stats.power import (
+from magistrate.metrics.power import (
     POWERED,
     _area_variance,
     assumed,

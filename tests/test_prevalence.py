@@ -15,9 +15,9 @@ from statsmodels.stats.proportion import proportion_confint
 import magistrate
 from magistrate import ScriptedEngine
 from magistrate.analysis.columns import groups_of
-from magistrate.appraisal.prevalence import prevalence as of_run
+from magistrate.api.prevalence import prevalence as of_run
 from magistrate.errors import EngineError, InputError, SpecError
-from magistrate.stats.prevalence import prevalence
+from magistrate.metrics.prevalence import prevalence
 from magistrate.types import Prompt, Sample
 from terminal import Call
 

@@ -14,19 +14,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import magistrate
-from magistrate import resolve
-from magistrate.appraisal.probing import train_probe
+from magistrate.api.judge import judge_sample
+from magistrate.api.probe import train_probe
 from magistrate.engines.base import Capability, Captured
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, DatasetError, InputError, OverLength, SpecError
-from magistrate.judges.gain import prompts
-from magistrate.judging import judge_sample
-from magistrate.signals.states import pooled
-from magistrate.train.activations import activations, digest_of
-from magistrate.train.probe import card_of
-from magistrate.train.probe_folder import read_probe, write_probe
-from magistrate.train.probed import Probe
+from magistrate.features.states import pooled
+from magistrate.judges import registry
+from magistrate.judges.likelihood import prompts
+from magistrate.judges.probe import Probe
+from magistrate.judges.probe_folder import read_probe, write_probe
+from magistrate.training.activations import activations, digest_of
+from magistrate.training.probe import card_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Prompt, Sample, Verdict
 from terminal import Call
 
@@ -202,7 +202,7 @@ def folder(data: Path, tmp_path: Path) -> Path:
 
 
 def test_the_judge_says_what_the_probe_says(folder: Path) -> None:
-    judge = resolve.judge(f"probe:{folder}")
+    judge = registry.judge(f"probe:{folder}")
     known = read_probe(folder)
     for word, label in (("harbours", HALLUCINATED), ("streets", FAITHFUL)):
         sample = Sample("a", f"It has {word} n9", ("Town.",))
@@ -302,7 +302,7 @@ def on_scripted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert settings.hidden_states
         return states_engine()
 
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", opened)
+    monkeypatch.setattr("magistrate.engines.registry._opened", opened)
 
 
 @pytest.mark.usefixtures("on_scripted")

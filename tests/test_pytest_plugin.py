@@ -403,7 +403,7 @@ def test_a_suite_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) ->
 
         def test_it():
             ours = {name for name in sys.modules if name.startswith("magistrate")}
-            assert ours == {"magistrate", "magistrate.version", "magistrate.pytest_plugin"}
+            assert ours == {"magistrate", "magistrate._version", "magistrate.integrations.pytest"}
             heavy = {"numpy", "pydantic", "sklearn", "scipy", "sqlalchemy", "openvino", "rich", "jinja2"}
             assert not heavy & set(sys.modules)
         """
@@ -413,10 +413,17 @@ def test_a_suite_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) ->
 
 def test_importing_the_plugin_loads_nothing_of_the_package() -> None:
     code = (
-        "import sys, pytest, magistrate.pytest_plugin; print(*[m for m in sys.modules if 'magistrate' in m])"
+        "import sys, pytest, magistrate.integrations.pytest\n"
+        "print(*[m for m in sys.modules if 'magistrate' in m])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {"magistrate", "magistrate.version", "magistrate.pytest_plugin"}
+    loaded = {
+        "magistrate",
+        "magistrate._version",
+        "magistrate.integrations",
+        "magistrate.integrations.pytest",
+    }
+    assert set(done.stdout.split()) == loaded
 
 
 def test_markers_and_options_are_told(pytester: pytest.Pytester) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from magistrate.errors import InputError, SpecError
-from magistrate.train.detector.framing import CONTRADICTED, DENIED, ENTAILED, NEUTRAL, SAID, SILENT, framed
-from magistrate.train.detector.recipe import (
+from magistrate.training.detector.framing import CONTRADICTED, DENIED, ENTAILED, NEUTRAL, SAID, SILENT, framed
+from magistrate.training.detector.recipe import (
     ROUND,
     Recipe,
     Source,
@@ -22,7 +22,7 @@ from magistrate.train.detector.recipe import (
     shares,
     without_a_sentence,
 )
-from magistrate.train.synthetic import Lexicon
+from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 KINDS = {"entailment": FAITHFUL, "neutral": HALLUCINATED, "contradiction": HALLUCINATED}

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from magistrate import resolve
 from magistrate.engines.base import Attempt, Choice, Generation, Option, UnusableAnswer
 from magistrate.engines.cache import Cached, CallCache
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.engines.wrappers import Recorded
-from magistrate.running import code_of, judge_one
+from magistrate.judges import registry
+from magistrate.runs.execute import code_of, judge_one
 from magistrate.server.views.steps import steps_of
 from magistrate.types import Failure, Prompt, Sample, Usage
 
@@ -63,7 +63,7 @@ def test_a_choice_keeps_its_thought_and_how_far_it_may_be_off() -> None:
 
 def test_what_was_never_usable_is_a_failure_with_all_of_it() -> None:
     sample = Sample("a", "It closes at five.", ("The museum closes at six.",))
-    outcome = asyncio.run(judge_one(sample, resolve.judge("faithfulness"), Unusable([])))
+    outcome = asyncio.run(judge_one(sample, registry.judge("faithfulness"), Unusable([])))
     assert isinstance(outcome, Failure) and outcome.code == "invalid_output"
     assert [each.result.get("text") for each in outcome.steps] == ["yess", None, "maybe"]
     assert outcome.usage == SPENT

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu import sentence_bleu, sentence_chrf
 
-from magistrate import resolve
 from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.references import Bleu, Chrf, Contains, Exact, JsonValid, Levenshtein, Regex, Rouge
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 from terminal import Call
 
@@ -44,16 +44,16 @@ def score(judge: Judge, output: str, expected: str | None = None) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_they_are_code_and_more_is_better(name: str) -> None:
-    info = resolve.judge(name).info
+    info = registry.judge(name).info
     assert (info.kind, info.direction, info.asks) == ("code", "maximize", False)
     assert info.labels in (("match", "mismatch"), ("valid", "invalid"))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "json_valid"])
 def test_without_an_expected_text_they_abstain_and_an_empty_output_does_not_match(name: str) -> None:
-    found = outcome(resolve.judge(name), "Bern")
+    found = outcome(registry.judge(name), "Bern")
     assert isinstance(found, Abstention) and found.reason == "missing_input"
-    empty = verdict(resolve.judge(name), "", "Bern")
+    empty = verdict(registry.judge(name), "", "Bern")
     assert (empty.label, empty.score) == ("mismatch", 0.0)
 
 
@@ -61,7 +61,7 @@ def test_without_an_expected_text_they_abstain_and_an_empty_output_does_not_matc
 @given(text=SENTENCES)
 @settings(deadline=None)
 def test_a_text_matches_itself(name: str, text: str) -> None:
-    found = verdict(resolve.judge(name), text, text)
+    found = verdict(registry.judge(name), text, text)
     if not (name == "rouge" and text.strip(" .") == ""):
         assert found.label == "match"
         assert found.score == pytest.approx(1)
@@ -72,7 +72,7 @@ def test_a_text_matches_itself(name: str, text: str) -> None:
 @pytest.mark.parametrize("threshold", ["0", "1.1", "nan"])
 def test_thresholds_are_checked(name: str, threshold: str) -> None:
     with pytest.raises(SpecError, match=r"threshold must be in \(0, 1\]"):
-        resolve.judge(f"{name}:threshold={threshold}")
+        registry.judge(f"{name}:threshold={threshold}")
 
 
 def test_the_threshold_decides() -> None:
@@ -110,7 +110,7 @@ def test_exact_says_where_only_what_could_be_ignored_differs() -> None:
 @pytest.mark.parametrize("name", ["exact", "contains", "levenshtein"])
 def test_nothing_is_left_to_match_where_all_of_the_expected_text_is_ignored(name: str) -> None:
     for output in ("", "!", "Bern"):
-        found = outcome(resolve.judge(f"{name}:ignore_punctuation=true"), output, "???")
+        found = outcome(registry.judge(f"{name}:ignore_punctuation=true"), output, "???")
         assert isinstance(found, Failure) and "nothing is left of the expected text" in found.message
 
 
@@ -126,7 +126,7 @@ def test_contains() -> None:
 
 
 def test_regex_takes_a_pattern_for_all_or_of_each_sample() -> None:
-    found = verdict(resolve.judge(r"regex:pattern=\d{2} days"), "Notice is 14 days.")
+    found = verdict(registry.judge(r"regex:pattern=\d{2} days"), "Notice is 14 days.")
     assert (found.label, found.details["found"]) == ("match", [10, 17])
     assert verdict(Regex(), "Notice is 14 days.", r"\d+ weeks").label == "mismatch"
     assert verdict(Regex(whole=True), "14 days", r"\d+").label == "mismatch"
@@ -233,13 +233,13 @@ def test_json_fits_a_schema_from_a_file(tmp_path: Path) -> None:
     file.write_text(
         json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
     )
-    judge = resolve.judge(f"json_valid:schema={file}")
+    judge = registry.judge(f"json_valid:schema={file}")
     assert verdict(judge, '{"n": 3}').label == "valid"
     wrong = verdict(judge, '{"n": "three"}')
     assert wrong.label == "invalid" and "at $.n: 'three' is not of type 'integer'" in str(wrong)
     before = judge.info.constraint
     file.write_text('{"type": "array"}')
-    assert resolve.judge(f"json_valid:schema={file}").info.constraint != before
+    assert registry.judge(f"json_valid:schema={file}").info.constraint != before
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
-from magistrate import resolve
 from magistrate.engines.anthropic.client import Client
 from magistrate.engines.anthropic.engine import AnthropicEngine
 from magistrate.engines.anthropic.options import read_options
 from magistrate.engines.base import Engine, Option
 from magistrate.engines.remote.choosing import named
 from magistrate.errors import InvalidOutput
-from magistrate.running import judge_one
+from magistrate.judges import registry
+from magistrate.runs.execute import judge_one
 from magistrate.types import Outcome, Sample, Verdict
 from standins import Standin, engine, ollama_like, running
 
@@ -462,7 +462,7 @@ def shipped(judge: str, broken: tuple[Callable[[Any], Any], ...]) -> Iterator[Ca
 
 def judged(standin: Replying, asked: Engine, cases: list[Case]) -> list[tuple[Case, Outcome]]:
     """What becomes of each case, many at once."""
-    judges = {spec: resolve.judge(spec) for spec in {case.judge for case in cases}}
+    judges = {spec: registry.judge(spec) for spec in {case.judge for case in cases}}
     standin.cases = dict(enumerate(cases, 1000))
     gate = asyncio.Semaphore(16)
 
@@ -480,9 +480,9 @@ def judged(standin: Replying, asked: Engine, cases: list[Case]) -> list[tuple[Ca
 
 
 def test_every_judge_that_a_server_can_answer_is_asked() -> None:
-    named = {resolve.judge(spec).info.name.partition(":")[0] for spec in JUDGES}
-    for name in resolve.judge_entries():
-        info = resolve.judge(name).info
+    named = {registry.judge(spec).info.name.partition(":")[0] for spec in JUDGES}
+    for name in registry.judge_entries():
+        info = registry.judge(name).info
         if info.asks and not info.lacks and info.needs <= SPOKEN:
             assert name in named
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from sklearn import metrics as sk
 
 from magistrate.errors import InputError
+from magistrate.features import ngram_novelty
+from magistrate.metrics import METRICS
 from magistrate.report import (
     JudgeReport,
     Report,
@@ -27,8 +29,6 @@ from magistrate.report import (
     to_pandas,
 )
 from magistrate.report.terminal import print_outcome
-from magistrate.signals import ngram_novelty
-from magistrate.stats import METRICS
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

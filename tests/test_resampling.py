@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from scipy.stats import bootstrap, t
 
 from magistrate.errors import InputError
-from magistrate.stats.resampling import (
+from magistrate.metrics.resampling import (
     LEAST_GROUPS,
     difference_of,
     draws_of,
@@ -76,7 +76,7 @@ def test_draws_are_the_same_for_the_same_seed_and_whatever_the_statistic() -> No
 def test_many_samples_at_a_time_give_the_draws_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     values, groups = np.random.default_rng(1).random(40), np.arange(40) // 2
     whole = draws_of(mean(values), groups, draws=100)
-    monkeypatch.setattr("magistrate.stats.resampling._AT_ONCE", 50)
+    monkeypatch.setattr("magistrate.metrics.resampling._AT_ONCE", 50)
     assert draws_of(mean(values), groups, draws=100) == pytest.approx(whole, abs=1e-12)
 
 

@@ -35,7 +35,7 @@ def by_word(prompt: Prompt) -> Any:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """The model of every command."""
     scripted = ScriptedEngine(by_word)
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: scripted)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: scripted)
     return scripted
 
 
@@ -95,7 +95,7 @@ def cut_short(call: Call) -> str:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     scripted = ScriptedEngine(by_word, delay=0.05)
-    monkeypatch.setattr("magistrate.resolve.engine_words._opened", lambda *_: scripted)
+    monkeypatch.setattr("magistrate.engines.registry._opened", lambda *_: scripted)
     return scripted
 
 

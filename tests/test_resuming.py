@@ -144,8 +144,8 @@ def forks(folder: Path, data: Path) -> Iterator[Callable[..., int]]:
     )
     nursery = f"""
 import os, sys
-import magistrate, magistrate.evaluation, magistrate.report, magistrate.store, magistrate.judges.definitions
-import magistrate.engines.scripted, magistrate.resuming
+import magistrate, magistrate.api.evaluate, magistrate.report, magistrate.store, magistrate.judges.definitions
+import magistrate.engines.scripted, magistrate.runs.resume
 code = {code!r}
 for line in sys.stdin:
     child = os.fork()

@@ -20,7 +20,7 @@ from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges import Rubric, decided
-from magistrate.running import judge_one
+from magistrate.runs.execute import judge_one
 from magistrate.types import Claim, Data, Failure, Outcome, Prompt, Sample, Span, Trusted, Turn, Verdict
 
 HOURS, ENTRY, DOGS = (

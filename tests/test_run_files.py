@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from magistrate import Run, ScriptedEngine, evaluation
+from magistrate import Run, ScriptedEngine
+from magistrate.api import evaluate as evaluation
 from magistrate.errors import SpecError
-from magistrate.preparing import Given
-from magistrate.resolve import DEFAULT_JUDGE
-from magistrate.resuming import spec_of
-from magistrate.specs import SCHEMA, RunSpec, judges_of, read_spec
+from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.runs.prepare import Given
+from magistrate.runs.resume import spec_of
+from magistrate.runs.spec import SCHEMA, RunSpec, judges_of, read_spec
 from magistrate.store import Store
 
 ALL = """\
@@ -194,7 +195,7 @@ def test_the_schema_says_what_is_read(folder: Path) -> None:
 
 
 def test_what_is_stored_with_a_run_repeats_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magistrate.preparing.engine_of", lambda part, **_: engine())
+    monkeypatch.setattr("magistrate.runs.prepare.engine_of", lambda part, **_: engine())
     store = folder / "runs.db"
     spec = told(folder, ALL.replace("  - rubric: {most: 2, free_stage: false}\n", ""))
     first = evaluation.run(spec, store=store)

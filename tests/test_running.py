@@ -27,8 +27,8 @@ from magistrate.errors import (
     SpecError,
 )
 from magistrate.judges import Hallucination, Judge, JudgeInfo, instance
-from magistrate.limits import Limits
-from magistrate.running import Judged, judge_one, stream
+from magistrate.runs.execute import Judged, judge_one, stream
+from magistrate.runs.limits import Limits
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Span, Verdict
 
 FAITHFULNESS: Any = instance("faithfulness")
@@ -421,7 +421,7 @@ class Stubborn:
 
 @pytest.mark.alone
 def test_work_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magistrate.running.GRACE", 0.1)
+    monkeypatch.setattr("magistrate.runs.execute.GRACE", 0.1)
 
     async def judged() -> Outcome:
         start = time.monotonic()

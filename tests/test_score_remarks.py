@@ -16,10 +16,10 @@ from scipy.stats import binom
 
 import magistrate
 from magistrate import Run, ScriptedEngine
+from magistrate.judges.calibration_file import read_calibration
+from magistrate.metrics.shift import MOST, reference, score_shift
+from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.values import JudgeReport
-from magistrate.stats.shift import MOST, reference, score_shift
-from magistrate.stats.thresholds import threshold_gain
-from magistrate.train.files import read_calibration
 from magistrate.types import Prompt
 from terminal import Call
 

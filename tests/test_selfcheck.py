@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from magistrate.api.judge import judge_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
@@ -16,10 +17,9 @@ from magistrate.errors import CapabilityError, InvalidOutput, SpecError
 from magistrate.judges.base import NO_LIMIT, Judge
 from magistrate.judges.chainpoll import ChainPoll
 from magistrate.judges.considering import planned
-from magistrate.judges.entropy import SemanticEntropy, normalized_entropy
-from magistrate.judges.recorded import RecordedLogprob
+from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.judges.selfcheck import SelfCheck
-from magistrate.judging import judge_sample
+from magistrate.judges.semantic_entropy import SemanticEntropy, normalized_entropy
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Prompt, Sample, Verdict
 
 OUTPUT = "Bern is the capital. It has a harbour."

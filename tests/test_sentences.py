@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError, SpecError
+from magistrate.features.ranking import Ranking
+from magistrate.features.splitting import PASSAGE, Piece, merged, passages, sentences, units
 from magistrate.judges import Judge, JudgeInfo, Rubric, Sentences, instance
 from magistrate.judges.aggregation import aggregated
-from magistrate.running import judge_one
-from magistrate.signals.ranking import Ranking
-from magistrate.signals.splitting import PASSAGE, Piece, merged, passages, sentences, units
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, AbstentionReason, Failure, Outcome, Prompt, Sample, Verdict
 
 # --- sentences ----------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from browsing import HOSTILE, PAYLOADS
 from furnished import run_of
 from magistrate import Run
-from magistrate.appraisal.compare import compare
-from magistrate.display import seen
+from magistrate._text import seen
+from magistrate.api.compare import compare
 from magistrate.errors import InputError
 from magistrate.server.answers import STOPPING, TOO_MUCH, Refused
 from magistrate.server.app import create_app

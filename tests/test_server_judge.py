@@ -19,14 +19,14 @@ from fastapi.testclient import TestClient
 
 import magistrate
 from asked import ASKED, CONTEXT, OUTPUT, YES, Door, an_app, until
-from magistrate import resolve
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineBusy, EngineGone, ModelError
+from magistrate.judges import registry
 from magistrate.judges.base import Judge, JudgeInfo
 from magistrate.judges.outside import LARGEST, TEXTS
-from magistrate.running import GRACE
+from magistrate.runs.execute import GRACE
 from magistrate.server.asking import LONGEST_EXPECTED, LONGEST_OUTPUT, Question
 from magistrate.server.judging import BusyError, Judging
 from magistrate.types import Failure, Sample, Verdict
@@ -209,13 +209,13 @@ def test_what_cannot_be_judged_is_refused_with_a_reason(client: TestClient, body
 
 def hints_of(name: str) -> dict[str, Any]:
     """The options of an installed judge with their types."""
-    found = resolve.judge_entries()[name].load()
+    found = registry.judge_entries()[name].load()
     hints = get_type_hints(found if isinstance(found, type) else type(found))
-    return {field.name: hints[field.name] for field in resolve.settable(found)}
+    return {field.name: hints[field.name] for field in registry.settable(found)}
 
 
 OPTIONS = [
-    (name, option, hint) for name in resolve.judge_entries() for option, hint in hints_of(name).items()
+    (name, option, hint) for name in registry.judge_entries() for option, hint in hints_of(name).items()
 ]
 
 
@@ -456,7 +456,7 @@ def test_closing_stops_all_and_begins_nothing_more() -> None:
     judging = Judging(engine_of=lambda judges, model: ScriptedEngine(door), at_once=1)
     asked = Question(
         sample=Sample("s", OUTPUT, (CONTEXT,)),
-        judge=resolve.judge("faithfulness"),
+        judge=registry.judge("faithfulness"),
         name="faithfulness",
         model=None,
         deadline=60,

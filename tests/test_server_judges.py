@@ -14,15 +14,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from asked import an_app
-from magistrate import resolve
-from magistrate.display import decimal
+from magistrate._text import decimal
 from magistrate.engines import catalog
+from magistrate.judges import registry
 from magistrate.judges.quality import measured
 from magistrate.report.judges import facts
 from magistrate.server.views.judges import GROUPS
 from terminal import Call
 
-INSTALLED = sorted(resolve.judge_entries())
+INSTALLED = sorted(registry.judge_entries())
 QUICK = 0.1  # seconds
 
 
@@ -40,9 +40,9 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
         "<img src=x>": "magistrate.judges:NoSuchJudge",
         "twice": "magistrate.judges.parts:read",
     }
-    known = dict(resolve.judge_entries())
-    known |= {name: EntryPoint(name, value, resolve.JUDGES) for name, value in broken.items()}
-    for place in ("magistrate.resolve", "magistrate.resolve.judge_words"):
+    known = dict(registry.judge_entries())
+    known |= {name: EntryPoint(name, value, registry.JUDGES) for name, value in broken.items()}
+    for place in ("magistrate.judges.registry", "magistrate.judges.registry"):
         monkeypatch.setattr(f"{place}.judge_entries", lambda: known)
 
 
@@ -57,8 +57,8 @@ def words(page: str) -> str:
 def test_every_installed_judge_is_listed_once_in_a_group_and_the_default_first(client: TestClient) -> None:
     view = client.get("/api/judges").json()
     assert sorted(each["name"] for each in view["judges"]) == INSTALLED
-    assert (view["judges"][0]["name"], view["judges"][0]["default"]) == (resolve.DEFAULT_JUDGE, True)
-    assert [each["name"] for each in view["judges"] if each["default"]] == [resolve.DEFAULT_JUDGE]
+    assert (view["judges"][0]["name"], view["judges"][0]["default"]) == (registry.DEFAULT_JUDGE, True)
+    assert [each["name"] for each in view["judges"] if each["default"]] == [registry.DEFAULT_JUDGE]
     assert {each["group"] for each in view["judges"]} <= set(GROUPS)
     page = client.get("/judges").text
     assert sorted(re.findall(r'<h3><a href="/judges/([^"]+)">', page)) == INSTALLED
@@ -68,12 +68,12 @@ def test_every_installed_judge_is_listed_once_in_a_group_and_the_default_first(c
 def test_the_list_says_what_each_reads_and_needs_and_how_good_it_is(client: TestClient) -> None:
     lines = {each["name"]: each for each in client.get("/api/judges").json()["judges"]}
     for name in INSTALLED:
-        info, line = resolve.judge(name).info, lines[name]
+        info, line = registry.judge(name).info, lines[name]
         assert (line["summary"], line["kind"], line["version"]) == (info.summary, info.kind, info.version)
         assert (tuple(line["reads"]), tuple(line["needs"])) == (info.reads, tuple(sorted(info.needs)))
         assert (line["lacks"], line["asked_here"]) == (info.lacks, not info.lacks)
     headline = lines["novelty"]["headline"]
-    rows = measured(resolve.judge("novelty"))
+    rows = measured(registry.judge("novelty"))
     assert headline["sets"] == len(rows) and headline["n"] == sum(each.n for each in rows)
     assert lines["exact"]["headline"] is None
     shown = words(client.get("/judges").text)
@@ -100,7 +100,7 @@ def test_a_judge_that_cannot_be_loaded_is_listed_with_the_reason(client: TestCli
 
 @pytest.mark.parametrize("name", INSTALLED)
 def test_a_page_says_of_a_judge_what_the_command_line_says(client: TestClient, name: str) -> None:
-    told = facts(resolve.judge(name))
+    told = facts(registry.judge(name))
     view = client.get(f"/api/judges/{name}").json()
     line = view["line"]
     for key in ("summary", "kind", "direction", "labels", "reads", "requires", "needs", "options", "lacks"):

@@ -16,9 +16,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sklearn import metrics
 
-from magistrate.counting import count, counted
 from magistrate.errors import SpecError
 from magistrate.judges.flagging import decided
+from magistrate.report.counts import count, counted
 from magistrate.server.answers import Answers
 from magistrate.server.app import create_app
 from magistrate.server.counter import Counter

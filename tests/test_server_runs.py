@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from magistrate.counting import counted
 from magistrate.datasets.unread import SETTING, Unread
+from magistrate.report.counts import counted
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
 from magistrate.store import Store

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magistrate import Run
-from magistrate.display import seen
+from magistrate._text import seen
 from magistrate.errors import SpecError
 from magistrate.report.html.blocks import blocks_of
 from magistrate.report.html.marking import Mark, blocked

@@ -13,11 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import magistrate
-from magistrate import Run, ScriptedEngine, resolve
-from magistrate.appraisal.sft import export_sft
+from magistrate import Run, ScriptedEngine
+from magistrate.api.chats import export_sft
 from magistrate.errors import DatasetError, InputError, SpecError, StoreError
-from magistrate.train.answers import answer_of, question_of
-from magistrate.train.chats import escaped, read_chats, restored
+from magistrate.judges import registry
+from magistrate.training.answers import answer_of, question_of
+from magistrate.training.chats import escaped, read_chats, restored
 from magistrate.types import Prompt, Sample, Span
 from terminal import Call
 
@@ -67,7 +68,7 @@ def test_a_chat_is_what_was_asked_and_the_word_of_the_persons_label(home: Path, 
     made = export_sft(run, tmp_path / "o.jsonl")
     assert (made.n_train, made.n_test, made.corrected) == (10, 0, 0)
     assert made.left_out == {"the judge and the label disagree": 2}
-    judge, samples = resolve.judge("faithfulness"), {each.id: each for each in run.samples()}
+    judge, samples = registry.judge("faithfulness"), {each.id: each for each in run.samples()}
     for line in lines(tmp_path / "o.jsonl"):
         sample = samples[line["metadata"]["sample"]]
         asked = [{"role": each.role, "content": each.text} for each in question_of(judge, sample).messages]
@@ -102,7 +103,7 @@ def test_a_judge_that_writes_keeps_its_reasons_only_where_it_was_right(home: Pat
     }
     assert found["s0"] == '{"reasons":["I looked."],"score":0.12}'
     assert "I looked" not in found["s10"] + found["s11"]
-    constraint = resolve.judge("hallucination").constraint  # type: ignore[attr-defined]
+    constraint = registry.judge("hallucination").constraint  # type: ignore[attr-defined]
     assert [constraint.parse(found[name])["score"] for name in ("s10", "s11")] == [0, 1]
 
 
@@ -234,7 +235,7 @@ def test_a_line_that_is_no_chat_is_named(tmp_path: Path) -> None:
 
 
 def test_what_people_marked_becomes_the_reason() -> None:
-    judge = resolve.judge("hallucination")
+    judge = registry.judge("hallucination")
     sample = Sample("s", "It is old. It is 40 m long.", ("c",), label="hallucinated", spans=(Span(17, 21),))
     answer = answer_of(judge)
     assert answer(sample, "hallucinated") == '{"reasons":["not supported: 40 m"],"score":1}'
@@ -244,7 +245,7 @@ def test_what_people_marked_becomes_the_reason() -> None:
 @pytest.mark.parametrize("words", ["rubric", "sentences", "moderation", "faithfulness:explain=before"])
 def test_a_label_does_not_write_every_answer(words: str) -> None:
     with pytest.raises(SpecError, match="a label alone does not say what"):
-        answer_of(resolve.judge(words))
+        answer_of(registry.judge(words))
 
 
 # --- the command ------------------------------------------------------------------------------------

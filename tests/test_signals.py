@@ -14,13 +14,13 @@ from rapidfuzz.distance import LCSseq
 from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
-from magistrate.signals.catalog import SIGNALS, readings
-from magistrate.signals.cover import Passages, covers
-from magistrate.signals.dates import dates
-from magistrate.signals.overlap import ngram_novelty, words
-from magistrate.signals.quantities import Amounts, quantities
-from magistrate.signals.reading import Reading, listed
-from magistrate.signals.wording import stem, worded
+from magistrate.features.catalog import SIGNALS, readings
+from magistrate.features.cover import Passages, covers
+from magistrate.features.dates import dates
+from magistrate.features.overlap import ngram_novelty, words
+from magistrate.features.quantities import Amounts, quantities
+from magistrate.features.reading import Reading, listed
+from magistrate.features.wording import stem, worded
 from magistrate.types import Sample, Turn
 
 TEXTS = st.text(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
+from magistrate.metrics.spans import SPAN_METRICS, characters, overlap, span_scores
 from magistrate.report import RunFacts, summarize
 from magistrate.report.facts import fact_lines
-from magistrate.stats.spans import SPAN_METRICS, characters, overlap, span_scores
 from magistrate.types import Claim, Outcome, Sample, Span, Verdict
 
 

@@ -25,7 +25,7 @@ from magistrate.judges import (
     instance,
 )
 from magistrate.judges.references import Regex
-from magistrate.resolve import judge, judge_entries, judges, spelled, split_options
+from magistrate.judges.registry import judge, judge_entries, judges, spelled, split_options
 
 FAITHFULNESS: Any = instance("faithfulness")
 

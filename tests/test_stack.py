@@ -15,17 +15,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import magistrate
-from magistrate import ScriptedEngine, resolve
-from magistrate.appraisal.stack_data import Asking
-from magistrate.appraisal.stacking import Stacked, train_stack
+from magistrate import ScriptedEngine
+from magistrate.api.stack_data import Asking
+from magistrate.api.stacking import Stacked, train_stack
 from magistrate.datasets.families import family_of, shared
 from magistrate.errors import InputError, SpecError
-from magistrate.running import judge_one
-from magistrate.train.stack import Table, evenly, families_of, fitted, folds_of, standardized
-from magistrate.train.stack import scaled as on_scales
-from magistrate.train.stack_figures import fit
-from magistrate.train.stack_folder import read_stack
-from magistrate.train.stacked import Stack
+from magistrate.judges import registry
+from magistrate.judges.stack import Stack
+from magistrate.judges.stack_figures import fit
+from magistrate.judges.stack_fit import Table, evenly, families_of, fitted, folds_of, standardized
+from magistrate.judges.stack_fit import scaled as on_scales
+from magistrate.judges.stack_folder import read_stack
+from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 from terminal import Call
 
@@ -242,7 +243,7 @@ def judged(judge: Any, output: str, context: str = "The tower is 50 metres high.
 
 
 def test_a_verdict_is_the_sum_of_its_contributions(stacked: Stacked) -> None:
-    stack = resolve.judge(f"stack:{stacked.save('made')}")
+    stack = registry.judge(f"stack:{stacked.save('made')}")
     found = judged(stack, "70 metres is the tower of purple marble.")
     assert isinstance(found, Verdict)
     told = found.details["base"] + sum(found.details["contributions"].values())
@@ -261,16 +262,16 @@ def test_a_verdict_is_the_sum_of_its_contributions(stacked: Stacked) -> None:
 
 def test_its_card_is_what_its_folder_says_for_people(stacked: Stacked) -> None:
     folder = stacked.save("made")
-    card = resolve.judge(f"stack:{folder}").card  # type: ignore[attr-defined]
+    card = registry.judge(f"stack:{folder}").card  # type: ignore[attr-defined]
     assert card == (folder / "README.md").read_text() and "content_words" in card
     (folder / "README.md").unlink()
-    assert resolve.judge(f"stack:{folder}").card is None  # type: ignore[attr-defined]
+    assert registry.judge(f"stack:{folder}").card is None  # type: ignore[attr-defined]
 
 
 def test_the_base_rate_moves_the_score_and_nothing_else(stacked: Stacked) -> None:
     folder = stacked.save("made")
     usual, rare = (
-        judged(resolve.judge(words), "60 metres is the tower high.")
+        judged(registry.judge(words), "60 metres is the tower high.")
         for words in (f"stack:{folder}", f"stack:{folder},base_rate=.1")
     )
     assert isinstance(usual, Verdict) and isinstance(rare, Verdict)
@@ -279,7 +280,7 @@ def test_the_base_rate_moves_the_score_and_nothing_else(stacked: Stacked) -> Non
         math.log(usual.score / (1 - usual.score)) + math.log(1 / 9)
     )
     with pytest.raises(SpecError, match=r"base rate must be in \(0, 1\), got 1.0"):
-        resolve.judge(f"stack:{folder},base_rate=1")
+        registry.judge(f"stack:{folder},base_rate=1")
 
 
 def test_the_same_data_make_the_same_bytes_and_another_file_is_another_judge(stacked: Stacked) -> None:
@@ -288,7 +289,7 @@ def test_the_same_data_make_the_same_bytes_and_another_file_is_another_judge(sta
         ["one.jsonl", "two.jsonl"], ["faithfulness", "signal:content_words"], how=Asking(model=engine())
     )
     assert again.file.text() == (folder / "stack.json").read_text()
-    info = resolve.judge(f"stack:{folder}").info
+    info = registry.judge(f"stack:{folder}").info
     assert info.prompt == stacked.file.digest
     assert (info.kind, info.lacks, info.trained_on) == ("llm", "", frozenset({"one", "two"}))
     card = (folder / "README.md").read_text()
@@ -296,7 +297,7 @@ def test_the_same_data_make_the_same_bytes_and_another_file_is_another_judge(sta
 
 
 def test_a_judge_that_fails_or_abstains_makes_the_stack_do_so(stacked: Stacked) -> None:
-    stack = resolve.judge(f"stack:{stacked.save('made')}")
+    stack = registry.judge(f"stack:{stacked.save('made')}")
     failed = judged(stack, "50 broken")
     assert isinstance(failed, Failure)
     empty = judged(stack, "50 metres", context=" ")
@@ -310,15 +311,15 @@ def test_what_is_far_from_the_training_samples_is_not_judged(stacked: Stacked) -
     data = json.loads((folder / "stack.json").read_text())
     data["limit"] = 0.5
     (folder / "stack.json").write_text(json.dumps(data))
-    found = judged(resolve.judge(f"stack:{folder}"), "99 purple marble of the emperor.")
+    found = judged(registry.judge(f"stack:{folder}"), "99 purple marble of the emperor.")
     assert isinstance(found, Abstention) and found.reason == "uncertain"
     assert "too far from what the stack was trained on: distance" in found.message
-    assert isinstance(judged(resolve.judge(f"stack:{folder},outside=judge"), "99 purple marble."), Verdict)
+    assert isinstance(judged(registry.judge(f"stack:{folder},outside=judge"), "99 purple marble."), Verdict)
 
 
 def test_it_is_pinned_to_its_model_and_its_parts(stacked: Stacked) -> None:
     folder = stacked.save("made")
-    stack = resolve.judge(f"stack:{folder}")
+    stack = registry.judge(f"stack:{folder}")
     assert stack.info.fitted_to == ("told", engine().info.fingerprint)
     with pytest.raises(SpecError):
         magistrate.evaluate(
@@ -328,7 +329,7 @@ def test_it_is_pinned_to_its_model_and_its_parts(stacked: Stacked) -> None:
     data["parts"][0]["prompt"] = "another"
     (folder / "stack.json").write_text(json.dumps(data))
     with pytest.raises(SpecError, match="was fitted to another 'faithfulness': prompt 'another' there"):
-        resolve.judge(f"stack:{folder}")
+        registry.judge(f"stack:{folder}")
 
 
 def test_a_stack_of_signals_asks_no_model(
@@ -336,7 +337,7 @@ def test_a_stack_of_signals_asks_no_model(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = train_stack([rows("one"), rows("two", seed=1)], ["signal:content_words", "signal:chrf"])
-    info = resolve.judge(f"stack:{found.save('made')}").info
+    info = registry.judge(f"stack:{found.save('made')}").info
     assert (info.kind, info.asks, info.fitted_to) == ("code", False, None)
     assert isinstance(Stack(Path("made")).info.prompt, str)
     run = magistrate.evaluate("one.jsonl", "stack:made", progress=False)
@@ -371,9 +372,9 @@ def test_a_part_is_not_weighed_on_labels_that_it_has_seen(stacked: Stacked) -> N
     assert twice.file.parts[0].name == "stack:made"
     folder = twice.save("above")
     (folder.parent / "made" / "stack.json").unlink()  # it has taken along what lies in a folder
-    found = judged(resolve.judge(f"stack:{folder}"), "70 metres is the tower of purple marble.")
+    found = judged(registry.judge(f"stack:{folder}"), "70 metres is the tower of purple marble.")
     assert isinstance(found, Verdict)
-    assert resolve.judge(f"stack:{folder}").info.trained_on >= {"one", "two", "three"}
+    assert registry.judge(f"stack:{folder}").info.trained_on >= {"one", "two", "three"}
 
 
 def test_families_are_known_by_their_names() -> None:

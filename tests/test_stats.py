@@ -13,8 +13,8 @@ from scipy.stats import binomtest, norm
 from sklearn import metrics as sk
 
 from magistrate.errors import InputError
-from magistrate.signals import ngram_novelty, output_length, words
-from magistrate.stats import METRICS, Classification, Confusion, classification
+from magistrate.features import ngram_novelty, output_length, words
+from magistrate.metrics import METRICS, Classification, Confusion, classification
 from magistrate.types import Sample
 
 rows = st.lists(

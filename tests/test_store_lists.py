@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from magistrate.counting import counted
 from magistrate.errors import SpecError
+from magistrate.report.counts import counted
 from magistrate.report.kept import MADE_BY
 from magistrate.store import Snapshot, Store
 from magistrate.store.outcome_lists import Cell, OutcomeLine, Scored

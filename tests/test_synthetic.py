@@ -17,9 +17,9 @@ import pytest
 
 from magistrate.datasets import load
 from magistrate.errors import InputError
-from magistrate.signals import words
-from magistrate.train.synthetic import HARMLESS, KINDS, WRONG, Lexicon, perturb
-from magistrate.train.synthetic.drafts import Draft, Variant, edited
+from magistrate.features import words
+from magistrate.training.synthetic import HARMLESS, KINDS, WRONG, Lexicon, perturb
+from magistrate.training.synthetic.drafts import Draft, Variant, edited
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span, Turn
 
 DATA_FOLDER = os.environ.get("MAGISTRATE_DATA_DIR")
@@ -158,7 +158,7 @@ def test_the_same_again_in_any_order_and_in_any_process() -> None:
         each.output for each in perturb(samples, seed=4, lexicon=LEXICON)
     ]
     program = (
-        "from magistrate.train.synthetic import *; from magistrate.types import Sample;"
+        "from magistrate.training.synthetic import *; from magistrate.types import Sample;"
         f"samples = [Sample('s%d' % at, {SAMPLE.output!r}, ({CONTEXT!r},)) for at in range(5)];"
         "print([(x.id, x.output) for x in perturb(samples, seed=3, lexicon=Lexicon.read())])"
     )
@@ -184,7 +184,7 @@ def test_a_sample_without_context_or_output_gives_nothing() -> None:
 
 
 def test_overlapping_edits_make_no_variant() -> None:
-    from magistrate.train.synthetic.drafts import Edit
+    from magistrate.training.synthetic.drafts import Edit
 
     assert edited("abc", [Edit(0, 2, "x"), Edit(1, 3, "y")]) is None
     assert edited("abc", [Edit(0, 1, "a")]) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from magistrate.errors import InputError, SpecError
-from magistrate.stats.thresholds import MAXIMIZED, RATES, Aim, Unreachable, best_cut, confusion_of, rates
+from magistrate.metrics.thresholds import MAXIMIZED, RATES, Aim, Unreachable, best_cut, confusion_of, rates
 
 rows = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.05, 0.1, 0.25, 0.5, 0.75, 0.95])), min_size=2, max_size=30

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 import magistrate
-from magistrate.appraisal.agree import agree
+from magistrate.api.agree import agree
 from magistrate.datasets import load
 from magistrate.datasets.fields import label_word, parse_labels
 from magistrate.errors import DatasetError, MagistrateError, NoVerdict, SpecError

@@ -20,7 +20,7 @@ from pathlib import Path
 import twins
 
 from magistrate.detectors.folder import MANIFEST, SHIPPED
-from magistrate.train.folders import whole
+from magistrate.judges.folders import whole
 
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))

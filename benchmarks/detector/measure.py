@@ -20,8 +20,8 @@ from magistrate.datasets import load
 from magistrate.datasets.families import shared
 from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
 from magistrate.detectors.model import Detector, detector
-from magistrate.stats.classification import Estimate, classification
-from magistrate.train.detector.card import card
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.training.detector.card import card
 from magistrate.types import HALLUCINATED, Sample
 
 EVERYDAY = Path(__file__).parent.parent / "everyday.jsonl"

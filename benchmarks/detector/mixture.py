@@ -19,8 +19,8 @@ from pathlib import Path
 from make import sources
 
 from magistrate.datasets.rows import to_row
-from magistrate.train.detector.recipe import Recipe, Source, read_recipe, samples
-from magistrate.train.synthetic import Lexicon
+from magistrate.training.detector.recipe import Recipe, Source, read_recipe, samples
+from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 SLACK = 4  # by how many one label may be ahead

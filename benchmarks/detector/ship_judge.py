@@ -15,9 +15,9 @@ from transformers import AutoConfig
 
 from magistrate.engines.catalog.entries import UPDATE, UPDATES
 from magistrate.engines.catalog.updates import write_updates
-from magistrate.train.folders import CARD, whole
-from magistrate.train.lora.packed import updates_of
-from magistrate.train.lora.written import ADAPTER, RECIPE
+from magistrate.judges.folders import CARD, whole
+from magistrate.training.lora.packed import updates_of
+from magistrate.training.lora.written import ADAPTER, RECIPE
 
 
 def main() -> None:

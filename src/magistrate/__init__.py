@@ -11,50 +11,50 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from magistrate.version import __version__
+from magistrate._version import __version__
 
 if TYPE_CHECKING:
-    from magistrate.appraisal.agree import agree
-    from magistrate.appraisal.audit import aaudit_judge, audit_judge
-    from magistrate.appraisal.calibrate import calibrate
-    from magistrate.appraisal.compare import compare
-    from magistrate.appraisal.power import samples_needed
-    from magistrate.appraisal.prevalence import prevalence
+    from magistrate.api.agree import agree
+    from magistrate.api.audit import aaudit_judge, audit_judge
+    from magistrate.api.calibrate import calibrate
+    from magistrate.api.compare import compare
+    from magistrate.api.evaluate import aevaluate, aresume, aretry, evaluate, resume, retry
+    from magistrate.api.generate import agenerate, generate
+    from magistrate.api.guard import Blocked, Guarded, guard
+    from magistrate.api.judge import ajudge, judge
+    from magistrate.api.power import samples_needed
+    from magistrate.api.prevalence import prevalence
+    from magistrate.api.run import Run
     from magistrate.constraints import Constraint, Lark, check, constraint
     from magistrate.datasets import Dataset, load
     from magistrate.engines.base import Choice, Engine, Generation, Likelihood, Option, Sampling
     from magistrate.engines.local.engine import LocalEngine
     from magistrate.engines.scripted import ScriptedEngine
     from magistrate.errors import MagistrateError
-    from magistrate.evaluation import aevaluate, aresume, aretry, evaluate, resume, retry
-    from magistrate.generation import agenerate, generate
-    from magistrate.guarding import Blocked, Guarded, guard
     from magistrate.judges import Candidates, Hallucination, Judge, JudgeInfo, Rubric, classifier
-    from magistrate.judging import ajudge, judge
-    from magistrate.limits import Limits
-    from magistrate.runs import Run
+    from magistrate.runs.limits import Limits
     from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 
 _HOMES = {
-    "magistrate.appraisal.agree": ("agree",),
-    "magistrate.appraisal.audit": ("aaudit_judge", "audit_judge"),
-    "magistrate.appraisal.calibrate": ("calibrate",),
-    "magistrate.appraisal.compare": ("compare",),
-    "magistrate.appraisal.power": ("samples_needed",),
-    "magistrate.appraisal.prevalence": ("prevalence",),
+    "magistrate.api.agree": ("agree",),
+    "magistrate.api.audit": ("aaudit_judge", "audit_judge"),
+    "magistrate.api.calibrate": ("calibrate",),
+    "magistrate.api.compare": ("compare",),
+    "magistrate.api.power": ("samples_needed",),
+    "magistrate.api.prevalence": ("prevalence",),
     "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
     "magistrate.datasets": ("Dataset", "load"),
     "magistrate.engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
     "magistrate.engines.local.engine": ("LocalEngine",),
     "magistrate.engines.scripted": ("ScriptedEngine",),
     "magistrate.errors": ("MagistrateError",),
-    "magistrate.evaluation": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),
-    "magistrate.generation": ("agenerate", "generate"),
-    "magistrate.guarding": ("Blocked", "Guarded", "guard"),
+    "magistrate.api.evaluate": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),
+    "magistrate.api.generate": ("agenerate", "generate"),
+    "magistrate.api.guard": ("Blocked", "Guarded", "guard"),
     "magistrate.judges": ("Candidates", "Hallucination", "Judge", "JudgeInfo", "Rubric", "classifier"),
-    "magistrate.judging": ("ajudge", "judge"),
-    "magistrate.limits": ("Limits",),
-    "magistrate.runs": ("Run",),
+    "magistrate.api.judge": ("ajudge", "judge"),
+    "magistrate.runs.limits": ("Limits",),
+    "magistrate.api.run": ("Run",),
     "magistrate.types": ("Abstention", "Claim", "Failure", "Prompt", "Sample", "Span", "Verdict"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

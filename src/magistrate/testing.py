@@ -66,7 +66,7 @@ class Judging:
         messages: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
         """The verdict, failure or abstention."""
-        from magistrate.judging import judge_sample
+        from magistrate.api.judge import judge_sample
 
         sample = _sample(output, context, input, messages)
         return judge_sample(sample, judge=self.judge, model=self.engine, deadline=self.deadline)
@@ -109,13 +109,13 @@ def assert_faithful(
     those of `magistrate.judge`; an engine is loaded once a process.
     """
     __tracebackhide__ = True
-    from magistrate import resolve
     from magistrate.engines.settings import EngineSettings
+    from magistrate.judges import registry
 
-    asked = resolve.judge(resolve.DEFAULT_JUDGE if judge is None else judge)
+    asked = registry.judge(registry.DEFAULT_JUDGE if judge is None else judge)
     _check(asked, on_failure)
     settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
-    judging = Judging(asked, resolve.engine_for([asked], model, settings), deadline)
+    judging = Judging(asked, registry.engine_for([asked], model, settings), deadline)
     return judging.assert_faithful(output, context, input=input, messages=messages, on_failure=on_failure)
 
 
@@ -135,7 +135,7 @@ def _sample(
     input: str | None,
     messages: Sequence[Mapping[str, Any]],
 ) -> Sample:
-    from magistrate.judging import sample_of
+    from magistrate.api.judge import sample_of
 
     if isinstance(output, Sample):
         if context or input is not None or messages:

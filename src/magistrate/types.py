@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate import display
+from magistrate import _text
 from magistrate.errors import NoVerdict
 
 FAITHFUL = "faithful"
@@ -228,7 +228,7 @@ class Recipe:
 class CalibratedOn:
     """The labelled data that a judge's calibration was fitted to, and what its threshold was chosen for.
 
-    `scores` are calibrated ones of that data, as `magistrate.stats.shift.reference` takes them; None where
+    `scores` are calibrated ones of that data, as `magistrate.metrics.shift.reference` takes them; None where
     the calibration's file does not hold them. `aim` is None where a label is what is likelier.
     """
 
@@ -284,17 +284,17 @@ class Verdict:
     seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
-        facts = [("score", f"{self.score:.3f}"), ("probability", display.percent(self.probability))]
+        facts = [("score", f"{self.score:.3f}"), ("probability", _text.percent(self.probability))]
         facts += [("judge", self.judge), ("sample", self.sample_id)]
-        colour = display.MARK.get(self.label, display.NEUTRAL)
+        colour = _text.MARK.get(self.label, _text.NEUTRAL)
         quotes = [(claim.kind, claim.output_text, claim.context_text) for claim in self.claims]
         noted = self.details.get("heat")
-        heat = display.heat(noted) if isinstance(noted, Mapping) else ""
-        return display.card(self.label, colour, facts, self.explanation, quotes, heat)
+        heat = _text.heat(noted) if isinstance(noted, Mapping) else ""
+        return _text.card(self.label, colour, facts, self.explanation, quotes, heat)
 
     def __str__(self) -> str:
-        line = f"{self.label} (score {self.score:.3f}, probability {display.percent(self.probability)})"
-        return f"{line}: {display.shorten(self.explanation)}" if self.explanation else line
+        line = f"{self.label} (score {self.score:.3f}, probability {_text.percent(self.probability)})"
+        return f"{line}: {_text.shorten(self.explanation)}" if self.explanation else line
 
 
 ONLY_OF_VERDICTS = frozenset(each.name for each in fields(Verdict)) - {"sample_id", "judge"}
@@ -327,10 +327,10 @@ class Failure:
     seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
-        return display.card(f"failed: {self.code}", display.NEUTRAL, [("judge", self.judge)], self.message)
+        return _text.card(f"failed: {self.code}", _text.NEUTRAL, [("judge", self.judge)], self.message)
 
     def __str__(self) -> str:
-        return f"failed ({self.code}): {display.shorten_inside(self.message)}"
+        return f"failed ({self.code}): {_text.shorten_inside(self.message)}"
 
     if not TYPE_CHECKING:  # a type checker goes on to say that there is no such attribute
 
@@ -354,12 +354,10 @@ class Abstention:
     seconds: float = field(default=0.0, repr=False)
 
     def _repr_html_(self) -> str:
-        return display.card(
-            f"abstained: {self.reason}", display.NEUTRAL, [("judge", self.judge)], self.message
-        )
+        return _text.card(f"abstained: {self.reason}", _text.NEUTRAL, [("judge", self.judge)], self.message)
 
     def __str__(self) -> str:
-        return f"abstained ({self.reason}): {display.shorten_inside(self.message)}"
+        return f"abstained ({self.reason}): {_text.shorten_inside(self.message)}"
 
     if not TYPE_CHECKING:
 

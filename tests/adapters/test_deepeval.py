@@ -15,9 +15,9 @@ from deepeval.test_case import ConversationalTestCase, LLMTestCase, RetrievedCon
 from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 
 import magistrate
-from magistrate.adapters.deepeval import JudgeMetric
-from magistrate.adapters.samples import from_deepeval
 from magistrate.engines.scripted import ScriptedEngine
+from magistrate.integrations.deepeval import JudgeMetric
+from magistrate.integrations.samples import from_deepeval
 from magistrate.judges import Hallucination
 from magistrate.testing import NoVerdict
 from standins import Standin

@@ -22,11 +22,11 @@ from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
 from inspect_ai.tool import ToolCall
 
 import magistrate
-from magistrate.adapters.inspect import judge_scorer
-from magistrate.adapters.samples import from_inspect
 from magistrate.datasets import inspect_logs
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import DatasetError
+from magistrate.integrations.inspect import judge_scorer
+from magistrate.integrations.samples import from_inspect
 from standins import Standin
 
 

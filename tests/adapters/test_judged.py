@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from given import CONTEXT, FALSE, QUESTION, SECRET
 
-from magistrate.adapters.judged import Adapted, told, verdict_of
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import DatasetError, ModelError, SpecError
+from magistrate.integrations.judged import Adapted, told, verdict_of
 from magistrate.testing import NoVerdict
 from magistrate.types import Verdict
 from standins import Standin

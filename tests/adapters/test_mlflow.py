@@ -11,8 +11,8 @@ import pytest
 from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 from mlflow.entities import Document, SpanType
 
-from magistrate.adapters.mlflow import JudgeScorer
 from magistrate.engines.scripted import ScriptedEngine
+from magistrate.integrations.mlflow import JudgeScorer
 from standins import Standin
 
 INPUTS = {"question": QUESTION, "context": CONTEXT}

@@ -12,8 +12,8 @@ import pytest
 from given import CONTEXT, FALSE, QUESTION, TRUE
 
 import magistrate
-from magistrate.adapters.samples import from_openinference
 from magistrate.errors import DatasetError
+from magistrate.integrations.samples import from_openinference
 
 
 def span(

@@ -14,9 +14,9 @@ import opik
 import pytest
 from given import CONTEXT, FALSE, QUESTION, SECRET, TRUE, answering, run_example
 
-from magistrate.adapters.opik import JudgeMetric
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
+from magistrate.integrations.opik import JudgeMetric
 from magistrate.judges import Hallucination
 from standins import Standin
 

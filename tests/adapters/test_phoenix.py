@@ -23,9 +23,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from phoenix.evals import async_evaluate_dataframe, bind_evaluator, evaluate_dataframe
 
-from magistrate.adapters.phoenix import JudgeEvaluator
-from magistrate.adapters.samples import from_openinference
 from magistrate.engines.scripted import ScriptedEngine
+from magistrate.integrations.phoenix import JudgeEvaluator
+from magistrate.integrations.samples import from_openinference
 from magistrate.testing import NoVerdict
 from standins import Standin
 

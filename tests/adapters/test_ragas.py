@@ -11,10 +11,10 @@ from given import CONTEXT, FALSE, QUESTION, TRUE, answering, run_example
 from ragas import EvaluationDataset, MultiTurnSample, SingleTurnSample, evaluate
 from ragas.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
 
-from magistrate.adapters.ragas import JudgeMetric
-from magistrate.adapters.samples import from_ragas
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
+from magistrate.integrations.ragas import JudgeMetric
+from magistrate.integrations.samples import from_ragas
 from magistrate.testing import NoVerdict
 from standins import Standin
 

@@ -28,7 +28,7 @@ def failing(code: str) -> str:
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_framework_that_is_missing_is_named_with_how_to_install_it(name: str) -> None:
     module, package = PACKAGES[name]
-    said = failing(f"import sys; sys.modules['{module}'] = None; import magistrate.adapters.{name}")
+    said = failing(f"import sys; sys.modules['{module}'] = None; import magistrate.integrations.{name}")
     assert said.endswith(f"this needs the package '{package}'; install it with: pip install '{package}'")
 
 
@@ -41,7 +41,7 @@ def test_a_log_of_inspect_without_inspect_says_so_too(tmp_path: Path) -> None:
 
 
 def test_what_reads_their_objects_imports_none_of_them() -> None:
-    code = "import magistrate.adapters.samples, sys; print(*sys.modules)"
+    code = "import magistrate.integrations.samples, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert "magistrate" in loaded

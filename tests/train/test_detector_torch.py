@@ -20,9 +20,9 @@ from magistrate.detectors.folder import CARD, MANIFEST, read_manifest
 from magistrate.detectors.model import detector
 from magistrate.detectors.reading import Reader
 from magistrate.errors import InputError, ModelError, SpecError
-from magistrate.train.detector.bases import base
-from magistrate.train.detector.card import stages_of
-from magistrate.train.detector.examples import (
+from magistrate.training.detector.bases import base
+from magistrate.training.detector.card import stages_of
+from magistrate.training.detector.examples import (
     ABSENT,
     CONTRADICTED,
     SUPPORTED,
@@ -31,10 +31,10 @@ from magistrate.train.detector.examples import (
     Example,
     examples,
 )
-from magistrate.train.detector.loop import Schedule, Training
-from magistrate.train.detector.loss import batch_of, loss_of, output_scores
-from magistrate.train.detector.network import Network, from_base
-from magistrate.train.detector.training import train_on_labels
+from magistrate.training.detector.loop import Schedule, Training
+from magistrate.training.detector.loss import batch_of, loss_of, output_scores
+from magistrate.training.detector.network import Network, from_base
+from magistrate.training.detector.training import train_on_labels
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 from terminal import Call
 from tiny_detector import write_detector, write_tokenizer

@@ -18,7 +18,6 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from magistrate import resolve
 from magistrate.datasets import load
 from magistrate.engines.catalog import locate
 from magistrate.engines.catalog.disk import quiet
@@ -28,12 +27,13 @@ from magistrate.engines.catalog.updates import Update, read_updates, write_updat
 from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.errors import InputError, ModelError, SpecError
-from magistrate.train.lora.bases import base_of
-from magistrate.train.lora.lessons import from_samples
-from magistrate.train.lora.loop import Settings
-from magistrate.train.lora.packed import tensors, updates_of, write_gguf
-from magistrate.train.lora.training import train_judge
-from magistrate.train.lora.trees import batches, laid, trees
+from magistrate.judges import registry
+from magistrate.training.lora.bases import base_of
+from magistrate.training.lora.lessons import from_samples
+from magistrate.training.lora.loop import Settings
+from magistrate.training.lora.packed import tensors, updates_of, write_gguf
+from magistrate.training.lora.training import train_judge
+from magistrate.training.lora.trees import batches, laid, trees
 from magistrate.types import Sample
 from terminal import Call
 
@@ -118,7 +118,7 @@ def judge(tmp_path: Path) -> Path:
 
 def train(target: Path, base: Path, judge: Path, **given: Any) -> Any:
     settings = Settings(**{**SMALL, **given.pop("settings", {})})
-    words = {"judge": resolve.judge(str(judge)), "data": [load(rows())], "base": str(base), "device": "cpu"}
+    words = {"judge": registry.judge(str(judge)), "data": [load(rows())], "base": str(base), "device": "cpu"}
     return train_judge(target, settings=settings, **{**words, **given})
 
 
@@ -190,7 +190,7 @@ def test_the_gguf_is_the_same_model(trained: Path, tmp_path: Path) -> None:
 def test_the_embedded_engine_judges_with_it(home: Path, trained: Path, judge: Path) -> None:
     import asyncio
 
-    engine, asked = LocalEngine(trained / "model.gguf"), resolve.judge(str(judge))
+    engine, asked = LocalEngine(trained / "model.gguf"), registry.judge(str(judge))
     try:
         samples = list(load(rows(8)))
         outcomes = [asyncio.run(asked.judge(each, engine)) for each in samples]
@@ -402,7 +402,7 @@ def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -
     chat = ChatTokenizer(found.tokenizer, found.card())
     samples = [Sample(id=str(n), context=("One.", "Two.")[n % 2 :][:1], output=f"Bridge {n} is old.",
                       label="faithful") for n in range(10)]  # fmt: skip
-    lessons, _ = from_samples(samples, resolve.judge(str(judge)), chat, 512)
+    lessons, _ = from_samples(samples, registry.judge(str(judge)), chat, 512)
     model = found.load().eval()
 
     def scores(most: int) -> dict[str, torch.Tensor]:

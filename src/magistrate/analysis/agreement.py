@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from magistrate._text import decimal, shorten, table
 from magistrate.analysis.columns import KNOWN, groups_of
 from magistrate.analysis.matching import missing, unlike
-from magistrate.display import decimal, shorten, table
 from magistrate.errors import InputError, SpecError
-from magistrate.stats.agreement import concordance, many_raters, two_raters
-from magistrate.stats.classification import Estimate
-from magistrate.stats.resampling import FEW_CONTEXTS
+from magistrate.metrics.agreement import concordance, many_raters, two_raters
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.resampling import FEW_CONTEXTS
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 MOST_SLICES = 100

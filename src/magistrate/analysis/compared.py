@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magistrate.display import decimal, signed, table
-from magistrate.stats.classification import Estimate
-from magistrate.stats.paired import ALPHA
+from magistrate._text import decimal, signed, table
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.paired import ALPHA
 
 
 @dataclass(frozen=True, slots=True)

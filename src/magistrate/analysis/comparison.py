@@ -13,8 +13,8 @@ from magistrate.analysis.compared import Comparison, Difference, Flip, PairResul
 from magistrate.analysis.matching import missing, unlike
 from magistrate.analysis.saying import remarks_of, sentences_of
 from magistrate.errors import InputError
-from magistrate.stats.classification import Estimate
-from magistrate.stats.paired import (
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.paired import (
     ALPHA,
     COMPARED,
     PRIMARY,
@@ -23,7 +23,7 @@ from magistrate.stats.paired import (
     holm,
     smallest_difference,
 )
-from magistrate.stats.resampling import (
+from magistrate.metrics.resampling import (
     DRAWS,
     SEED,
     difference_of,

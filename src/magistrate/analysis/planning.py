@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
+from magistrate._text import decimal, percent, table
 from magistrate.analysis.columns import groups_of, known_scoring
 from magistrate.analysis.comparison import Side, shared
 from magistrate.analysis.saying import name_of
-from magistrate.display import decimal, percent, table
 from magistrate.errors import InputError
-from magistrate.stats.paired import Figures
-from magistrate.stats.power import (
+from magistrate.metrics.paired import Figures
+from magistrate.metrics.power import (
     POWERED,
     assumed,
     auroc_samples_needed,
@@ -21,7 +21,7 @@ from magistrate.stats.power import (
     samples_needed,
     value_of,
 )
-from magistrate.stats.resampling import LEAST_GROUPS, draws_of
+from magistrate.metrics.resampling import LEAST_GROUPS, draws_of
 from magistrate.types import HALLUCINATED, Verdict
 
 if TYPE_CHECKING:

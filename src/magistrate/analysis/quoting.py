@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from magistrate.analysis.columns import groups_of
-from magistrate.stats.spans import SpanScores, Stretch, span_scores
+from magistrate.metrics.spans import SpanScores, Stretch, span_scores
 from magistrate.types import FAITHFUL, Sample, Verdict
 
 AGAINST = ("contradiction", "unsupported")

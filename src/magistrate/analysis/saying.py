@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from magistrate._text import decimal, signed
 from magistrate.analysis.columns import AGAIN, NOT_STORED
-from magistrate.display import decimal, signed
-from magistrate.stats.paired import ALPHA
-from magistrate.stats.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
+from magistrate.metrics.paired import ALPHA
+from magistrate.metrics.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
 
 if TYPE_CHECKING:
     from magistrate.analysis.compared import Comparison, Difference, PairResult

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from magistrate.analysis.columns import groups_of
-from magistrate.stats.classification import Estimate
+from magistrate.metrics.classification import Estimate
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 
 
@@ -107,8 +107,8 @@ def _figures(judged: Sequence[Pair], *, controlled: bool, seed: int) -> dict[str
     """Shares and means with their intervals; all are undefined where no pair has its verdicts."""
     import numpy as np
 
-    from magistrate.stats.crossed import crossed_means, mean_of, share_of
-    from magistrate.stats.resampling import LEAST_GROUPS
+    from magistrate.metrics.crossed import crossed_means, mean_of, share_of
+    from magistrate.metrics.resampling import LEAST_GROUPS
 
     none = Estimate.none("there are no pairs with a verdict on every side")
     names = ["flipped", "moved", *(["under_control", "moved_under_control", "excess"] if controlled else [])]

@@ -12,7 +12,7 @@ from magistrate.bench.process import Child
 from magistrate.bench.speed import Opener
 from magistrate.bench.weights import WeightsShelf
 from magistrate.errors import EngineGone, MagistrateError, SpecError
-from magistrate.resolve import unknown
+from magistrate.judges.registry import unknown
 
 PEERS = Path(".venv-peers", *(("Scripts", "python.exe") if os.name == "nt" else ("bin", "python")))
 NO_PEERS = "needs the peers' Python, which is not here: make bench-peers, or name one with --peers"

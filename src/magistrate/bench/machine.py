@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from magistrate._version import __version__
 from magistrate.bench.process import PACKAGE
-from magistrate.version import __version__
 
 GIT_SECONDS = 10.0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from magistrate._paths import home
 from magistrate.bench.contender import Registered, Weights
 from magistrate.engines import catalog
 from magistrate.engines.catalog import disk, rewrite
 from magistrate.engines.catalog.fetch import fetch
 from magistrate.engines.catalog.weights import USUAL, split
 from magistrate.errors import ModelError
-from magistrate.home import home
 
 GGUF = "model.gguf"
 

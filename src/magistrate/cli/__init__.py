@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from magistrate import logs
+from magistrate import _logging
+from magistrate._version import __version__
 from magistrate.cli.options import hush, talking
 from magistrate.errors import EngineError, MagistrateError, ModelError
-from magistrate.version import __version__
 
 COMMANDS = (
     "judge",
@@ -75,7 +75,7 @@ class Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from magistrate.resolve import unknown
+        from magistrate.judges.registry import unknown
 
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(unknown("command", args[0], COMMANDS, see="--help"), context)
@@ -102,7 +102,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Foreign text and frames also come out where the locale knows few characters.
         sys.stdout.reconfigure(errors="replace")
-    logs.configure(verbose=False)
+    _logging.configure(verbose=False)
     with _as_a_program():
         code = _run()
     if sys.stdout is not None:

@@ -58,7 +58,7 @@ def command(
     Beyond the share of equal labels: Cohen's kappa, weighted where labels are ordered, Krippendorff's alpha
     and Gwet's AC1, with intervals, and the samples on which the two differ.
     """
-    from magistrate.appraisal.agree import agree
+    from magistrate.api.agree import agree
     from magistrate.cli.ending import left_out
     from magistrate.report.agreement import render_agreement
 

@@ -18,7 +18,7 @@ from magistrate.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from magistrate.appraisal.audit import Examination
+    from magistrate.api.audit import Examination
 
 EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 --html audit.html"
 
@@ -77,14 +77,14 @@ def command(
     Checks: repeated, options_swapped, reasons, padding, contexts_shuffled, formatting, noise, hostile.
     Nothing is stored, and no cache is used.
     """
-    from magistrate import resolve
-    from magistrate.appraisal.audit import Examination, samples_of
+    from magistrate.api.audit import Examination, samples_of
     from magistrate.engines.settings import EngineSettings
-    from magistrate.limits import Limits
-    from magistrate.report.progress import ProgressBar
+    from magistrate.judges import registry
+    from magistrate.runs.limits import Limits
+    from magistrate.runs.progress import ProgressBar
 
     _writable(html, force)
-    asked = resolve.judge(judge)
+    asked = registry.judge(judge)
     reading = {"map": dict(mapping), "labels": labels, "max_unread": max_unread}
     selection = {"limit": limit, "sample": sample, "balance": balance, "seed": seed, "view": view}
     dataset = samples_of(data, place=store, **reading, **selection)
@@ -93,7 +93,7 @@ def command(
     )
     examination = Examination(
         asked,
-        resolve.engine_for([asked], model, settings),
+        registry.engine_for([asked], model, settings),
         dataset,
         checks=checks,
         attacks=attacks,
@@ -106,7 +106,7 @@ def command(
 
 def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
     """Judge, then print and write what came of it, also where Ctrl-C cuts it short."""
-    from magistrate import background
+    from magistrate import _async
     from magistrate.cli import DONE, ENGINE_GONE, interrupted_code
     from magistrate.cli.ending import left_out
     from magistrate.errors import MagistrateError
@@ -114,7 +114,7 @@ def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
 
     cut_short = False
     try:
-        background.run(examination.go())
+        _async.run(examination.go())
     except KeyboardInterrupt:
         cut_short = True
     except MagistrateError:

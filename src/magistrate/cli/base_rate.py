@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from magistrate.specs import RunSpec
+    from magistrate.runs.spec import RunSpec
     from magistrate.types import Sample
 
 ESTIMATE = "estimate"
@@ -56,7 +56,7 @@ def base_rate_option(function: Decorated) -> Decorated:
 
 def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> list[str]:
     """The words of judges of one output with what was said."""
-    from magistrate.appraisal.base_rate import assuming
+    from magistrate.api.base_rate import assuming
 
     if base_rate is None:
         return list(judges)
@@ -71,8 +71,8 @@ def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> lis
 
 def spec_assuming(spec: RunSpec, base_rate: float | str | None, store: str | None) -> RunSpec:
     """A run whose judges assume what was said, or what is estimated of its samples, which are read for it."""
-    from magistrate.appraisal.base_rate import assuming
-    from magistrate.specs import STDIN, judge_of
+    from magistrate.api.base_rate import assuming
+    from magistrate.runs.spec import STDIN, judge_of
 
     if base_rate is None:
         return spec
@@ -96,8 +96,8 @@ def spec_assuming(spec: RunSpec, base_rate: float | str | None, store: str | Non
 
 
 def _samples(spec: RunSpec, store: str | None) -> Iterable[Sample]:
-    from magistrate.home import default_store
-    from magistrate.preparing import open_data
+    from magistrate._paths import default_store
+    from magistrate.runs.prepare import open_data
     from magistrate.store import Store
     from magistrate.store.connect import exists
 

@@ -76,6 +76,7 @@ def speed(
     Each contender runs in a process of its own, one at a time, on the same weights, prompts and schema. What
     is not installed is listed with the reason.
     """
+    from magistrate._paths import home
     from magistrate.bench.contender import CONTENDERS
     from magistrate.bench.lineup import lineup, registered
     from magistrate.bench.result import require_writable
@@ -88,7 +89,6 @@ def speed(
     from magistrate.cli.models import Stages
     from magistrate.engines.catalog import default
     from magistrate.engines.local.cores import available_cores
-    from magistrate.home import home
 
     names = list(dict.fromkeys(contenders)) or list(CONTENDERS)
     for name in names:

@@ -81,7 +81,7 @@ def quality(
     other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
     with, what was measured with the same recipe not measured twice.
     """
-    from magistrate import resolve
+    from magistrate._paths import home
     from magistrate.bench.machine import machine
     from magistrate.bench.quality import page as pages
     from magistrate.bench.quality import rows as journal
@@ -91,8 +91,8 @@ def quality(
     from magistrate.cli import DONE
     from magistrate.engines.catalog import default
     from magistrate.engines.local.cores import available_cores
-    from magistrate.home import home
-    from magistrate.report.progress import ProgressBar
+    from magistrate.judges import registry
+    from magistrate.runs.progress import ProgressBar
 
     folder = home() / "bench"
     file = file or folder / "quality.jsonl"
@@ -106,12 +106,12 @@ def quality(
     else:
         asked = list(dict.fromkeys(judges)) or faithfulness_judges(_say)
         wanted = list(dict.fromkeys(models)) or [default().name]
-        resolve.judges([words for words in asked if FAMILY not in words])  # a wrong name costs nothing yet
+        registry.judges([words for words in asked if FAMILY not in words])  # a wrong name costs nothing yet
         with data_in(data):
             chosen = _sets(sets)
             # What cannot be is told before anything is spent.
             made = _judges(chosen, asked, refuse=bool(judges) and not seen)
-            for model in [] if resolve.asks_none(made) else wanted:
+            for model in [] if registry.asks_none(made) else wanted:
                 let_go(_opened(model))
             journal.append(file, [])
             for row in session(
@@ -167,16 +167,16 @@ def _sets(names: tuple[str, ...]) -> list[QualitySet]:
 
 def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[Judge]:
     """All judges as they are on each set. Raises `SpecError`, with `refuse` also for one that has seen it."""
-    from magistrate import resolve
     from magistrate.bench.quality.measuring import FAMILY
     from magistrate.bench.quality.session import refused
     from magistrate.datasets.families import shared
     from magistrate.errors import SpecError
+    from magistrate.judges import registry
 
     found = []
     for each in sets:
         for words in asked:
-            judge = resolve.judge(words.replace(FAMILY, each.family))
+            judge = registry.judge(words.replace(FAMILY, each.family))
             if refuse and (learnt_from := shared(each.family, judge.info.trained_on)):
                 raise SpecError(refused(words, each, learnt_from))
             found.append(judge)

@@ -57,7 +57,7 @@ def command() -> None:
 @json_option
 def stats(as_json: bool) -> None:
     """Show how much is kept, for which models, and where."""
-    from magistrate.home import default_cache
+    from magistrate._paths import default_cache
 
     path = default_cache()
     if not path.exists():
@@ -92,9 +92,9 @@ def prune(
     older_than: timedelta | None, max_size: int | None, model: str | None, everything: bool, as_json: bool
 ) -> None:
     """Remove what is kept; says how much it was."""
+    from magistrate._paths import default_cache
     from magistrate.engines.calls import CallCache, Kept
     from magistrate.errors import SpecError, StoreError
-    from magistrate.home import default_cache
 
     others = older_than is not None or max_size is not None or model is not None
     if everything and others:

@@ -10,9 +10,9 @@ import click
 from magistrate.cli.options import console, json_option, print_json, store_option
 
 if TYPE_CHECKING:
-    from magistrate.stats.calibration import Method
-    from magistrate.stats.reliability import Binning
-    from magistrate.stats.thresholds import Aim
+    from magistrate.metrics.calibration import Method
+    from magistrate.metrics.reliability import Binning
+    from magistrate.metrics.thresholds import Aim
 
 EXAMPLE = (
     "Example: magistrate calibrate last --recall 0.9 --to faithfulness.json; "
@@ -85,9 +85,9 @@ def command(
     writes a file that `run`, `judge` and `calibrated:of=JUDGE,file=FILE` use. Without an aim the label is
     what is likelier.
     """
-    from magistrate.appraisal.calibrate import calibrate
+    from magistrate.api.calibrate import calibrate
+    from magistrate.judges.calibration_file import check_free
     from magistrate.report.calibration import render_calibration
-    from magistrate.train.files import check_free
 
     aim = _aim(maximize, precision, recall, costs)
     if target is not None:
@@ -117,7 +117,7 @@ def _aim(
     maximize: str | None, precision: float | None, recall: float | None, costs: str | None
 ) -> Aim | None:
     """The one aim that was named, if one was."""
-    from magistrate.stats.thresholds import Aim
+    from magistrate.metrics.thresholds import Aim
 
     given = {"--maximize": maximize, "--precision": precision, "--recall": recall, "--costs": costs}
     named = [name for name, value in given.items() if value is not None]

@@ -49,7 +49,7 @@ def command(
     they differ in what you ask about, within which interval, whether that is more than chance, and what this
     many samples could have shown.
     """
-    from magistrate.appraisal.compare import compare
+    from magistrate.api.compare import compare
     from magistrate.report.comparison import render_comparison
 
     found = compare(*runs, judges=judges, metrics=metrics, store=store, seed=seed)

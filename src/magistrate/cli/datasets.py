@@ -74,8 +74,8 @@ def add(
     Rows that cannot be read are refused, unless --max-unread allows some: what is not stored, no run of the
     set counts.
     """
+    from magistrate._paths import default_store
     from magistrate.datasets.files import looks_like_path
-    from magistrate.home import default_store
     from magistrate.store import Store
     from magistrate.store.datasets import checked_name
 
@@ -262,8 +262,8 @@ def _opened(
     words: str, place: str | None, *, view: str | None = None, mapping: Any = None, **options: Any
 ) -> Dataset:
     """A stored version or any other data, as a run would read it."""
-    from magistrate.preparing import open_data
-    from magistrate.specs import DataPart
+    from magistrate.runs.prepare import open_data
+    from magistrate.runs.spec import DataPart
 
     part = DataPart(source=words, view=view, map=dict(mapping or {}), **options)
     with open_store(place) if _has_store(place) else nullcontext() as store:
@@ -271,7 +271,7 @@ def _opened(
 
 
 def _has_store(place: str | None) -> bool:
-    from magistrate.home import default_store
+    from magistrate._paths import default_store
 
     if place is None:
         return default_store().exists()
@@ -310,7 +310,7 @@ def _headline(words: str, version: DatasetVersion | None, found: Overview) -> st
 
 
 def _line(sample: Sample) -> list[str]:
-    from magistrate.display import shorten
+    from magistrate._text import shorten
 
     texts = (sample.input, " ".join(sample.sources), sample.output)
     return [sample.id, *(shorten(text or "", 80) for text in texts), sample.label or ""]

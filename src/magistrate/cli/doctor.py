@@ -60,9 +60,9 @@ def command(
 
 
 def _packages() -> Iterator[Finding]:
+    from magistrate._version import __version__
     from magistrate.engines.kinds import KINDS
     from magistrate.report.extras import extras
-    from magistrate.version import __version__
 
     yield Finding("magistrate", "ok", __version__)
     yield Finding(
@@ -83,7 +83,7 @@ def _packages() -> Iterator[Finding]:
 def _engines() -> Iterator[Finding]:
     """What each kind of engine needs; only the embedded one has to be there."""
     from magistrate.engines.kinds import KINDS
-    from magistrate.resolve import engine_entries, shorthands
+    from magistrate.judges.registry import engine_entries, shorthands
 
     for kind in KINDS:
         what = f"engine {kind.word or 'embedded'}"
@@ -104,9 +104,9 @@ def _engines() -> Iterator[Finding]:
 def _places() -> Iterator[Finding]:
     import os
 
+    from magistrate._paths import default_store, home
     from magistrate.datasets import describe
     from magistrate.errors import MagistrateError
-    from magistrate.home import default_store, home
     from magistrate.store import Store
 
     yield Finding(
@@ -131,12 +131,12 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
     """What the model that was named is, can and cannot do, and how fast it answers."""
     from typing import get_args
 
-    from magistrate import resolve
     from magistrate.engines.base import Capability
     from magistrate.errors import MagistrateError
+    from magistrate.judges import registry
 
     try:
-        engine = resolve.engine(model, settings)
+        engine = registry.engine(model, settings)
         info = engine.info
     except MagistrateError as error:
         yield Finding("model", "missing", str(error))
@@ -157,11 +157,11 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:
-    from magistrate import resolve
     from magistrate.engines.catalog import default, is_pulled
     from magistrate.engines.local.cores import available_cores
     from magistrate.engines.quiet import import_openvino
     from magistrate.errors import MagistrateError
+    from magistrate.judges import registry
 
     model = default()
     if not is_pulled(model):
@@ -175,14 +175,14 @@ def _embedded(quick: bool) -> Iterator[Finding]:
         return
     try:
         yield Finding("devices", "ok", ", ".join(import_openvino().Core().available_devices))
-        yield Finding("speed", "ok", _speed(resolve.engine()))
+        yield Finding("speed", "ok", _speed(registry.engine()))
     except MagistrateError as error:
         yield Finding("engine", "missing", str(error))
 
 
 def _speed(engine: Engine) -> str:
     """Judge two samples and say how long each took. Raises what their failures say."""
-    from magistrate import judging
+    from magistrate.api import judge as judging
     from magistrate.errors import EngineError
     from magistrate.types import Failure
 

@@ -13,12 +13,12 @@ import click
 from magistrate.cli.options import console, hush, print_json
 
 if TYPE_CHECKING:
+    from magistrate.api.run import Run
     from magistrate.datasets import Problem
     from magistrate.report import Report
     from magistrate.report.gates import GateResult
-    from magistrate.report.progress import ProgressBar
-    from magistrate.runs import Run
-    from magistrate.specs import RunSpec
+    from magistrate.runs.progress import ProgressBar
+    from magistrate.runs.spec import RunSpec
 
 PROBLEMS_TOLD = 10
 
@@ -38,8 +38,8 @@ def ended(
     `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on;
     `junit` is where a document for CI goes, whatever ends the run; the command has taken away an earlier one.
     """
+    from magistrate.api.run import Run
     from magistrate.cli import ENGINE_GONE, interrupted_code
-    from magistrate.runs import Run
 
     cut_short = False
     with _kept(bar, again), _told(bar, store, spec, junit):
@@ -73,8 +73,8 @@ def ended(
 @contextmanager
 def _told(bar: ProgressBar, store: str, spec: RunSpec, junit: Path | None) -> Iterator[None]:
     """Write for CI what an error left of a run."""
+    from magistrate.api.run import Run
     from magistrate.errors import MagistrateError
-    from magistrate.runs import Run
 
     try:
         yield

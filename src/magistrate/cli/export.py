@@ -74,7 +74,7 @@ def command(
 
     The report stands alone: no network, no other file. Its figures are over all outcomes, listed or not.
     """
-    from magistrate.runs import export_run
+    from magistrate.api.run import export_run
 
     if kind == "sft":
         _export_sft(run, target, judge, not agree, test, seed, force, store, as_json)
@@ -108,8 +108,8 @@ def _export_sft(
     store: str | None,
     as_json: bool,
 ) -> None:
-    from magistrate.appraisal.sft import export_sft
-    from magistrate.home import default_store
+    from magistrate._paths import default_store
+    from magistrate.api.chats import export_sft
 
     with open_store(store):
         pass  # says what to do where there is none

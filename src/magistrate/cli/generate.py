@@ -68,10 +68,11 @@ def command(
     as_json: bool,
 ) -> None:
     """Let the model answer PROMPT (a text or @FILE) under a schema, a regular expression or choices."""
-    from magistrate import background, resolve
+    from magistrate import _async
     from magistrate.constraints import check
     from magistrate.engines.base import Sampling
     from magistrate.engines.settings import EngineSettings
+    from magistrate.judges import registry
     from magistrate.types import Prompt
 
     constraint = _constraint(schema, depth, regex, choices)
@@ -79,12 +80,12 @@ def command(
         constraint = _over(constraint, texts)
     if constraint is not None and not unconstrained:
         constraint.require_bounds()
-    engine = resolve.engine(
+    engine = registry.engine(
         model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     )
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
     masked = None if unconstrained else constraint
-    generation = background.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))
+    generation = _async.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))
     verdict = None if constraint is None else check(generation.text, constraint)
     if as_json:
         answer = {

@@ -18,7 +18,7 @@ from magistrate.cli.options import (
     print_json,
     tell_unasked,
 )
-from magistrate.resolve import DEFAULT_JUDGE
+from magistrate.judges.registry import DEFAULT_JUDGE
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
@@ -71,12 +71,13 @@ def command(
     as_json: bool,
 ) -> int:
     """Judge one output. Prints label, score and probability; exits with 3 if a judge gives no verdict."""
-    from magistrate import judging, resolve
+    from magistrate.api import judge as judging
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.engines.settings import EngineSettings
+    from magistrate.judges import registry
     from magistrate.report.data import outcome_data
-    from magistrate.report.progress import waiting
     from magistrate.report.terminal import print_outcome
+    from magistrate.runs.progress import waiting
     from magistrate.types import Verdict
 
     if output is None and messages is None:
@@ -86,9 +87,9 @@ def command(
     sample = judging.sample_of(
         output=output, context=context, input=input, expected=expected, messages=_turns(messages)
     )
-    asked = resolve.judges(judges_assuming(resolve.calibrated(judges, calibrations), base_rate))
+    asked = registry.judges(judges_assuming(registry.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
-    engine = resolve.engine_for(
+    engine = registry.engine_for(
         asked, model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     )
     with waiting(engine, console(error=True)):

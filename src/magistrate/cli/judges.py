@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from magistrate._text import decimal
 from magistrate.cli.judges_own import new, try_judge
 from magistrate.cli.judges_shown import figures_of, grid, shown
 from magistrate.cli.options import console, json_option, print_json
 from magistrate.cli.tables import is_pipe, print_table
-from magistrate.display import decimal
 from magistrate.report.judges import facts, inputs_of, listed, milliseconds, option_words
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _list(as_json: bool) -> None:
     from rich.text import Text
 
     from magistrate.engines.catalog import default
-    from magistrate.resolve import DEFAULT_JUDGE, judge, judge_entries
+    from magistrate.judges.registry import DEFAULT_JUDGE, judge, judge_entries
 
     names = sorted(judge_entries(), key=lambda name: (name != DEFAULT_JUDGE, name))
     described = [listed(name, judge) for name in names]
@@ -119,11 +119,11 @@ def show(name: str, as_json: bool) -> None:
     """
     from rich.text import Text
 
-    from magistrate import resolve
+    from magistrate.judges import registry
     from magistrate.judges.quality import measured
     from magistrate.report.plain import plain
 
-    judge = resolve.judge(name)
+    judge = registry.judge(name)
     described = facts(judge)
     if as_json:
         print_json(described)

@@ -116,19 +116,20 @@ def try_judge(
     NAME is a YAML file or one of `magistrate judges`, perhaps with options. An abstention says why; exits
     with 3 if there is no verdict.
     """
-    from magistrate import judging, resolve
+    from magistrate.api import judge as judging
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.datasets import load
     from magistrate.engines.settings import EngineSettings
-    from magistrate.report.progress import waiting
+    from magistrate.judges import registry
     from magistrate.report.terminal import print_outcome
+    from magistrate.runs.progress import waiting
     from magistrate.types import Verdict
 
-    judge = resolve.judge(name)
+    judge = registry.judge(name)
     tell_unasked([judge], context)
     dataset = load(source, need_output=False)
     sample = _first(dataset)
-    engine = resolve.engine_for(
+    engine = registry.engine_for(
         [judge], model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     )
     with waiting(engine, console(error=True)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magistrate.display import decimal
+from magistrate._text import decimal
 from magistrate.report.judges import asks_of, inputs_of, milliseconds, option_words
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from magistrate import logs
+from magistrate import _logging
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,8 +157,8 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     Raises `SpecError` for a model that nobody knows, as where it is asked.
     """
     from magistrate.engines.catalog import check_named
+    from magistrate.judges.registry import asks_none, engine_kind
     from magistrate.report.plain import plain
-    from magistrate.resolve import asks_none, engine_kind
 
     options = ("model", "base_url", "device", "threads", "timeout")
     given = [f"--{name.replace('_', '-')}" for name in options if context.params.get(name) is not None]
@@ -263,8 +263,8 @@ def open_store(place: str | None) -> Store:
 
     Raises `SpecError` where there is no such file.
     """
+    from magistrate._paths import default_store
     from magistrate.errors import SpecError
-    from magistrate.home import default_store
     from magistrate.store import Store
     from magistrate.store.connect import exists
 
@@ -315,7 +315,7 @@ def talking(command: click.Command) -> None:
 
 def _talk(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        logs.configure(verbose=True)
+        _logging.configure(verbose=True)
 
 
 def hush() -> None:

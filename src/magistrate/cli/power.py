@@ -58,7 +58,7 @@ def command(
     Both judges judge every sample, as in 'magistrate compare'. The number rests on assumptions, which are
     printed with it, or on a pilot.
     """
-    from magistrate.appraisal.power import samples_needed
+    from magistrate.api.power import samples_needed
     from magistrate.report.power import render_plan
 
     found = samples_needed(

@@ -9,7 +9,7 @@ import click
 from magistrate.cli.options import console, json_option, print_json, store_option
 
 if TYPE_CHECKING:
-    from magistrate.appraisal.prevalence import Using
+    from magistrate.api.prevalence import Using
 
 EXAMPLE = "Example: magistrate prevalence production --labelled checked-by-hand --judge faithfulness"
 
@@ -37,7 +37,7 @@ def command(
     The judge's share is corrected for the errors that it made on labelled samples, by prediction-powered
     inference, beside the share by the labels alone, the judge's own, and Rogan and Gladen's.
     """
-    from magistrate.appraisal.prevalence import prevalence
+    from magistrate.api.prevalence import prevalence
     from magistrate.report.prevalence import render_prevalence
 
     found = prevalence(run, labelled, judge=judge, using=using, store=store)

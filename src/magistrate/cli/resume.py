@@ -47,12 +47,12 @@ def gone_on(
     as_json: bool,
 ) -> int:
     """Judge what is left of a stored run, or what failed in it, and end as a run does."""
-    from magistrate import evaluation
+    from magistrate.api import evaluate as evaluation
     from magistrate.cli.ending import ended
     from magistrate.cli.run import IN_LIMITS
     from magistrate.report.junit import fresh
-    from magistrate.report.progress import ProgressBar
-    from magistrate.resuming import description
+    from magistrate.runs.progress import ProgressBar
+    from magistrate.runs.resume import description
 
     fresh(context.params["junit"])
     bar = ProgressBar(console(error=True), lines=True)

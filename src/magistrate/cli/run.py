@@ -25,10 +25,10 @@ from magistrate.cli.options import (
     store_option,
     tell_unasked,
 )
-from magistrate.resolve import DEFAULT_JUDGE
+from magistrate.judges.registry import DEFAULT_JUDGE
 
 if TYPE_CHECKING:
-    from magistrate.specs import RunSpec
+    from magistrate.runs.spec import RunSpec
     from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
@@ -101,11 +101,11 @@ def command(
     be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no
     verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
-    from magistrate import evaluation
+    from magistrate._paths import default_store
+    from magistrate.api import evaluate as evaluation
     from magistrate.cli.ending import ended
-    from magistrate.home import default_store
     from magistrate.report.junit import fresh
-    from magistrate.report.progress import ProgressBar
+    from magistrate.runs.progress import ProgressBar
 
     junit: Path | None = context.params["junit"]
     if not dry_run:
@@ -137,9 +137,9 @@ def command(
 
 def _described(context: click.Context) -> RunSpec:
     """What the run file and the words of the command say together; the words win."""
+    from magistrate.judges.registry import calibrated
     from magistrate.report.gates import Gate
-    from magistrate.resolve import calibrated
-    from magistrate.specs import DEFAULT, judge_of, judges_of, read_spec, spec_from
+    from magistrate.runs.spec import DEFAULT, judge_of, judges_of, read_spec, spec_from
 
     said = {
         name: value
@@ -202,7 +202,7 @@ def somebody_is_there() -> bool:
 
 
 def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:
-    from magistrate import evaluation
+    from magistrate.api import evaluate as evaluation
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.report.estimate import render
     from magistrate.report.plain import plain

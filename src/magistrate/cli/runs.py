@@ -30,7 +30,7 @@ def command(
     """List runs, newest first. RUN is an id, the beginning of one, a name, or 'last'."""
     if context.invoked_subcommand is not None:
         return
-    from magistrate.home import default_store
+    from magistrate._paths import default_store
 
     records: list[RunRecord] = []
     if store is not None or default_store().exists():
@@ -99,7 +99,7 @@ def delete(run: str, yes: bool, store: str | None, as_json: bool) -> None:
 @json_option
 def spec(run: str, store: str | None, as_json: bool) -> None:
     """Print the run file that repeats RUN: its data pinned by digest, paths whole."""
-    from magistrate.resuming import spec_of
+    from magistrate.runs.resume import spec_of
 
     with open_store(store) as opened:
         found = spec_of(opened.find_run(run))
@@ -112,7 +112,7 @@ def spec(run: str, store: str | None, as_json: bool) -> None:
 @command.command(epilog="Example: magistrate runs schema")
 def schema() -> None:
     """Print the JSON Schema of run files, for editors that complete and check them."""
-    from magistrate.specs import SCHEMA
+    from magistrate.runs.spec import SCHEMA
 
     click.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
 

@@ -93,8 +93,8 @@ def command(
 
 def _store(named: str | None) -> str:
     """The place of a store that can be opened; the usual one is made where there is none yet."""
+    from magistrate._paths import default_store
     from magistrate.cli.options import open_store
-    from magistrate.home import default_store
     from magistrate.store import Store
     from magistrate.store.connect import place_of
 

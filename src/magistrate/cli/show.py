@@ -56,12 +56,12 @@ def command(
 
     With --gate, exit with 1 if a figure of the stored run is worse.
     """
+    from magistrate.api.run import report_of
     from magistrate.cli import DONE
     from magistrate.judges.flagging import reflagged
     from magistrate.report import outcome_panel
     from magistrate.report.data import outcome_data
     from magistrate.report.junit import fresh
-    from magistrate.runs import report_of
 
     fresh(junit)
     if steps and sample is None:
@@ -88,7 +88,7 @@ def command(
 
 def _limit(record: RunRecord) -> float | None:
     """The share of failures that the run itself allowed; None for one made before runs were described."""
-    from magistrate.resuming import SPEC, description
+    from magistrate.runs.resume import SPEC, description
 
     return description(record).limits.max_failures if SPEC in record.settings else None
 

@@ -29,7 +29,7 @@ class Kinds(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        from magistrate.resolve import unknown
+        from magistrate.judges.registry import unknown
 
         known = self.list_commands(context)
         if args[0] not in known and not args[0].startswith("-"):

@@ -155,9 +155,9 @@ def _on_recipe(
     common: dict[str, Any],
 ) -> Any:
     """Train on a mixture: the one folder in `data` holds the files that its sources name."""
-    from magistrate.train.detector.loop import Schedule
-    from magistrate.train.detector.recipe import read_recipe
-    from magistrate.train.synthetic import Lexicon
+    from magistrate.training.detector.loop import Schedule
+    from magistrate.training.detector.recipe import read_recipe
+    from magistrate.training.synthetic import Lexicon
 
     if len(data) != 1 or not Path(data[0]).is_dir():
         raise click.UsageError("with --recipe, --data is the one folder that holds the files of its sources")
@@ -223,7 +223,7 @@ def _libraries() -> tuple[ModuleType, ModuleType]:
     for needed in ("torch", "transformers"):
         if find_spec(needed) is None:
             raise MissingExtra(needed, "train")
-    bases, training = (f"magistrate.train.detector.{name}" for name in ("bases", "training"))
+    bases, training = (f"magistrate.training.detector.{name}" for name in ("bases", "training"))
     return import_module(bases), import_module(training)
 
 

@@ -11,8 +11,8 @@ import click
 from magistrate.cli.options import ABOVE_0, console, json_option, print_json, reading_options
 
 if TYPE_CHECKING:
-    from magistrate.train.lora.loop import Progress
-    from magistrate.train.lora.training import Outcome
+    from magistrate.training.lora.loop import Progress
+    from magistrate.training.lora.training import Outcome
 
 EXAMPLE = (
     "Example: magistrate train judge --data labelled.csv --to my-judge --minutes 9; "
@@ -125,17 +125,17 @@ def command(
     Writes a Hugging Face folder with the merged weights, the LoRA adapter, a recipe, a model card, and a
     model.gguf that --model takes. Needs the extra 'train'.
     """
-    from magistrate import resolve
     from magistrate.datasets import load
-    from magistrate.train.lora.loop import Settings
-    from magistrate.train.lora.training import train_judge
+    from magistrate.judges import registry
+    from magistrate.training.lora.loop import Settings
+    from magistrate.training.lora.training import train_judge
 
     if bool(data) == bool(chats):
         raise click.UsageError("give labelled data or chats, one of them: --data FILE, or --sft FILE")
     settings = Settings(most=numbers.pop("longest"), alpha=2 * numbers["rank"], **numbers)
     outcome = train_judge(
         target,
-        judge=resolve.judge(judge) if data else None,
+        judge=registry.judge(judge) if data else None,
         data=[load(each, mapping=dict(mapping), labels=labels, max_unread=max_unread) for each in data],
         chats=chats,
         base=base,
@@ -167,7 +167,7 @@ def _tell(progress: Progress) -> None:
 def _render(outcome: Outcome) -> None:
     from rich.table import Table
 
-    from magistrate.train.lora.written import GGUF, figures
+    from magistrate.training.lora.written import GGUF, figures
 
     recipe = outcome.recipe
     assert recipe is not None

@@ -10,7 +10,7 @@ import click
 from magistrate.cli.options import console, json_option, model_options, print_json, reading_options
 
 if TYPE_CHECKING:
-    from magistrate.signals.states import Pooling
+    from magistrate.features.states import Pooling
 
 EXAMPLE = (
     "Example: magistrate train probe --data labelled.csv --to my-probe; "
@@ -72,14 +72,14 @@ def command(
     Shows how good it is on folds that share no context, and writes a folder that judges with this one model.
     States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
     """
-    from magistrate.appraisal.probing import train_probe
+    from magistrate.api.probe import train_probe
     from magistrate.engines.settings import EngineSettings
+    from magistrate.judges.folders import check_free
+    from magistrate.judges.probe_folder import FILE, write_probe
+    from magistrate.judges.registry import engine as engine_of
     from magistrate.report.probe import render_probe
-    from magistrate.report.progress import waiting
-    from magistrate.resolve import engine as engine_of
-    from magistrate.train.folders import check_free
-    from magistrate.train.probe import card_of
-    from magistrate.train.probe_folder import FILE, write_probe
+    from magistrate.runs.progress import waiting
+    from magistrate.training.probe import card_of
 
     if target is not None:
         check_free(target, FILE, "probe", replace=force)

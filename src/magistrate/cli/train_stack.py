@@ -104,13 +104,13 @@ def command(
     that was left out of training. Judges of code need no model; others are asked on --model, and the stack
     then asks no other.
     """
-    from magistrate.appraisal.stack_data import Asking
-    from magistrate.appraisal.stacking import train_stack
-    from magistrate.limits import Limits
-    from magistrate.report.progress import ProgressBar
+    from magistrate.api.stack_data import Asking
+    from magistrate.api.stacking import train_stack
+    from magistrate.judges.folders import check_free
+    from magistrate.judges.stack_folder import FILE
     from magistrate.report.stack import render_stack
-    from magistrate.train.folders import check_free
-    from magistrate.train.stack_folder import FILE
+    from magistrate.runs.limits import Limits
+    from magistrate.runs.progress import ProgressBar
 
     if not data and not runs:
         raise click.UsageError("name labelled data: --data FILE, or a stored run: --run RUN")

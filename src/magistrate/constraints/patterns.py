@@ -11,7 +11,7 @@ import importlib
 from functools import lru_cache
 from typing import Any
 
-from magistrate.deadline import check
+from magistrate._deadline import check
 from magistrate.errors import ConstraintError, InputError
 
 LONGEST_PATTERN = 100_000  # characters

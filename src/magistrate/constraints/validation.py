@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
+from magistrate._deadline import check
 from magistrate.constraints.embedded import holds
 from magistrate.constraints.formats import FORMATS
 from magistrate.constraints.keywords import LARK, QUOTE
@@ -23,7 +24,6 @@ from magistrate.constraints.patterns import PatternTooSlow, compiled, searched
 from magistrate.constraints.pointers import pointer_to
 from magistrate.constraints.quote import Texts, locate, quote_of
 from magistrate.constraints.regex import parsed
-from magistrate.deadline import check
 from magistrate.errors import InputError, InvalidOutput
 
 MOST_STEPS = 1_000_000  # for one value: rules applied, values of enums compared; a few seconds

@@ -20,9 +20,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
-from magistrate.display import address
+from magistrate._text import address
+from magistrate._version import __version__
 from magistrate.errors import DatasetError
-from magistrate.version import __version__
 
 Host = Literal["git", "hub"]
 HOSTS: dict[Host, tuple[str, str, str]] = {

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from magistrate._paths import datasets_dir
+from magistrate._text import address
+from magistrate._version import __version__
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.files import FileSource, format_of, open_file
 from magistrate.datasets.source import Problem, Row, Source
-from magistrate.display import address
 from magistrate.errors import DatasetError, MissingExtra, SpecError
-from magistrate.home import datasets_dir
-from magistrate.version import __version__
 
 CONVERTED = "refs/convert/parquet"
 COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magistrate._paths import datasets_dir
 from magistrate.datasets.fields import near
 from magistrate.datasets.files import open_file
 from magistrate.datasets.source import Problem, Row, Source
 from magistrate.errors import DatasetError, SpecError
-from magistrate.home import datasets_dir
 
 if TYPE_CHECKING:
     from magistrate.datasets.download import Host

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from magistrate._scratch import once
 from magistrate.detectors.folder import json_of
 from magistrate.detectors.graph import Graph, graph_of, weights_of
 from magistrate.detectors.labels import Meaning, meaning
 from magistrate.engines.catalog import disk
 from magistrate.errors import InputError, ModelError, SpecError
-from magistrate.scratch import once
 from magistrate.types import Sample
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magistrate.detectors.reading import LEAST_WINDOW
 from magistrate.errors import ModelError, SpecError
-from magistrate.stats.calibration import sigmoid
-from magistrate.stats.prior import EVEN, shifted_odds
+from magistrate.metrics.calibration import sigmoid
+from magistrate.metrics.prior import EVEN, shifted_odds
 
 MANIFEST = "detector.json"
 LONGEST_NAME = 80

@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magistrate import forking
-from magistrate.deadline import check, held
+from magistrate import _fork
+from magistrate._deadline import check, held
+from magistrate._paths import models_dir
 from magistrate.engines.catalog import children, disk
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import MissingExtra, ModelError
-from magistrate.home import models_dir
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +44,10 @@ class Graph:
                 "INFERENCE_NUM_THREADS": available_cores(),
                 "ENABLE_CPU_PINNING": False,
             }
-            self._compiled = forking.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
+            self._compiled = _fork.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
             self._compiled.get()
             self._answer = model.outputs.index(answer)
-            self._turn = forking.PerProcess(threading.Lock)
+            self._turn = _fork.PerProcess(threading.Lock)
             self._turn.get()
         except Exception as error:  # the package raises nothing more specific
             raise ModelError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error

@@ -12,15 +12,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate import forking
-from magistrate.deadline import checked, held
+from magistrate import _fork
+from magistrate._deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
 from magistrate.detectors.network import graph, read_weights
 from magistrate.detectors.reading import Passage, Reader, Sentence, Window
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, ModelError
-from magistrate.stats.calibration import sigmoid
+from magistrate.metrics.calibration import sigmoid
 from magistrate.types import Sample
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Detector:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self._turn = forking.PerProcess(threading.Lock)
+        self._turn = _fork.PerProcess(threading.Lock)
         self._turn.get()
-        self._networks = forking.PerProcess(self._load)
+        self._networks = _fork.PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
         """What stands in a sample's output; None where nothing in it can be read."""

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from magistrate.deadline import checked
+from magistrate._deadline import checked
+from magistrate._scratch import once
 from magistrate.errors import ModelError, SpecError
-from magistrate.scratch import once
-from magistrate.signals.splitting import sentences
+from magistrate.features.splitting import sentences
 from magistrate.types import Sample
 
 if TYPE_CHECKING:

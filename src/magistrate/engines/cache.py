@@ -18,7 +18,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from magistrate import forking
+from magistrate import _fork
+from magistrate._paths import default_cache
+from magistrate._version import __version__
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
@@ -35,9 +37,7 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.calls import CacheStats as CacheStats
 from magistrate.engines.calls import CallCache as CallCache
-from magistrate.home import default_cache
 from magistrate.types import Data, Prompt, Usage
-from magistrate.version import __version__
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
@@ -74,7 +74,7 @@ def _forget() -> None:
     _opening = threading.Lock()
 
 
-forking.in_child(_forget)
+_fork.in_child(_forget)
 
 
 @atexit.register

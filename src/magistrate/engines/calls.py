@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-from magistrate import logs
+from magistrate import _logging
+from magistrate._paths import default_cache
 from magistrate.engines.call_tables import (
     PASSING,
     connect,
@@ -25,7 +26,6 @@ from magistrate.engines.call_tables import (
     used_bytes,
 )
 from magistrate.errors import SpecError, StoreError
-from magistrate.home import default_cache
 
 MOST_BYTES: Final = 2 << 30
 OVERHEAD: Final = 200  # bytes that an entry takes beside its value and its model's name
@@ -89,7 +89,7 @@ class CallCache:
         self.trouble: str | None = None
         self.damaged = False
         self._clock = clock
-        self._log = logs.get("cache")
+        self._log = _logging.get("cache")
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._writing = True

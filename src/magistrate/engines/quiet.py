@@ -11,7 +11,7 @@ import sys
 import threading
 from types import ModuleType
 
-from magistrate import forking
+from magistrate import _fork
 from magistrate.errors import MissingExtra
 
 TELEMETRY = "openvino_telemetry"
@@ -23,7 +23,7 @@ def _forget() -> None:
     _lock = threading.Lock()
 
 
-forking.in_child(_forget)
+_fork.in_child(_forget)
 
 
 def import_openvino() -> ModuleType:

@@ -7,6 +7,8 @@ from math import inf
 
 from magistrate.errors import SpecError
 
+CONCURRENCY = 16  # calls under way at a time, where nobody says how many
+
 OPTIONS = {
     "base_url": "--base-url",
     "device": "--device",

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
@@ -69,7 +69,7 @@ class Recorded:
 
         def kept(answer: Generation) -> dict[str, Any]:
             facts: dict[str, Any] = {
-                "text": logs.without_keys(answer.text),
+                "text": _logging.without_keys(answer.text),
                 "finish": answer.finish,
                 "steered": answer.steered,
                 "constraint": None if constraint is None else constraint.digest,
@@ -126,10 +126,10 @@ class Recorded:
         try:
             answer = await call
         except BaseException as error:
-            what = {"error": logs.error_text(error)}
+            what = {"error": _logging.error_text(error)}
             spent = Usage(calls=1)
             if isinstance(error, InvalidOutput):
-                what["text"] = logs.without_keys(error.text)
+                what["text"] = _logging.without_keys(error.text)
             if isinstance(error, UnusableAnswer):
                 spent = error.usage
                 self._tell_before(verb, shown, error.attempts, error.thinking)
@@ -151,10 +151,10 @@ class Recorded:
     ) -> None:
         """Steps of what a call came by on its way; what they spent is counted with its answer."""
         for each in attempts:
-            refused = {"text": logs.without_keys(each.text), "error": logs.without_keys(each.problem)}
+            refused = {"text": _logging.without_keys(each.text), "error": _logging.without_keys(each.problem)}
             self.steps.append(Step(verb, shown, refused, Usage(), 0.0))
         if thinking:
-            self.steps.append(Step(verb, shown, {"thinking": logs.without_keys(thinking)}, Usage(), 0.0))
+            self.steps.append(Step(verb, shown, {"thinking": _logging.without_keys(thinking)}, Usage(), 0.0))
 
 
 def in_role(engine: Engine, other: Engine | None) -> Engine:

@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from magistrate.judges.auto import Auto
     from magistrate.judges.base import Call, Judge, JudgeInfo
     from magistrate.judges.bound import Bound
+    from magistrate.judges.builtin_judges import instance
     from magistrate.judges.candidates import Candidates
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
     from magistrate.judges.definitions import judge_from_file, judge_from_package
-    from magistrate.judges.entropy import SemanticEntropy
     from magistrate.judges.flagging import decided
-    from magistrate.judges.gain import Gain
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
-    from magistrate.judges.instances import instance
+    from magistrate.judges.likelihood import Gain
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
-    from magistrate.judges.recorded import RecordedLogprob
+    from magistrate.judges.recorded_logprob import RecordedLogprob
     from magistrate.judges.rubric import Rubric
     from magistrate.judges.selfcheck import SelfCheck
+    from magistrate.judges.semantic_entropy import SemanticEntropy
     from magistrate.judges.sentences import Sentences
     from magistrate.judges.windows import Windows
 
@@ -35,15 +35,15 @@ _HOMES = {
     "chainpoll": ("ChainPoll",),
     "classify": ("Classify", "Criterion", "classifier"),
     "definitions": ("judge_from_file", "judge_from_package"),
-    "entropy": ("SemanticEntropy",),
+    "semantic_entropy": ("SemanticEntropy",),
     "flagging": ("decided",),
-    "gain": ("Gain",),
+    "likelihood": ("Gain",),
     "grade": ("Form", "Grade"),
     "hallucination": ("Hallucination",),
-    "instances": ("instance",),
+    "builtin_judges": ("instance",),
     "passages": ("Passages",),
     "question": ("Label",),
-    "recorded": ("RecordedLogprob",),
+    "recorded_logprob": ("RecordedLogprob",),
     "rubric": ("Rubric",),
     "selfcheck": ("SelfCheck",),
     "sentences": ("Sentences",),

@@ -10,9 +10,9 @@ from typing import Literal
 from magistrate.engines.base import Capability, Engine
 from magistrate.judges.aggregation import check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.builtin_judges import instance
 from magistrate.judges.classify import Classify
 from magistrate.judges.considering import considered, planned, unfit
-from magistrate.judges.instances import instance
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})

@@ -7,11 +7,11 @@ import json
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from magistrate.deadline import check, checked
+from magistrate._deadline import check, checked
+from magistrate._scratch import scratch
 from magistrate.engines.base import Engine, Generation
 from magistrate.errors import InvalidOutput
 from magistrate.judges.base import LISTS, Call, Judge, JudgeInfo
-from magistrate.scratch import scratch
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, AbstentionReason, Outcome, Sample
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from magistrate._yaml import Document, Key, parse_document, read_document
 from magistrate.constraints import compile_check, constraint
 from magistrate.constraints.pointers import PLACE
-from magistrate.documents import Document, Key, parse_document, read_document
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
 from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
+from magistrate.features.catalog import read
+from magistrate.features.cover import Cover
+from magistrate.features.prepared import prepared
+from magistrate.features.reading import Reading
+from magistrate.features.support import UNSUPPORTED
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.signals.catalog import read
-from magistrate.signals.cover import Cover
-from magistrate.signals.prepared import prepared
-from magistrate.signals.reading import Reading
-from magistrate.signals.support import UNSUPPORTED
-from magistrate.stats.calibration import sigmoid
-from magistrate.stats.prior import EVEN, check_base_rate, shifted_odds
+from magistrate.metrics.calibration import sigmoid
+from magistrate.metrics.prior import EVEN, check_base_rate, shifted_odds
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from magistrate.signals.splitting import Piece, merged
+from magistrate.features.splitting import Piece, merged
 from magistrate.types import Claim, Outcome, Sample, Verdict
 
 Found = TypeVar("Found", bound=Outcome)

@@ -8,6 +8,8 @@ from typing import Literal
 from magistrate.engines.base import Capability, Engine, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
+from magistrate.features.overlap import words
+from magistrate.features.splitting import sentences
 from magistrate.judges.aggregation import Aggregate, aggregated
 from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.considering import together
@@ -24,8 +26,6 @@ from magistrate.judges.entailing import (
     recorded,
 )
 from magistrate.judges.template import builtin
-from magistrate.signals.overlap import words
-from magistrate.signals.splitting import sentences
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from magistrate.deadline import checked
+from magistrate._deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
+from magistrate.features.ranking import Ranking
+from magistrate.features.splitting import passages, sentences
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.considering import considered, planned, together
 from magistrate.judges.parts import Parts
 from magistrate.judges.several import suspicion
-from magistrate.signals.ranking import Ranking
-from magistrate.signals.splitting import passages, sentences
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -10,12 +10,12 @@ from typing import Literal
 from magistrate.constraints.pieces import edges
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
+from magistrate.features.splitting import Piece, merged, trimmed, units
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Judge, JudgeInfo
 from magistrate.judges.considering import considered, shortage, together
 from magistrate.judges.parts import Parts
 from magistrate.judges.several import suspicion
-from magistrate.signals.splitting import Piece, merged, trimmed, units
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 

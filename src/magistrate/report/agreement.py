@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from magistrate._text import percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
-from magistrate.display import percent
 from magistrate.report.figures import decimal
 from magistrate.report.plain import plain
 from magistrate.report.tables import cut, estimated, lines, numbers, tallied

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magistrate.analysis.stability import Audit, Effect, Finding
+from magistrate.metrics.classification import Estimate
 from magistrate.report.figures import decimal, duration, interval, tally
 from magistrate.report.plain import plain
-from magistrate.stats.classification import Estimate
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
 
 def _one_way(effect: Effect) -> bool:
     """Whether it is known which way scores move: by an interval, or all alike in contexts enough for one."""
-    from magistrate.stats.resampling import LEAST_GROUPS
+    from magistrate.metrics.resampling import LEAST_GROUPS
 
     enough = effect.contexts >= LEAST_GROUPS and (effect.changes == 1 or effect.changes >= LEAST_GROUPS)
     return effect.moved.low is not None or enough

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magistrate.signals.overlap import ngram_novelty, output_length
-from magistrate.stats.classification import classification
+from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.metrics.classification import classification
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 if TYPE_CHECKING:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magistrate import display
-from magistrate.display import decimal, signed
+from magistrate import _text
+from magistrate._text import decimal, signed
+from magistrate.analysis.calibration_remarks import LOSS_NAMES
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.reliability import LOSSES, Bin, Reliability
+from magistrate.metrics.thresholds import RATES
 from magistrate.report.figures import interval, tally
 from magistrate.report.plain import plain
 from magistrate.report.tables import estimated, lines, numbers
-from magistrate.stats.classification import Estimate
-from magistrate.stats.reliability import LOSSES, Bin, Reliability
-from magistrate.stats.thresholds import RATES
-from magistrate.train.remarks import LOSS_NAMES
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.train.calibration import Fit
-    from magistrate.train.files import CalibrationFile
+    from magistrate.analysis.calibration import Fit
+    from magistrate.judges.calibration_file import CalibrationFile
 
 NAMES = {
     **LOSS_NAMES,
@@ -89,7 +89,7 @@ def figures_html(fit: Fit, told: CalibrationFile) -> str:
     head = [f"{told.judge.words}, {fit.method}", "before", "after, held out", "change"]
     facts = [["remark", each] for each in fit.remarks]
     facts = [[name, words] for name, words in _facts(fit, told)] + facts
-    return display.table(head, rows) + display.table(["", ""], facts, left=2)
+    return _text.table(head, rows) + _text.table(["", ""], facts, left=2)
 
 
 def _bar(each: Bin) -> Text:

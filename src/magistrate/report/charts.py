@@ -18,15 +18,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from magistrate.metrics.classification import Estimate
 from magistrate.report.figures import decimal, interval
-from magistrate.stats.classification import Estimate
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from magistrate.stats.reliability import Reliability
+    from magistrate.metrics.reliability import Reliability
 
 # Colours that mean something else: they become the classes `fill-…` and `stroke-…`.
 INK, DIM, ACCENT, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from magistrate._text import decimal, percent, signed
 from magistrate.analysis.compared import Comparison, Difference, PairResult, outcome_of
 from magistrate.analysis.saying import bounds, p_of
-from magistrate.display import decimal, percent, signed
 from magistrate.report.figures import tally
 from magistrate.report.plain import plain
 from magistrate.report.tables import cut, estimated, lines, numbers, tallied, told_apart

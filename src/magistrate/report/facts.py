@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from magistrate.display import percent
+from magistrate._text import percent
+from magistrate.metrics.classification import METRICS, Classification
+from magistrate.metrics.spans import SpanScores
 from magistrate.report.figures import decimal, duration, tally
 from magistrate.report.values import JudgeReport
-from magistrate.stats.classification import METRICS, Classification
-from magistrate.stats.spans import SpanScores
 from magistrate.types import FAITHFUL, HALLUCINATED, Scoring
 
 NAMES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from magistrate.display import decimal as decimal
-from magistrate.stats.classification import Estimate
+from magistrate._text import decimal as decimal
+from magistrate.metrics.classification import Estimate
 
 
 def interval(estimate: Estimate) -> str:

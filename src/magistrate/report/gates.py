@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from magistrate.errors import SpecError
+from magistrate.metrics.classification import METRICS, Estimate
+from magistrate.metrics.reliability import LOSSES
 from magistrate.report.values import JudgeReport, Report
-from magistrate.stats.classification import METRICS, Estimate
-from magistrate.stats.reliability import LOSSES
 
 Sign = Literal[">=", "<="]
 End = Literal["lower", "upper"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from magistrate.display import Heat
+from magistrate._text import Heat
 from magistrate.errors import InputError
 from magistrate.report.plain import CLOSE, OPEN, around, plain
 

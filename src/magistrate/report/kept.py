@@ -6,10 +6,10 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from magistrate._version import __version__
 from magistrate.report.scores import JudgeScores
 from magistrate.report.values import JudgeReport
 from magistrate.store.figures import KeptFigures
-from magistrate.version import __version__
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from magistrate.display import NEUTRAL, card, safe, table
+from magistrate._text import NEUTRAL, card, safe, table
+from magistrate.metrics.classification import METRICS
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
 from magistrate.report.values import JudgeReport, Report
-from magistrate.stats.classification import METRICS
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 

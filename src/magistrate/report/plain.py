@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from magistrate.display import Marked
-from magistrate.display import plain as plain
+from magistrate._text import Marked
+from magistrate._text import plain as plain
 
 if TYPE_CHECKING:
     from rich.text import Text

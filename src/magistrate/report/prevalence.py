@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from magistrate import display
-from magistrate.display import decimal
+from magistrate import _text
+from magistrate._text import decimal
 from magistrate.report.figures import interval
 from magistrate.report.plain import plain
 from magistrate.report.tables import estimated, lines, numbers
@@ -14,7 +14,7 @@ from magistrate.report.tables import estimated, lines, numbers
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from magistrate.stats.prevalence import Prevalence
+    from magistrate.metrics.prevalence import Prevalence
 
 ROWS = {
     "corrected": "corrected (PPI++)",
@@ -63,7 +63,7 @@ def prevalence_html(
         for name, words in ROWS.items()
     ]
     told = [*facts, *_facts(found), *(("remark", each) for each in remarks), ("assumed", ASSUMES)]
-    return display.table([head, "share", "95 %"], rows) + display.table(["", ""], told, left=2)
+    return _text.table([head, "share", "95 %"], rows) + _text.table(["", ""], told, left=2)
 
 
 def _facts(found: Prevalence) -> Iterator[tuple[str, str]]:

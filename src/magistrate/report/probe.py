@@ -12,7 +12,7 @@ from magistrate.report.tables import estimated, numbers
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from magistrate.train.probe import Probed
+    from magistrate.training.probe import Probed
 
 READING = (
     "Held out: folds that share no context. Brackets: 95 % intervals. Either label is taken to be as likely, "

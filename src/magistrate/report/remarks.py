@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from magistrate._text import percent, signed
 from magistrate.analysis.columns import AGAIN, NOT_STORED
 from magistrate.analysis.saying import p_of
-from magistrate.display import percent, signed
 from magistrate.report.figures import decimal, interval, tally
 from magistrate.report.values import JudgeReport
 from magistrate.types import FAITHFUL, HALLUCINATED

@@ -77,8 +77,8 @@ class JudgeScores:
         read, there is how often which score came. All but that are of 1 - score where a low score means
         hallucinated.
         """
+        from magistrate.metrics.reliability import reliability as measured
         from magistrate.report.charts import precision_recall, reliability, roc, scores_by_label
-        from magistrate.stats.reliability import reliability as measured
 
         groups = self.groups
         if not groups:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from magistrate.display import decimal
+from magistrate._text import decimal
 from magistrate.report.plain import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from magistrate.train.stack_figures import Held, StackFit
-    from magistrate.train.stack_folder import StackFile
+    from magistrate.judges.stack_figures import Held, StackFit
+    from magistrate.judges.stack_folder import StackFile
 
 PART_HEAD = ("part", "weight", "AUROC alone")
 HELD_HEAD = ("judged", "n", "balanced accuracy", "AUROC", "F1", "ECE (by chance)", "coverage")

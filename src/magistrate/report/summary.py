@@ -14,14 +14,14 @@ from magistrate.analysis.columns import NOT_STORED, groups_of
 from magistrate.analysis.quoting import against, measured_spans
 from magistrate.datasets.columns import like_context
 from magistrate.errors import InputError
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.reliability import reliability
+from magistrate.metrics.shift import ScoreShift, score_shift
+from magistrate.metrics.spans import Stretch
+from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.baselines import Baseline, baselines
 from magistrate.report.remarks import remarks
 from magistrate.report.values import JudgeReport, Report, RunFacts
-from magistrate.stats.classification import Estimate, classification
-from magistrate.stats.reliability import reliability
-from magistrate.stats.shift import ScoreShift, score_shift
-from magistrate.stats.spans import Stretch
-from magistrate.stats.thresholds import threshold_gain
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.stats.classification import Estimate
+    from magistrate.metrics.classification import Estimate
 
 
 def numbers(*columns: str) -> Table:

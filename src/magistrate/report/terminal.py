@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from magistrate.metrics.classification import METRICS, Classification, Confusion
 from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
@@ -13,7 +14,6 @@ from magistrate.report.heat import heat_block, without_heat
 from magistrate.report.plain import CLOSE, OPEN, around, marked, plain
 from magistrate.report.tables import numbers
 from magistrate.report.values import JudgeReport, Report
-from magistrate.stats.classification import METRICS, Classification, Confusion
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

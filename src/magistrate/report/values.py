@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.datasets.unread import Unread
+from magistrate.metrics.classification import Classification
+from magistrate.metrics.reliability import Reliability
+from magistrate.metrics.shift import ScoreShift
+from magistrate.metrics.spans import SpanScores
+from magistrate.metrics.thresholds import ThresholdGain
 from magistrate.report.baselines import Baseline
 from magistrate.report.figures import tally
-from magistrate.stats.classification import Classification
-from magistrate.stats.reliability import Reliability
-from magistrate.stats.shift import ScoreShift
-from magistrate.stats.spans import SpanScores
-from magistrate.stats.thresholds import ThresholdGain
 from magistrate.types import HALLUCINATED, Scoring, Usage
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.errors import MagistrateError
 from magistrate.server.refusals import status_of
 
@@ -30,7 +30,7 @@ STOPPING = "the server is stopping"
 TOO_MUCH = "too much is being worked out at the moment; ask again in a while"
 
 T = TypeVar("T")
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from magistrate._version import __version__
 from magistrate.errors import MagistrateError
 from magistrate.server import assets, health, live, metrics
 from magistrate.server.answers import Answers
@@ -32,7 +33,6 @@ from magistrate.server.settings import Settings
 from magistrate.server.stores import Stores
 from magistrate.server.tries import Tries
 from magistrate.server.warming import warm
-from magistrate.version import __version__
 
 PAGES = (
     runs_page.router,

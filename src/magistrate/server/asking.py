@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magistrate import judging, resolve
+from magistrate.api import judge as judging
 from magistrate.engines import catalog
 from magistrate.engines.catalog.entries import names, unknown
 from magistrate.errors import DatasetError, InputError, SpecError
+from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.limits import DEADLINE
-from magistrate.resolve import DEFAULT_JUDGE
+from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.runs.limits import DEADLINE
 from magistrate.types import Sample
 
 LONGEST_WORDS = 300  # characters of a judge with its options
@@ -77,10 +78,10 @@ def chosen_judge(words: str) -> Judge:
     if len(words) > LONGEST_WORDS:
         raise InputError(f"a judge is named in at most {LONGEST_WORDS} characters")
     name = words.partition(":")[0].partition("@")[0]
-    if name not in resolve.judge_entries():
-        raise SpecError(resolve.unknown("judge", name, list(resolve.judge_entries())))
+    if name not in registry.judge_entries():
+        raise SpecError(registry.unknown("judge", name, list(registry.judge_entries())))
     try:
-        found = resolve.judge(words, outside=True)
+        found = registry.judge(words, outside=True)
     except SpecError as error:  # the judge is known: it is the options that are not
         raise InputError(str(error)) from None
     if found.info.lacks:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from magistrate import logs
-from magistrate.counting import Counted, counted
+from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
+from magistrate.report.counts import Counted, counted
 from magistrate.report.kept import MADE_BY
 from magistrate.server.preparing import prepare
 from magistrate.server.stores import Stores
@@ -16,7 +16,7 @@ SECONDS = 5.0  # between two looks for runs that have stopped and were not count
 AT_ONCE = 20
 KEPT = 50
 
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 class Counter:

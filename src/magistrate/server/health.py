@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.errors import MagistrateError, StoreError
 from magistrate.server.stores import Stores
 from magistrate.store.connect import exists, place_of
@@ -45,7 +45,7 @@ class Readiness:
             self._check()
         except MagistrateError as error:
             # The message names the store without a password; this is for what a driver may have quoted.
-            return str(logs.cleaned(str(error), logs.secrets_of(os.environ)))
+            return str(_logging.cleaned(str(error), _logging.secrets_of(os.environ)))
         return None
 
 

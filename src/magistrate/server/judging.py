@@ -17,14 +17,16 @@ from math import ceil
 from statistics import fmean
 from typing import Literal
 
-from magistrate import judging, logs, resolve
-from magistrate.deadline import Deadline
+from magistrate import _logging
+from magistrate._deadline import Deadline
+from magistrate.api import judge as judging
 from magistrate.engines.base import Engine
+from magistrate.engines.settings import CONCURRENCY
 from magistrate.engines.wrappers import Recorded
 from magistrate.errors import MagistrateError
+from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.limits import CONCURRENCY
-from magistrate.running import GRACE
+from magistrate.runs.execute import GRACE
 from magistrate.server.asking import Question
 from magistrate.server.metrics import Metrics
 from magistrate.types import Failure, FailureCode, Outcome, Step, Usage
@@ -36,7 +38,7 @@ LONGEST_PAUSE = 60  # seconds that somebody is asked to stay away
 Phase = Literal["waiting", "loading", "judging", "done"]
 EngineOf = Callable[[Sequence[Judge], str | None], Engine]
 
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 class BusyError(MagistrateError):
@@ -117,7 +119,7 @@ class Judgement:
         except Exception as error:
             self._settle(error)
         except BaseException as error:  # a library's panic: this thread has nobody to tell but us
-            self._settle(self._failure("engine_error", logs.error_text(error)))
+            self._settle(self._failure("engine_error", _logging.error_text(error)))
 
     def cancel(self) -> None:
         """Stop: nobody waits for it any more."""
@@ -196,7 +198,7 @@ class Judging:
     def __init__(
         self,
         *,
-        engine_of: EngineOf = resolve.engine_for,
+        engine_of: EngineOf = registry.engine_for,
         metrics: Metrics | None = None,
         at_once: int = CONCURRENCY,
         waiting: int = WAITING,

@@ -20,8 +20,8 @@ def prepare() -> None:
     with _one_at_a_time:
         import_module("statsmodels.stats.proportion")
         import_module("sklearn.metrics")
+        from magistrate.metrics.classification import classification
         from magistrate.report.charts import warm_up
-        from magistrate.stats.classification import classification
 
         classification([True, False], [True, False], [1.0, 0.0], [0, 1])
         warm_up()

@@ -13,13 +13,13 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from magistrate.display import decimal, seen
+from magistrate._text import decimal, seen
+from magistrate._version import __version__
 from magistrate.report.facts import NAMES
 from magistrate.report.figures import duration
 from magistrate.report.html.page import text_of
 from magistrate.report.html.views import matrix
 from magistrate.server.assets import address
-from magistrate.version import __version__
 
 _HALVES = re.compile("[\ud800-\udfff]")
 LABELS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows

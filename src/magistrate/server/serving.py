@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.errors import MagistrateError
 from magistrate.server.connections import Connections
 from magistrate.server.metrics import Measured
@@ -26,7 +26,7 @@ from magistrate.server.watching import Streams, Watched
 GRACE_SECONDS = 5
 PROXIES_VARIABLE = "FORWARDED_ALLOW_IPS"
 
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 def whole(app: FastAPI, settings: Settings) -> ASGIApp:

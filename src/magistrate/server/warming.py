@@ -16,7 +16,7 @@ def warm() -> None:
 
     What draws and counts takes seconds to import, the judges' modules one.
     """
-    import magistrate.resuming  # noqa: F401
+    import magistrate.runs.resume  # noqa: F401
     from magistrate.report.scores import Scores
     from magistrate.report.summary import summarize
     from magistrate.report.values import RunFacts

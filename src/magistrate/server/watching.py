@@ -10,11 +10,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.server.metrics import STREAM, route_of
 
 _AROUND = ("watching.py", "metrics.py", "headers.py", "hosts.py", "bodies.py", "access.py")  # in every trace
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 class Watched:

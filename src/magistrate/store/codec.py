@@ -15,7 +15,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import InputError, StoreError
 from magistrate.types import CalibratedOn, Claim, Recipe, Sample, Scoring, Span, Step, Turn, Usage
 

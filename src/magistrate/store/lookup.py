@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from sqlalchemy import Connection
 
 import magistrate.store.queries as queries
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import SpecError
 from magistrate.store.records import RunRecord
 

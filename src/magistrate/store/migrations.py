@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, inspect, text
 
+from magistrate._version import __version__
 from magistrate.errors import StoreError
 from magistrate.store import dialects
 from magistrate.store.labelling import name_labels
-from magistrate.version import __version__
 
 _VERSIONS = "CREATE TABLE schema_version (version INTEGER NOT NULL PRIMARY KEY, applied_at TEXT NOT NULL)"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delete, func, insert, select
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import InputError
 from magistrate.store.codec import steps_body
 from magistrate.store.queries import POSITION, change_run, read, streamed

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import InputError
 from magistrate.store.codec import (
     claims_from,

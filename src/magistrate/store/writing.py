@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 import magistrate.store.outcome_queries as outcome_queries
 import magistrate.store.queries as queries
+from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
 from magistrate.store.connect import explained
@@ -18,7 +19,6 @@ from magistrate.store.lookup import LAST, record_of, require_run, resolve, shown
 from magistrate.store.records import FinishedStatus, RunRecord
 from magistrate.store.transactions import Transactions
 from magistrate.types import Outcome, Recipe, Sample, Scoring
-from magistrate.version import __version__
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 _IDS_TRIED = 100

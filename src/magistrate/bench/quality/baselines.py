@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from magistrate.analysis.columns import groups_of
 from magistrate.bench.quality.protocol import Split
 from magistrate.datasets.families import shared
-from magistrate.signals.overlap import ngram_novelty, output_length
-from magistrate.stats.thresholds import Aim, best_cut
+from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.types import HALLUCINATED, Sample
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def read(samples: Sequence[Sample]) -> Reading:
     """All rules on some samples."""
     import numpy as np
 
-    from magistrate.signals.catalog import SIGNALS, readings
+    from magistrate.features.catalog import SIGNALS, readings
 
     found: dict[str, list[float | None]] = {
         name: [float(rule(sample)) for sample in samples] for name, rule in RULES.items()
@@ -171,7 +171,7 @@ def _even(truth: Flags) -> Floats:
 
 def _ms(name: str, samples: Sequence[Sample]) -> float:
     """Milliseconds that one signal alone takes for one sample."""
-    from magistrate.signals.catalog import readings
+    from magistrate.features.catalog import readings
 
     few = samples[:TIMED]
     start = time.perf_counter()

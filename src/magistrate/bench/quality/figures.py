@@ -13,9 +13,9 @@ from magistrate.bench.quality.baselines import AIM, Part, Ruled, ruled
 from magistrate.bench.quality.measuring import IN_FLIGHT, Measured
 from magistrate.bench.quality.protocol import PROTOCOL, Split
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
-from magistrate.stats.classification import Estimate, classification
-from magistrate.stats.reliability import reliability
-from magistrate.stats.thresholds import best_cut
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.reliability import reliability
+from magistrate.metrics.thresholds import best_cut
 from magistrate.types import HALLUCINATED, Abstention, Failure, Sample, Usage, Verdict
 
 if TYPE_CHECKING:

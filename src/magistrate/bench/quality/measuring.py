@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from magistrate import background, resolve
+from magistrate import _async
+from magistrate.api.evaluate import evaluate, resume
+from magistrate.api.run import Run
 from magistrate.bench.machine import load
 from magistrate.bench.quality.protocol import PROTOCOL, SEED, Split
 from magistrate.datasets import load as load_data
 from magistrate.datasets.families import shared
 from magistrate.engines.base import Engine, Option
 from magistrate.engines.none import NONE
-from magistrate.evaluation import evaluate, resume
-from magistrate.limits import Limits
-from magistrate.runs import Run
+from magistrate.judges import registry
+from magistrate.runs.limits import Limits
+from magistrate.runs.plan import Watcher, recipe
 from magistrate.store import RunRecord, Store
-from magistrate.trial import Watcher, recipe
 from magistrate.types import Prompt, Recipe
 
 IN_FLIGHT = 32  # samples under way at once
@@ -53,7 +54,7 @@ class Measurement:
     @property
     def seen(self) -> list[str]:
         """The data sets of this set's family that the judge was trained on."""
-        return shared(self.split.family, resolve.judge(self.words).info.trained_on)
+        return shared(self.split.family, registry.judge(self.words).info.trained_on)
 
     @property
     def key(self) -> str:
@@ -86,8 +87,8 @@ def measure(
     Every outcome is in `store` as it comes. A finished run of the same samples and recipe is taken as it is,
     unless `again`; one that was cut off is gone on with.
     """
-    judge = resolve.judge(what.words)
-    alone = resolve.asks_none([judge])
+    judge = registry.judge(what.words)
+    alone = registry.asks_none([judge])
     engine = NONE if alone else opened(what.model)
     try:
         found = None if again else _found(store, what, recipe(judge, engine, SEED))
@@ -95,7 +96,7 @@ def measure(
             return _measured(what, Run(found.id, store), found.tags)
         busy = load()
         if not alone:
-            background.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), WARMING))
+            _async.run(engine.choose(Prompt.of("Is it warm? Yes or No?"), WARMING))
         if found is not None:
             run = resume(Run(found.id, store), dataset=what.split.samples, model=engine, watcher=watcher)
             return _measured(what, run, found.tags)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from magistrate import resolve
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 
 HEAD = """\
 # How well judges were measured to judge, as `magistrate judges` shows it. Written by
@@ -31,8 +31,8 @@ def published(rows: Sequence[QualityRow], folds: Mapping[str, str] = MappingProx
         if row.model == BASELINE or row.seen:
             continue
         for name in [name for name, words in folds.items() if words == row.judge]:
-            judge = resolve.judge(name)
-            who = f"{resolve.spelled(judge)}@{judge.info.version}"
+            judge = registry.judge(name)
+            who = f"{registry.spelled(judge)}@{judge.info.version}"
             found.setdefault((who, judge.info.prompt, row.model, row.judge), []).append(row)
         if (recipe := RECIPE.match(row.recipe)) is not None and "{" not in row.judge:
             found.setdefault((recipe["judge"], recipe["prompt"], row.model, ""), []).append(row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from magistrate import resolve
 from magistrate.analysis.columns import KNOWN
 from magistrate.bench.machine import Machine
 from magistrate.bench.quality import rows as journal
@@ -16,7 +15,8 @@ from magistrate.bench.quality.rows import QualityRow
 from magistrate.engines.base import Engine
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
-from magistrate.trial import Watcher
+from magistrate.judges import registry
+from magistrate.runs.plan import Watcher
 
 
 def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
@@ -25,9 +25,9 @@ def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
     `tell` is told of those that cannot be made so, because they must be given something or do not load.
     """
     found = []
-    for name in resolve.judge_entries():
+    for name in registry.judge_entries():
         try:
-            judge = resolve.judge(name)
+            judge = registry.judge(name)
         except SpecError as error:
             tell(f"left out: {error}")
             continue
@@ -77,7 +77,7 @@ def session(
                 journal.append(file, [row])
             yield row
         for judge in judges:
-            alone = resolve.asks_none([resolve.judge(judge.replace(FAMILY, each.family))])
+            alone = registry.asks_none([registry.judge(judge.replace(FAMILY, each.family))])
             for model in [NO_MODEL] if alone else models:
                 what = Measurement(split, model, judge)
                 if what.seen and not seen:

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from magistrate._text import decimal, signed
 from magistrate.bench.quality.protocol import SETS, QualitySet
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
-from magistrate.display import decimal, signed
 from magistrate.engines.none import NO_MODEL
 
 PUBLISHED = Path(__file__).with_name("published.toml")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from magistrate._paths import models_dir
 from magistrate.engines.catalog import children, disk, folder, rewrite
 from magistrate.engines.catalog.tokenizer import bos_id, eos_ids, tokenizer_files
 from magistrate.engines.catalog.updates import read_updates
 from magistrate.engines.catalog.weights import USUAL, Weights, named
 from magistrate.errors import MissingExtra, ModelError
-from magistrate.home import models_dir
 
 # Raised whenever the same GGUF would become another folder: older conversions are then made anew.
 CONVERSION = 3

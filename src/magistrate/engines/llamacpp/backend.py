@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from magistrate import forking
+from magistrate import _fork
 from magistrate.engines.catalog import ModelCard
 from magistrate.engines.local.backend import Answer, Row, nothing
 from magistrate.engines.local.blocks import BLOCK
@@ -30,7 +30,7 @@ ALL_LAYERS = -1
 
 def load(path: Path, card: ModelCard, *, on_gpu: bool, threads: int, cache_bytes: int) -> LlamaCppBackend:
     """A backend of a GGUF. Raises `ModelError` for one that llama.cpp cannot load, or cannot fork."""
-    forking.only_one("llama.cpp")
+    _fork.only_one("llama.cpp")
     backend = LlamaCppBackend(path, on_gpu=on_gpu, threads=threads, cache_bytes=cache_bytes)
     if card.vocab_size not in (None, backend.vocabulary):
         raise ModelError(

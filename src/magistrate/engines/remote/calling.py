@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.engines.remote.room import Room
+from magistrate.engines.settings import CONCURRENCY
 from magistrate.errors import EngineBusy, EngineError, EngineTimeout, InvalidOutput
-from magistrate.limits import CONCURRENCY
 from magistrate.types import Usage
 
 if TYPE_CHECKING:

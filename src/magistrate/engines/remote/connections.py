@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from magistrate import forking, logs
+from magistrate import _fork, _logging
 from magistrate.engines.remote.redaction import without_keys
 from magistrate.engines.remote.refusals import AnsweredError, engine_error, error_in
 from magistrate.engines.remote.wire import awaited
@@ -47,7 +47,7 @@ class Connections:
 
     async def answered(self, ask: Callable[[], Awaitable[Any]], reader: Callable[[Any], Awaitable[T]]) -> T:
         """What `reader` makes of the answer to `ask`. Raises an `EngineError` or `OverLength`."""
-        forking.check_process(self._process, f"the engine of {self._who}")
+        _fork.check_process(self._process, f"the engine of {self._who}")
         if self._closing is None:
             self._closing = weakref.finalize(self, _close, self.http, asyncio.get_running_loop())
             self._closing.atexit = False
@@ -72,7 +72,7 @@ class Connections:
 
     def without_keys(self, text: str) -> str:
         """A text of this server's as it may be kept: one that was streamed may have its keys in pieces."""
-        return logs.without_keys(text, (self._key,))
+        return _logging.without_keys(text, (self._key,))
 
     def _checked(self, body: Any, text: str, response: Any) -> Any:
         if (error := error_in(body)) is not None:

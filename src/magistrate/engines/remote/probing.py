@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from magistrate.home import home
+from magistrate._paths import home
 
 NAME = "servers.json"
 MOST = 256  # servers and models that are kept, the newest of them

@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from magistrate import logs
-from magistrate.logs import HIDDEN
+from magistrate import _logging
+from magistrate._logging import HIDDEN
 
 LONGEST = 300  # characters of a server's words that are shown
 READ = 2_000  # characters that are looked at, so that a hostile message costs no time
@@ -55,7 +55,7 @@ def shown(words: object, secrets: Iterable[str] = ()) -> str:
 
 def secrets_of(headers: Mapping[str, str] | None) -> list[str]:
     """What must not be shown: the keys among a request's headers and in the environment."""
-    found = list(logs.secrets_of(os.environ))
+    found = list(_logging.secrets_of(os.environ))
     for name in SECRET_HEADERS:
         value = headers.get(name) if headers is not None else None
         if value:
@@ -66,7 +66,7 @@ def secrets_of(headers: Mapping[str, str] | None) -> list[str]:
 def without_keys(body: Any, given: Iterable[str]) -> Any:
     """JSON values with `[hidden]` for every known key in their texts, names of members among them."""
     if isinstance(body, str):
-        return logs.without_keys(body, given)
+        return _logging.without_keys(body, given)
     if isinstance(body, list):
         return [without_keys(each, given) for each in body]
     if isinstance(body, dict):

@@ -21,7 +21,7 @@ from magistrate.engines.base import (
     Sampling,
 )
 from magistrate.engines.remote.calling import TIMEOUT, Caller, Counters, Patience
-from magistrate.limits import CONCURRENCY
+from magistrate.engines.settings import CONCURRENCY
 from magistrate.types import Prompt, Usage
 
 if TYPE_CHECKING:

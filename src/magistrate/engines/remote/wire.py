@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import wait
 from typing import Any, TypeVar
 
-from magistrate import forking
+from magistrate import _fork
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def _forget() -> None:
     _lock, _loop = threading.Lock(), None
 
 
-forking.in_child(_forget)
+_fork.in_child(_forget)
 
 
 async def carried(work: Coroutine[Any, Any, T]) -> T:

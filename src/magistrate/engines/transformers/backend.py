@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from magistrate import forking
+from magistrate import _fork
 from magistrate.engines.catalog import ModelCard
 from magistrate.engines.local.backend import Answer, Row, nothing
 from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
@@ -47,7 +47,7 @@ def load(
     Raises `ModelError` where transformers cannot load the folder, and for a model that does not answer alike
     both ways: it keeps more of a text than keys and values.
     """
-    forking.only_one("transformers")
+    _fork.only_one("transformers")
     if device == "cpu":
         torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity_error()

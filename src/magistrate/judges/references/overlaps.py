@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from magistrate.deadline import alone
+from magistrate._deadline import alone
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
+from magistrate.features.overlap import words
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.references.matching import check_threshold, matched, reference_info
-from magistrate.signals.overlap import words
 from magistrate.types import Outcome, Sample
 
 LONGEST_RUN = 10  # words; chrF++ has 2

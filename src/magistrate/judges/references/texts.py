@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from magistrate._deadline import alone
 from magistrate.constraints.patterns import compiled, searched
-from magistrate.deadline import alone
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import JudgeInfo

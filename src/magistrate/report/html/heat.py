@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from magistrate.display import Heat, seen
+from magistrate._text import Heat, seen
 from magistrate.errors import InputError
 from magistrate.report.heat import heat_of
 from magistrate.report.html.marking import LONGEST, gap

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from magistrate.display import seen
+from magistrate._text import seen
 from magistrate.report.html.blocks import blocks_of
 
 LONGEST = 20_000  # characters of a text that are shown whole

@@ -14,7 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from magistrate.display import seen
+from magistrate._text import seen
+from magistrate._version import __version__
 from magistrate.engines.prices import Price
 from magistrate.report.baselines import FOOTNOTE
 from magistrate.report.figures import decimal
@@ -25,7 +26,6 @@ from magistrate.report.scores import Scores
 from magistrate.report.values import Report
 from magistrate.store.records import RunRecord
 from magistrate.types import Outcome, Sample, Verdict
-from magistrate.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.report.figures import decimal, duration
 from magistrate.report.heat import without_heat
 from magistrate.report.html.heat import HeatMap, heat_map

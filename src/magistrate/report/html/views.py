@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from magistrate.engines.prices import Price
+from magistrate.metrics.classification import METRICS, Confusion, Estimate
 from magistrate.report.charts import Chart
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
 from magistrate.report.values import JudgeReport, Report
-from magistrate.stats.classification import METRICS, Confusion, Estimate
 from magistrate.store.records import RunRecord
 from magistrate.types import FAITHFUL, HALLUCINATED
 

@@ -12,8 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from magistrate._text import seen
 from magistrate.analysis.compared import Comparison
-from magistrate.display import seen
 from magistrate.server.answers import Answer, Pending, Refused, answers_of
 from magistrate.server.api.telling import Refusal, refusals
 from magistrate.server.pages.compare import AnAsked, Asked, answer

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Union, get_type_hints
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
-from magistrate import background
+from magistrate import _async
 from magistrate.errors import EngineGone, MagistrateError, MissingExtra, ModelError, SpecError
-from magistrate.limits import DEADLINE
+from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.report.data import outcome_data
-from magistrate.resolve import DEFAULT_JUDGE
+from magistrate.runs.limits import DEADLINE
 from magistrate.server.api.telling import Refusal, told
 from magistrate.server.asking import LONGEST_DEADLINE, LONGEST_WORDS, question
 from magistrate.server.judging import BusyError, Judgement, Judging
@@ -78,7 +78,7 @@ async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()]
     """
     judging: Judging = request.app.state.judging
     try:
-        asked = await background.in_thread(question, **body.model_dump())
+        asked = await _async.in_thread(question, **body.model_dump())
     except MagistrateError as error:
         return _refused(error, 404 if isinstance(error, SpecError) else 422)
     try:

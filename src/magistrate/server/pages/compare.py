@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from magistrate._text import percent, signed
 from magistrate.analysis.compared import Comparison
 from magistrate.analysis.saying import name_of, p_of
-from magistrate.display import percent, signed
+from magistrate.metrics.paired import COMPARED
 from magistrate.report.comparison import KEY, family_told
 from magistrate.report.figures import tally
 from magistrate.server.addresses import run_address, sample_address
@@ -27,7 +28,6 @@ from magistrate.server.views.compare import (
     compared,
 )
 from magistrate.server.views.runs import runs_view
-from magistrate.stats.paired import COMPARED
 from magistrate.store import Store
 from magistrate.store.run_lists import RunFilter
 

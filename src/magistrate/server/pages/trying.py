@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.resolve import DEFAULT_JUDGE
+from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.server import tries
 from magistrate.server.asking import LONGEST_WORDS, Question, question
 from magistrate.server.judging import BusyError

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Scope
 
-from magistrate.display import seen
+from magistrate._text import seen
 
 
 def refusal(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:

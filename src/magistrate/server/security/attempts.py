@@ -11,7 +11,7 @@ from typing import Literal
 
 from starlette.types import Scope
 
-from magistrate import logs
+from magistrate import _logging
 from magistrate.server.security.sessions import hashed, same
 
 FREE = 5  # wrong tokens of an address within WINDOW until it has to wait
@@ -27,7 +27,7 @@ POLL = 0.25  # seconds
 
 Answer = Literal["right", "wrong", "later"]
 
-_log = logs.get("server")
+_log = _logging.get("server")
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import SpecError
 from magistrate.store import RunRecord, Store
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
+from magistrate._text import shorten
 from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
 from magistrate.analysis.comparison import compare
 from magistrate.analysis.saying import sentences_of
-from magistrate.appraisal.compare import sides_at
-from magistrate.display import shorten
+from magistrate.api.compare import sides_at
 from magistrate.errors import InputError, SpecError
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.paired import COMPARED
 from magistrate.server.preparing import prepare
 from magistrate.server.views.choosing import Chosen
-from magistrate.stats.classification import Estimate
-from magistrate.stats.paired import COMPARED
 from magistrate.store import Store
 
 AT_ONCE = 25

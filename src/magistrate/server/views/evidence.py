@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.report.heat import without_heat
 from magistrate.report.html.heat import HeatMap, heat_map
 from magistrate.report.html.marking import Mark, blocked

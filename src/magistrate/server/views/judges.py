@@ -9,10 +9,10 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from magistrate import resolve
 from magistrate.engines.catalog import default
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.judges.quality import Measured, Summary, summaries
 from magistrate.report.judges import Asks, asks_of, listed
 from magistrate.types import HALLUCINATED
@@ -99,13 +99,13 @@ def judge_view(name: str) -> JudgeView | JudgeLine:
     """One of them; only its line where it cannot be loaded. Raises `SpecError` for an unknown name."""
     found = _found().get(name)
     if found is None:
-        raise SpecError(resolve.unknown("judge", name[:100], list(_found())))
+        raise SpecError(registry.unknown("judge", name[:100], list(_found())))
     return found
 
 
 def _found() -> Mapping[str, JudgeView | JudgeLine]:
     with _working:  # who asks while they are imported waits for that, and does not begin it again
-        return _looked_at(tuple(resolve.judge_entries().values()))
+        return _looked_at(tuple(registry.judge_entries().values()))
 
 
 @cache
@@ -114,7 +114,7 @@ def _looked_at(entries: tuple[EntryPoint, ...]) -> Mapping[str, JudgeView | Judg
 
 
 def _view(name: str) -> JudgeView | JudgeLine:
-    told = listed(name, resolve.judge)
+    told = listed(name, registry.judge)
     if "error" in told:
         return JudgeLine(name=name, group=BROKEN, default=False, options={}, error=told["error"])
     measured = tuple(Measured(**each) for each in told["measured"])
@@ -126,7 +126,7 @@ def _view(name: str) -> JudgeView | JudgeLine:
         scores=told.get("scores", {}),
         trained_on=tuple(told["trained_on"]),
         card=told["card"],
-        asks=asks_of(resolve.judge(name)),
+        asks=asks_of(registry.judge(name)),
         measured=measured,
     )
 
@@ -136,7 +136,7 @@ def _line(name: str, told: Mapping[str, Any], measured: tuple[Measured, ...]) ->
     return JudgeLine(
         name=name,
         group=_group(told),
-        default=name == resolve.DEFAULT_JUDGE,
+        default=name == registry.DEFAULT_JUDGE,
         version=told["version"],
         summary=told["summary"],
         kind=told["kind"],

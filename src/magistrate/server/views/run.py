@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from magistrate.counting import Counted, count, counted_before, facts_of
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.errors import SpecError
+from magistrate.report.counts import Counted, count, counted_before, facts_of
 from magistrate.report.html.views import comparison, run_facts
 from magistrate.report.values import JudgeReport, Report
 from magistrate.server.counter import Counter

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from magistrate.counting import Counted
+from magistrate.api.run import price_of_run
+from magistrate.report.counts import Counted
 from magistrate.report.scores import JudgeScores
 from magistrate.report.values import JudgeReport
-from magistrate.runs import price_of_run
 from magistrate.server.answers import Refused
 from magistrate.server.memory import Memory
 from magistrate.server.views.run_figures import Figures, figures_of

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from magistrate.metrics.classification import Classification, classification
+from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.report.charts import Chart
 from magistrate.report.remarks import remarks
 from magistrate.report.scores import JudgeScores
 from magistrate.report.values import JudgeReport
-from magistrate.stats.classification import Classification, classification
-from magistrate.stats.thresholds import Aim, best_cut
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:

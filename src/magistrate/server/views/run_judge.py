@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from magistrate.engines.prices import Price
 from magistrate.judges.flagging import KINDS as CLAIM_KINDS
+from magistrate.metrics.classification import Confusion
 from magistrate.report.charts import Chart
 from magistrate.report.html.views import JudgeView, judge_view
 from magistrate.report.values import JudgeReport
 from magistrate.server.views.run_figures import AtThreshold, Figures, at_threshold
 from magistrate.server.views.run_list import KINDS, KNOWN, UNLABELLED
-from magistrate.stats.classification import Confusion
 from magistrate.store import Snapshot
 from magistrate.store.outcome_lists import Cell
 from magistrate.types import Abstention, Failure

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any, Literal, Protocol
 
-from magistrate.display import shorten
+from magistrate._text import shorten
 from magistrate.store import Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
 from magistrate.types import FAITHFUL, HALLUCINATED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.analysis.columns import columns
 from magistrate.datasets.selection import value_at
-from magistrate.stats.classification import Estimate, classification
+from magistrate.metrics.classification import Estimate, classification
 from magistrate.store import Snapshot
 from magistrate.types import Scoring
 

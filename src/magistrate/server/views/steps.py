@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from magistrate.display import percent
+from magistrate._text import percent
 from magistrate.report.figures import duration
 from magistrate.report.html.rows import json_text, source_title
 from magistrate.types import Sample, Step

@@ -1,0 +1,175 @@
+"""Edits that leave it as it was whether an output is faithful: what a judge should not mind.
+
+Each is a pure function of a sample and a seed. Id and label stay; spans are dropped, for they are offsets
+into another text. A sample that an edit cannot change is answered as it is.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from magistrate.analysis.audit.hostile import harmless
+from magistrate.features.splitting import sentences
+from magistrate.types import Sample
+
+Edit = Callable[[Sample, int], Sample]
+
+PADDING = 0.5  # of the output's length, at least: how much is added
+SHORTEST, LONGEST = 20, 300  # characters of a sentence that pads
+TYPOS, DOUBLED = 0.25, 0.1  # shares of function words with a typo, and of spaces that are doubled
+PARAGRAPHS = re.compile(r"\n\s*\n")
+WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")  # of letters alone
+QUOTED = re.compile(r'"([^"\n]*)"')
+
+# Words that hold a sentence together. None denies, counts or compares, so that a typo changes no statement.
+_FUNCTION_WORDS = """
+the and that this these those with from which who whose where while because since for into onto its
+their there they them his her our your has have had was were are been being also then thus such would
+should could about through during between upon than when what
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+def padded(sample: Sample, seed: int) -> Sample:
+    """The output with true sentences behind it: some of the context's, which it does not say already.
+
+    About half as long as the output, and one sentence at least.
+    """
+    output = sample.output
+    if not output:
+        return sample
+    found = [text for source in sample.context for text in _texts(source) if SHORTEST <= len(text) <= LONGEST]
+    fit = [text for text in dict.fromkeys(found) if text not in output]
+    _source(sample, seed, "padding").shuffle(fit)
+    taken: list[str] = []
+    while fit and len(" ".join(taken)) < PADDING * len(output):
+        taken.append(fit.pop())
+    return replace(sample, output=f"{output}\n{' '.join(taken)}", spans=()) if taken else sample
+
+
+def lengthened(sample: Sample, seed: int) -> Sample:
+    """The output with as many characters as `padded` adds, in plain words that say nothing of its facts."""
+    output, size = sample.output or "", len(padded(sample, seed).output or "")
+    if size <= len(output) + 1:
+        return sample
+    return replace(sample, output=harmless(output, size - len(output) - 1), spans=())
+
+
+def shuffled(sample: Sample, seed: int) -> Sample:
+    """The context in another order: its texts; of one text the paragraphs, of one paragraph the sentences.
+
+    See `shuffled_by`: sentences may lean on the ones before them, texts and paragraphs hardly do.
+    """
+    source, by = _source(sample, seed, "contexts"), shuffled_by(sample)
+    if by is None:
+        return sample
+    if by == "texts":
+        return replace(sample, context=tuple(_another_order(sample.context, source)))
+    at = next(number for number, text in enumerate(sample.context) if text.strip())
+    pieces, between = (_paragraphs(sample.context[at]), "\n\n")
+    if by == "sentences":
+        pieces, between = _texts(sample.context[at]), " "
+    text = between.join(_another_order(pieces, source))
+    return replace(sample, context=(*sample.context[:at], text, *sample.context[at + 1 :]))
+
+
+def shuffled_by(sample: Sample) -> str | None:
+    """What `shuffled` gives another order: texts, paragraphs or sentences; None where there is only one."""
+    filled = [text for text in sample.context if text.strip()]
+    if len(set(filled)) > 1:
+        return "texts"
+    if not filled:
+        return None
+    for name, cut in (("paragraphs", _paragraphs), ("sentences", _texts)):
+        if len(set(cut(filled[0]))) > 1:
+            return name
+    return None
+
+
+def formatted(sample: Sample, seed: int) -> Sample:
+    """The output as a Markdown list with the same words: every sentence an entry, one word of it bold, first
+    letters small, and more white space."""
+    if not (sample.output or "").strip():
+        return sample
+    source = _source(sample, seed, "formatting")
+    lines = [f"- {_bold(_lowered(text), source)}" for text in _texts(sample.output or "")]
+    return replace(sample, output="\n\n".join(lines) + "\n", spans=())
+
+
+def noisy(sample: Sample, seed: int) -> Sample:
+    """The output with typos in some function words, some spaces doubled and typographic quotes.
+
+    A typo swaps two neighbouring letters; names, numbers and words that deny or count stay as they are.
+    """
+    source = _source(sample, seed, "noise")
+    text = sample.output or ""
+    words = [match for match in WORD.finditer(text) if match[0].lower() in FUNCTION_WORDS]
+    chosen = {match.start() for match in words if source.random() < TYPOS}
+    if words and not chosen:
+        chosen = {source.choice(words).start()}
+
+    def spelled(match: re.Match[str]) -> str:
+        return _swapped(match[0], source) if match.start() in chosen else match[0]
+
+    text = WORD.sub(spelled, text)
+    text = re.sub(r"(?<=\S) (?=\S)", lambda _: "  " if source.random() < DOUBLED else " ", text)
+    text = QUOTED.sub("“\\1”", text).replace("'", "’")
+    return sample if text == sample.output else replace(sample, output=text, spans=())
+
+
+def _source(sample: Sample, seed: int, name: str) -> random.Random:
+    """Randomness of this sample, edit and seed alone; texts make good seeds in every process."""
+    return random.Random(f"{seed} {name} {sample.id}")
+
+
+def _texts(text: str) -> list[str]:
+    return [text[start:end] for start, end in sentences(text)]
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [part.strip() for part in PARAGRAPHS.split(text) if part.strip()]
+
+
+def _another_order(pieces: Sequence[str], source: random.Random) -> list[str]:
+    """The pieces in an order that reads otherwise; there are at least two different ones."""
+    given, found = list(pieces), list(pieces)
+    while found == given:
+        source.shuffle(found)
+    return found
+
+
+def _lowered(text: str) -> str:
+    """The first letter small, unless the word is all capitals or has capitals inside, as names have."""
+    first = WORD.match(text)
+    if first is None or not first[0][1:].islower() or first[0][0].lower().upper() != first[0][0]:
+        return text
+    return first[0][0].lower() + text[1:]
+
+
+def _bold(text: str, source: random.Random) -> str:
+    words = [match for match in WORD.finditer(text) if len(match[0]) > 3] or list(WORD.finditer(text))
+    if not words:
+        return text
+    word = source.choice(words)
+    return f"{text[: word.start()]}**{word[0]}**{text[word.end() :]}"
+
+
+def _swapped(word: str, source: random.Random) -> str:
+    """Two neighbouring letters of different kind change places; the first stays where there are enough."""
+    places = [at for at in range(1, len(word) - 1) if word[at] != word[at + 1]]
+    if not places:
+        return word
+    at = source.choice(places)
+    return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+
+PERTURBATIONS: Mapping[str, Edit] = {
+    "padding": padded,
+    "contexts_shuffled": shuffled,
+    "formatting": formatted,
+    "noise": noisy,
+}
+"""Edits by the name of the check that makes them."""

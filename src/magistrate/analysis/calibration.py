@@ -1,0 +1,377 @@
+"""A judge's scores calibrated on labels, and what that is worth on labels it was not fitted to.
+
+The samples are parted into folds that share no context. For each fold a map and a threshold are fitted to
+all the others and applied to it, so that every figure "after" is of held-out samples; the map and threshold
+that are kept are then fitted to all of them. Intervals draw contexts anew, with the folds' maps as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from magistrate._version import __version__
+from magistrate.analysis.columns import Columns
+from magistrate.errors import InputError, SpecError
+from magistrate.judges.calibration_file import (
+    CalibrationFile,
+    DataPart,
+    EstimatePart,
+    JudgePart,
+    ModelPart,
+)
+from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.reliability import (
+    BINS,
+    LOSSES,
+    NO_INTERVAL,
+    Binning,
+    Reliability,
+    bin_numbers,
+    losses,
+    reliability,
+)
+from magistrate.metrics.resampling import DRAWS, draws_of, interval_of
+from magistrate.metrics.shift import reference
+from magistrate.metrics.thresholds import (
+    FOLDS,
+    LEAST_OF_EITHER,
+    LEAST_SAMPLES,
+    RATES,
+    Aim,
+    Unreachable,
+    best_cut,
+    confusion_of,
+    rates,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from magistrate.types import Recipe
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+MOST_FOLDS = 20
+LEAST: Mapping[Method, int] = {"platt": LEAST_SAMPLES, "temperature": LEAST_SAMPLES, "isotonic": 200}
+"""Fewer samples are refused: Platt's two numbers need some ten of the rarer class each (Peduzzi and others
+1996), isotonic steps need hundreds before they are more than chance (Niculescu-Mizil and Caruana 2005)."""
+LEAST_RISE = 0.01  # from the lowest score to the highest; less is no map
+HALF = 0.5  # the threshold where no aim is stated
+COST = "cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How good scores are as probabilities, and the labels that a threshold makes of them.
+
+    `figures` holds an estimate for each of `LOSSES` and `RATES`, and `cost` where costs are the aim.
+    """
+
+    reliability: Reliability
+    figures: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        figures = {name: each.to_dict() for name, each in self.figures.items()}
+        return {"figures": figures, "reliability": self.reliability.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A calibration and its figures, all on held-out samples.
+
+    `calibrator` and `threshold` are fitted to all n samples, of which `positives` are hallucinated, in
+    `contexts` contexts. `before` is the judge as it is, `after` calibrated by maps that had not seen the
+    sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
+    threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
+    `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
+    `reference` are calibrated scores that those of later runs are held against.
+    """
+
+    method: Method
+    calibrator: Calibrator
+    threshold: float
+    aim: Aim | None
+    base_rate: float | None
+    folds: int
+    seed: int
+    n: int
+    positives: int
+    contexts: int
+    left_out: Mapping[str, int]
+    auroc: Estimate
+    before: Measured
+    after: Measured
+    change: Mapping[str, Estimate]
+    unreached: int = 0
+    constant: bool = False
+    turned: bool = False
+    remarks: tuple[str, ...] = ()
+    reference: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "method": self.method,
+            "parameters": {name: list(values) for name, values in self.calibrator.parameters.items()},
+            "threshold": self.threshold,
+            "aim": None if self.aim is None else str(self.aim),
+            "base_rate": self.base_rate,
+            "folds": self.folds,
+            "seed": self.seed,
+            "n": self.n,
+            "hallucinated": self.positives,
+            "contexts": self.contexts,
+            "left_out": dict(self.left_out),
+            "scores_turned": self.turned,
+            "auroc": self.auroc.to_dict(),
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "change": {name: each.to_dict() for name, each in self.change.items()},
+            "folds_without_threshold": self.unreached,
+            "remarks": list(self.remarks),
+        }
+
+
+def fit(
+    columns: Columns,
+    method: Method = "platt",
+    *,
+    aim: Aim | None = None,
+    folds: int = FOLDS,
+    seed: int = 0,
+    base_rate: float | None = None,
+    binning: Binning = "mass",
+    draws: int = DRAWS,
+) -> Fit:
+    """Calibrate the scores of a judge, and measure that on held-out folds.
+
+    `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, where a
+    higher score is no more often hallucinated and where nobody knows how scores are read, `Unreachable` where
+    no threshold reaches `aim`, and `SpecError` for options that are none.
+    """
+    import numpy as np
+
+    from magistrate.analysis.calibration_remarks import remarks_of
+
+    _check(columns, method, folds, base_rate)
+    truth, scores = columns.truth, columns.scores
+    calibrator = fitted(method, scores, truth, _weights(truth, base_rate))
+    area = classification(truth, columns.said, scores, columns.groups).metrics["auroc"]
+    _check_rise(calibrator, columns, area)
+    threshold = _threshold(calibrator, scores, truth, aim, base_rate)
+    held_out, said, unreached = np.empty(truth.size), np.zeros(truth.size, dtype=np.bool_), 0
+    for train, test in _parts(columns, folds, seed):
+        own = fitted(method, scores[train], truth[train], _weights(truth[train], base_rate))
+        held_out[test] = own.of_all(scores[test])
+        try:
+            said[test] = held_out[test] >= _threshold(own, scores[train], truth[train], aim, base_rate)
+        except Unreachable:
+            unreached += 1  # and nothing is flagged: what has no threshold raises no alarm
+    before, after, change = _measured(columns, held_out, said, aim, base_rate, binning, draws, seed)
+    found = Fit(
+        method=method,
+        calibrator=calibrator,
+        threshold=threshold,
+        aim=aim,
+        base_rate=base_rate,
+        folds=folds,
+        seed=seed,
+        n=columns.n,
+        positives=int(truth.sum()),
+        contexts=columns.n_groups,
+        left_out=columns.left_out,
+        auroc=area,
+        before=before,
+        after=after,
+        change=change,
+        unreached=unreached,
+        constant=bool(said.all() or not said.any()),
+        turned=columns.turned,
+        reference=reference(calibrator.of_all(scores), truth, columns.groups, base_rate, seed=seed),
+    )
+    return replace(found, remarks=remarks_of(found))
+
+
+def _weights(truth: Flags, base_rate: float | None) -> Floats:
+    import numpy as np
+
+    return shifted(np.ones(truth.size), truth, base_rate)
+
+
+def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, rate: float | None) -> float:
+    """The threshold of a calibrated score, by the samples that the map was fitted to."""
+    if aim is None:
+        return HALF
+    return float(f"{best_cut(own.of_all(scores), truth, aim, _weights(truth, rate)):.10g}")
+
+
+def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Places of the others and of the fold, fold by fold; no context is in two of them."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    parts = [
+        (train, test) for train, test in cut.split(columns.scores, columns.truth, columns.groups) if test.size
+    ]
+    for train, _ in parts:
+        if columns.truth[train].all() or not columns.truth[train].any():
+            raise InputError(
+                f"of {folds} folds that share no context, one holds a whole class: too many samples of it "
+                "have the same context; label samples of more contexts, or take fewer --folds"
+            )
+    return parts
+
+
+def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
+    """Refuse options that are none, and samples that are too few to be parted and to be learnt from."""
+    import numpy as np
+
+    if method not in METHODS:
+        raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+    if not 2 <= folds <= MOST_FOLDS:
+        raise SpecError(f"folds must be 2 to {MOST_FOLDS}, got {folds}")
+    if base_rate is not None and not 0 < base_rate < 1:
+        raise SpecError(f"a base rate must be in (0, 1), got {base_rate}")
+    positives = int(columns.truth.sum())
+    places = [int(np.unique(columns.groups[each]).size) for each in (columns.truth, ~columns.truth)]
+    negatives = columns.n - positives
+    if columns.n >= LEAST[method] and min(positives, negatives) >= LEAST_OF_EITHER and min(places) >= folds:
+        return
+    left_out = ", ".join(f"{n} {reason}" for reason, n in columns.left_out.items())
+    raise InputError(
+        f"{method} needs at least {LEAST[method]} labelled samples with a verdict, {LEAST_OF_EITHER} of "
+        f"either class in at least {folds} contexts (as many as folds); {columns.judge!r} has {columns.n}: "
+        f"{positives} hallucinated in {places[0]} contexts, {negatives} faithful in {places[1]}"
+        + (f"; left out: {left_out}" if left_out else "")
+    )
+
+
+def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> None:
+    """Refuse a map by which a higher score is no more likely to be hallucinated."""
+    made = calibrator.of_all(columns.scores[[columns.scores.argmin(), columns.scores.argmax()]])
+    if made[1] - made[0] >= LEAST_RISE:
+        return
+    falls = made[0] - made[1] >= LEAST_RISE
+    told = f"from {made[0]:.3f} down to {made[1]:.3f}" if falls else f"all of them to about {made[1]:.3f}"
+    turned = ", turned round since a low one means hallucinated," if columns.turned else ""
+    raise InputError(
+        f"{calibrator.method} cannot calibrate {columns.judge!r}: it would map its scores{turned} {told}, "
+        f"since they do not rise with the labels (AUROC {area}). Look for the reason first: labels the wrong "
+        "way round, or a judge that cannot tell these outputs apart"
+    )
+
+
+# --- figures ------------------------------------------------------------------------------------
+
+
+def _measured(
+    columns: Columns,
+    held_out: Floats,
+    said: Flags,
+    aim: Aim | None,
+    base_rate: float | None,
+    binning: Binning,
+    draws: int,
+    seed: int,
+) -> tuple[Measured, Measured, dict[str, Estimate]]:
+    """Before, after, and after minus before draw by draw."""
+    import numpy as np
+
+    truth, n_groups = columns.truth, columns.n_groups
+    names: tuple[str, ...] = (*LOSSES, *RATES, *((COST,) if aim is not None and aim.kind == "costs" else ()))
+    sides = ((columns.scores, columns.said), (held_out, said))
+    parts = [_figures(truth, scores, labels, aim, binning) for scores, labels in sides]
+
+    def statistic(weights: Floats) -> Floats:
+        moved = shifted(weights, truth, base_rate)
+        return np.column_stack([part(moved) for part in parts])
+
+    values = statistic(np.ones((1, truth.size)))[0]
+    drawn = draws_of(statistic, columns.groups, draws=draws, seed=seed)
+    size, found = len(names), []
+    for at, (scores, labels) in enumerate(sides):
+        own = slice(at * size, (at + 1) * size)
+        figures = _estimates(names, values[own], drawn[:, own], n_groups)
+        if base_rate is None:
+            figures |= _certain(columns, labels, figures)
+        ece = figures["ece"]
+        figures["ece"] = Estimate(ece.value, None, None, ece.undefined or NO_INTERVAL)
+        diagram = reliability(truth, scores, binning=binning, base_rate=base_rate)
+        found.append(Measured(diagram, figures))
+    difference, moves = values[size:] - values[:size], drawn[:, size:] - drawn[:, :size]
+    return found[0], found[1], _estimates(names, difference, moves, n_groups)
+
+
+def _certain(columns: Columns, said: Flags, figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Closed intervals of shares that are the same in every draw: 7 of 7 do not make a precision certain.
+
+    Where there are too few contexts these have no interval either.
+    """
+    exact = classification(columns.truth, said, groups=columns.groups).metrics
+    return {name: exact[name] for name in exact if name in figures and figures[name].low is None}
+
+
+def _figures(
+    truth: Flags, scores: Floats, said: Flags, aim: Aim | None, binning: Binning
+) -> Callable[[Floats], Floats]:
+    """All figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
+    import numpy as np
+
+    lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
+    counted = confusion_of(truth, said)
+
+    def of(weights: Floats) -> Floats:
+        tp, fp, fn, tn = counted(weights)
+        found = rates(tp, fp, fn, tn)
+        columns = [lost(weights), *(found[name] for name in RATES)]
+        if aim is not None and aim.kind == "costs":
+            columns.append((aim.miss * fn + aim.false_alarm * fp) / (tp + fp + fn + tn))
+        return np.column_stack(columns)
+
+    return of
+
+
+def _estimates(names: tuple[str, ...], values: Floats, drawn: Floats, n_groups: int) -> dict[str, Estimate]:
+    return {name: interval_of(float(values[at]), drawn[:, at], n_groups) for at, name in enumerate(names)}
+
+
+def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
+    """A fit as a file: `recipe` is that of the judge `name`, `digest` that of the data set."""
+    return CalibrationFile(
+        method=fit.method,
+        parameters={name: list(values) for name, values in fit.calibrator.parameters.items()},
+        threshold=fit.threshold,
+        aim=None if fit.aim is None else str(fit.aim),
+        base_rate=fit.base_rate,
+        judge=JudgePart(name=name, words=recipe.judge, prompt=recipe.prompt, constraint=recipe.constraint),
+        model=ModelPart(name=recipe.model, fingerprint=recipe.fingerprint),
+        data=DataPart(
+            dataset=dataset, digest=digest, n=fit.n, hallucinated=fit.positives, contexts=fit.contexts
+        ),
+        seed=fit.seed,
+        folds=fit.folds,
+        before=_parts_of(fit.before),
+        after=_parts_of(fit.after),
+        package=__version__,
+        turned=fit.turned,
+        scores=list(fit.reference),
+    )
+
+
+def _parts_of(measured: Measured) -> dict[str, EstimatePart]:
+    def short(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.6g}")
+
+    return {
+        name: EstimatePart(
+            value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
+        )
+        for name, each in measured.figures.items()
+    }

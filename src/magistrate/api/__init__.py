@@ -1,0 +1,1 @@
+"""What people call: judge, generate, evaluate, guard, and how good a judge is, asked of stored runs."""

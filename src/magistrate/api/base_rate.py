@@ -1,0 +1,121 @@
+"""How frequent hallucinated outputs are taken to be: said, or estimated from a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magistrate import _async
+from magistrate.engines.none import NONE
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge
+from magistrate.judges.registry import judge as judge_of
+from magistrate.judges.registry import split_options, unenclosed
+from magistrate.judges.spelling import settable, spelled
+from magistrate.metrics.prior import EVEN, estimated_base_rate
+from magistrate.runs.execute import judge_one
+from magistrate.types import Sample, Verdict
+
+OPTION, INNER = "base_rate", "of"
+DECIMALS = 3  # of an estimate, as it stands in a judge's words
+
+Make = Callable[[str], Judge]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """A judge's words with its base rate in them: the share, and from how many verdicts it was estimated.
+
+    `n_without` outputs had no verdict. `n_verdicts` is 0 where the share was said, not estimated.
+    """
+
+    words: str
+    base_rate: float
+    n_verdicts: int = 0
+    n_without: int = 0
+
+
+def assuming(
+    words: Sequence[str],
+    base_rate: float | None,
+    *,
+    samples: Callable[[], Iterable[Sample]] | None = None,
+    make: Make = judge_of,
+) -> list[Estimated | None]:
+    """For each judge's words what they are with `base_rate`; None for a judge that has no such option.
+
+    Where `base_rate` is None it is estimated of `samples()`, which are judged once more for it, from the
+    probabilities that the judge gives at even chances (Saerens and others 2002). Raises `SpecError` where no
+    judge has the option, where one has it set already, and where estimating would ask a model.
+    """
+    even = [_with(each, EVEN, make) for each in words]
+    if not any(even):
+        raise SpecError(
+            f"none of the judges {', '.join(words)} assumes a base rate; those that do have an option "
+            f"{OPTION}, such as novelty"
+        )
+    if base_rate is not None:
+        given = [each and _with(each, base_rate, make) for each in words]
+        return [
+            Estimated(told, base_rate) if there and told else None
+            for there, told in zip(even, given, strict=True)
+        ]
+    assert samples is not None
+    asked = {each: make(each) for each in even if each is not None}
+    if asking := [each for each, judge in asked.items() if judge.info.asks]:
+        raise SpecError(
+            f"estimating the base rate judges all samples once more, and {asking[0]} asks a model; "
+            "give a share, such as 0.2"
+        )
+    found = dict(zip(asked, _estimates(list(asked.values()), samples()), strict=True))
+    answered: list[Estimated | None] = []
+    for mine, there in zip(words, even, strict=True):
+        if there is None:
+            answered.append(None)
+            continue
+        share, verdicts, without = found[there]
+        told = _with(mine, share, make)
+        assert told is not None
+        answered.append(Estimated(told, share, verdicts, without))
+    return answered
+
+
+def _estimates(judges: Sequence[Judge], samples: Iterable[Sample]) -> list[tuple[float, int, int]]:
+    """For each judge the share, how many verdicts it is from, and how many outputs had none."""
+    scores: list[list[float]] = [[] for _ in judges]
+    n = 0
+    for sample in samples:
+        n += 1
+        for judge, own in zip(judges, scores, strict=True):
+            outcome = _async.run(judge_one(sample, judge, NONE))
+            if isinstance(outcome, Verdict):
+                own.append(outcome.score)
+    for judge, own in zip(judges, scores, strict=True):
+        if not own:
+            raise SpecError(
+                f"judge {judge.info.name!r} has a verdict on none of {n:,} outputs, so that no base rate "
+                "can be estimated; give a share, such as 0.2"
+            )
+    return [(round(estimated_base_rate(own), DECIMALS), len(own), n - len(own)) for own in scores]
+
+
+def _with(words: str, base_rate: float, make: Make) -> str | None:
+    """A judge's words with the option set, on the judge itself or the one that it wraps; None without one."""
+    judge = make(words)
+    fields = {field.name for field in settable(judge)} if dataclasses.is_dataclass(judge) else set[str]()
+    name, colon, options = words.partition(":")
+    given = dict(option.partition("=")[::2] for option in split_options(options)) if colon else {}
+    if OPTION in fields:
+        if OPTION in given:
+            raise SpecError(f"{words} says its {OPTION} already; say it there or apart, not both")
+        return f"{words}{',' if colon and options else ':' * (not colon)}{OPTION}={base_rate!r}"
+    inner: Any = getattr(judge, INNER) if INNER in fields else None
+    if not hasattr(inner, "info"):  # None, or an option of that name that is no judge
+        return None
+    told = _with(unenclosed(given[INNER]) if INNER in given else spelled(inner), base_rate, make)
+    if told is None:
+        return None
+    kept = [option for option in split_options(options) if option.partition("=")[0] != INNER] if colon else []
+    return f"{name}:{','.join([f'{INNER}=({told})', *kept])}"

@@ -1,0 +1,133 @@
+"""Judges of stored runs beside each other on the same samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from magistrate.analysis import comparison
+from magistrate.analysis.columns import one_judge
+from magistrate.analysis.compared import Comparison
+from magistrate.analysis.comparison import Side
+from magistrate.api.run import Run
+from magistrate.api.stored import Judged, RunRef, StorePlace, judged_at, record_of
+from magistrate.datasets.unread import unread_of
+from magistrate.errors import SpecError
+from magistrate.metrics.paired import COMPARED
+from magistrate.store import RunRecord, Snapshot, Store
+from magistrate.types import Sample
+
+
+def compare(
+    *runs: RunRef,
+    judges: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    store: StorePlace | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Which of several judges is better, on the samples that all of them have judged.
+
+    A run may be named as `RUN:JUDGE`. One run alone compares its judges; of several runs each gives the
+    judges named in `judges`, or its only one. `metrics` are what is asked about (by default balanced
+    accuracy, or accuracy where all samples are of one class): their p values are corrected together, and only
+    by them is a judge shown to be better. The other metrics are exploratory. Raises `SpecError` for what is
+    not known, `InputError` where nothing can be compared.
+    """
+    if unknown := [name for name in metrics if name not in COMPARED]:
+        raise SpecError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
+    return comparison.compare(sides_of(runs, judges, store), metrics, seed=seed)
+
+
+def sides_of(
+    runs: Sequence[RunRef], judges: Sequence[str] = (), store: StorePlace | None = None
+) -> list[Side]:
+    """The judges that are meant, each with a name of its own; `SpecError` for fewer than two."""
+    chosen = [each for run in runs for each in _chosen(run, judges, len(runs) == 1, store)]
+    _check([(record, judge) for _, record, judge in chosen])
+    contents: dict[str, Sample] = {}
+    read: list[Judged] = []
+    for place, those in groupby(chosen, key=lambda each: each[0]):
+        with Store.open(place) as opened, opened.snapshot() as moment:
+            read += judged_at(moment, [(record, judge) for _, record, judge in those], contents)
+    return _sides(read)
+
+
+def sides_at(moment: Snapshot, chosen: Sequence[tuple[RunRecord, str]]) -> list[Side]:
+    """The same for runs of one store at one moment and judges of theirs."""
+    _check(chosen)
+    return _sides(judged_at(moment, chosen))
+
+
+def _check(chosen: Sequence[tuple[RunRecord, str]]) -> None:
+    """Raise `SpecError` unless these are two judges or more, and none of them twice."""
+    if len(chosen) < 2:
+        had = f"{chosen[0][1]} of {chosen[0][0].name or chosen[0][0].id}" if chosen else "none"
+        raise SpecError(f"a comparison takes two judges or more, got only {had}; name another run or judge")
+    counts = Counter((record.id, judge) for record, judge in chosen)
+    if twice := [judge for (_, judge), count in counts.items() if count > 1]:
+        raise SpecError(f"{twice[0]} is named twice; a judge and itself do not differ")
+
+
+def _sides(read: Sequence[Judged]) -> list[Side]:
+    return [
+        Side(
+            name,
+            side.record.id,
+            side.judge,
+            side.n_total,
+            side.samples,
+            side.outcomes,
+            side.scoring,
+            unread_of(side.record.settings),
+        )
+        for name, side in zip(_names(read), read, strict=True)
+    ]
+
+
+def _chosen(
+    run: RunRef, judges: Sequence[str], alone: bool, store: StorePlace | None
+) -> list[tuple[StorePlace, RunRecord, str]]:
+    """The judges of one run that are meant, with where it is."""
+    record, named, place = _parsed(run, store)
+    title = f"run {record.name or record.id}"
+    if named is not None:
+        return [(place, record, one_judge(record.judges, named, title))]
+    if judges:
+        wanted = [judge for judge in judges if judge in record.judges]
+        if not wanted or (alone and len(wanted) < len(judges)):
+            lost = next(judge for judge in judges if judge not in record.judges)
+            known = ", ".join(record.judges) or "none"
+            raise SpecError(f"{title} has no judge {lost!r}; it has: {known}")
+        return [(place, record, judge) for judge in wanted]
+    if alone:
+        return [(place, record, judge) for judge in record.judges]
+    return [(place, record, one_judge(record.judges, None, title))]
+
+
+def _parsed(run: RunRef, store: StorePlace | None) -> tuple[RunRecord, str | None, StorePlace]:
+    """The run and the judge of `RUN:JUDGE`; names of runs and words of judges may hold a colon, too."""
+    try:
+        record, place = record_of(run, store)
+        return record, None, place
+    except SpecError:
+        if isinstance(run, Run) or ":" not in run:
+            raise
+        for at in (at for at, letter in enumerate(run) if letter == ":"):
+            try:
+                record, place = record_of(run[:at], store)
+            except SpecError:
+                continue
+            return record, run[at + 1 :], place
+        raise
+
+
+def _names(sides: Sequence[Judged]) -> list[str]:
+    """What to call the sides: by the judge, the run or both, as far as that tells them apart."""
+    by_judge = [side.judge for side in sides]
+    by_run = [side.name for side in sides]
+    both = [f"{side.name}:{side.judge}" for side in sides]
+    for names in (by_judge, by_run, both):
+        if len(set(names)) == len(names):
+            return names
+    return [f"{side.record.id}:{side.judge}" for side in sides]

@@ -1,0 +1,46 @@
+"""Structured generation on its own: a prompt and a type in, an object of that type out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from magistrate import _async
+from magistrate.constraints import constraint
+from magistrate.engines.base import Engine, Sampling
+from magistrate.engines.settings import EngineSettings
+from magistrate.judges import registry
+from magistrate.types import Prompt
+
+
+async def agenerate(
+    prompt: str | Prompt,
+    type: Any = None,
+    *,
+    model: str | Path | Engine | None = None,
+    base_url: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Any:
+    """Let the model answer `prompt` in the shape of `type`, and answer an object of that type.
+
+    `type` is a pydantic model, a dataclass, a `Literal`, an `Enum`, a JSON Schema, a compiled regular
+    expression, a list of choices, a `Lark` grammar or a `Constraint`; without one, free text. `model` is
+    a catalogue name, a path, words such as `openai:gpt-4o-mini` (`base_url` says where its server listens) or
+    an engine; temperature 0 is greedy, else `seed` fixes the draw. The answer always parses; raises
+    `ConstraintError` where a type has no bound, and `InvalidOutput` where a server that knows no constraints
+    wrote nothing that fits. `generate` is the same without `await`, also inside a running event loop.
+    """
+    asked = Prompt.of(prompt) if isinstance(prompt, str) else prompt
+    shape = None if type is None else constraint(type)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
+    engine = await _async.in_thread(registry.engine, model, settings)
+    sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    return (await engine.generate(asked, shape, sampling=sampling)).value
+
+
+generate = _async.synchronous(agenerate)

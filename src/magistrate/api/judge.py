@@ -1,0 +1,113 @@
+"""One output on trial, with no store: a sample in, an outcome out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from magistrate import _async
+from magistrate.datasets.rows import RowError, to_sample
+from magistrate.engines.base import Engine
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import DatasetError
+from magistrate.judges import registry
+from magistrate.judges.base import Judge
+from magistrate.runs.execute import check_stream, judge_one
+from magistrate.runs.limits import DEADLINE, Limits
+from magistrate.types import Outcome, Sample
+
+EXAMPLE = (
+    "judge(output='what the model wrote', context=['what it must be faithful to'], input='what was asked')"
+)
+
+
+@_async.explained(EXAMPLE)
+async def ajudge(
+    *,
+    output: str | None = None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    expected: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    judge: str | Judge = registry.DEFAULT_JUDGE,
+    model: str | Path | Engine | None = None,
+    base_url: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    deadline: float = DEADLINE,
+    id: str = "sample",
+) -> Outcome:
+    """Judge one output: `judge(output=…, context=[…], input=…)`.
+
+    With `messages`, a conversation of `{"role": …, "content": …}`, the output may rely on what was said too;
+    without `output` it is the assistant's last message. `expected` is for judges with a reference. The answer
+    is a `Verdict`, a `Failure` or an `Abstention`. `judge` is a name or an object; `model` a catalogue name,
+    a path, a model of another kind of engine such as `openai:gpt-4o-mini` (`base_url` says where its server
+    listens), or an engine; `deadline` is in seconds. For a judge of kind `code`, which asks none, no engine
+    is loaded, whatever `model` says.
+    `magistrate.judge` is the same without `await`, also inside a running event loop.
+    """
+    sample = sample_of(
+        output=output, context=context, input=input, expected=expected, messages=messages, id=id
+    )
+    return await ajudge_sample(
+        sample,
+        judge=judge,
+        model=model,
+        base_url=base_url,
+        device=device,
+        threads=threads,
+        timeout=timeout,
+        deadline=deadline,
+    )
+
+
+judge = _async.synchronous(ajudge)
+
+
+async def ajudge_sample(
+    sample: Sample,
+    *,
+    judge: str | Judge = registry.DEFAULT_JUDGE,
+    model: str | Path | Engine | None = None,
+    base_url: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    deadline: float = DEADLINE,
+) -> Outcome:
+    """Judge one sample; the options are those of `ajudge`."""
+    asked = registry.judge(judge)
+    registry.warn_unasked([asked], model)
+    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
+    engine = await _async.in_thread(registry.engine_for, [asked], model, settings)
+    check_stream([asked], engine.info)
+    return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)
+
+
+judge_sample = _async.synchronous(ajudge_sample)
+
+
+def sample_of(
+    *,
+    output: str | None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    expected: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    id: str = "sample",
+) -> Sample:
+    """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
+    row = {
+        "output": output,
+        "context": context,
+        "input": input,
+        "expected": expected,
+        "messages": list(messages),
+    }
+    try:
+        return to_sample(row, id=id)
+    except RowError as error:
+        raise DatasetError(f"this cannot be judged: {error}") from None

@@ -1,0 +1,279 @@
+"""The share of hallucinated outputs where nobody has labelled them, corrected for the judge's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from magistrate._text import decimal
+from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring
+from magistrate.analysis.matching import unlike
+from magistrate.api.stored import Judged, RunRef, StorePlace, judged
+from magistrate.errors import InputError, SpecError
+from magistrate.metrics.prevalence import Prevalence
+from magistrate.metrics.prevalence import prevalence as estimated
+from magistrate.types import HALLUCINATED, Recipe, Sample, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+LEAST, LEAST_OF_EITHER, LEAST_CONTEXTS = 30, 5, 10
+"""Below these the normal approximation of the interval is no longer near 95 %."""
+LEVEL = 0.05
+WORDS = {
+    "corrected": "The corrected share",
+    "rogan_gladen": "Rogan-Gladen's share",
+    "naive": "The judge's share",
+}
+PINS = ("judge", "model", "fingerprint", "prompt", "constraint")
+
+Using = Literal["label", "score"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrevalenceReport:
+    """The estimates, what they rest on (`facts`, by name) and what limits them (`remarks`)."""
+
+    judge: str
+    estimates: Prevalence
+    facts: tuple[tuple[str, str], ...]
+    remarks: tuple[str, ...]
+    n_unlabelled_without_verdict: int = 0
+
+    @property
+    def head(self) -> str:
+        """What is estimated, by whose verdicts."""
+        return f"share of hallucinated outputs, by verdicts of {self.judge}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "judge": self.judge,
+            **self.estimates.to_dict(),
+            "n_unlabelled_without_verdict": self.n_unlabelled_without_verdict,
+            "facts": dict(self.facts),
+            "remarks": list(self.remarks),
+        }
+
+    def __str__(self) -> str:
+        from magistrate.report.prevalence import render_prevalence
+        from magistrate.report.text import as_text
+
+        return as_text(
+            lambda console: render_prevalence(self.estimates, self.head, self.facts, self.remarks, console)
+        )
+
+    def _repr_html_(self) -> str:
+        from magistrate.report.prevalence import prevalence_html
+
+        return prevalence_html(self.estimates, self.head, self.facts, self.remarks)
+
+
+def prevalence(
+    run: RunRef,
+    labelled: RunRef | None = None,
+    *,
+    judge: str | None = None,
+    using: Using = "label",
+    store: StorePlace | None = None,
+) -> PrevalenceReport:
+    """Estimate how many of a run's unlabelled outputs are hallucinated.
+
+    The judge's errors are measured on the labelled samples of `labelled`, a run of the same judge, or of the
+    run itself, and taken off. `using` says what is corrected: its labels, or its scores, whose intervals are
+    narrower where the scores rank better than the labels. Raises `InputError` for too few labels and where no
+    sample is unlabelled, `SpecError` where the two runs are not of the same judge.
+    """
+    if using not in ("label", "score"):
+        raise SpecError(f"using is label or score, got {using!r}")
+    own = judged(run, judge, store)
+    other = own if labelled is None else judged(labelled, judge, store)
+    _same_judge(own, other)
+    known = columns(other.samples, other.outcomes.values(), other.judge, other.scoring)
+    shared = _shared(own, other)
+    asked, verdicts, missing = _unlabelled(own, shared)
+    _check(known, asked, other, own)
+    failed = _failed(other, known)
+    groups = groups_of([*(other.samples[each] for each in known.ids), *asked, *failed])
+    called = _called(verdicts)
+    scored = using == "score"
+    found = estimated(
+        known.truth,
+        known.scores if scored else known.said,
+        _scores(verdicts, _turned(own)) if scored else called,
+        groups=groups,
+        called=known.said,
+        unlabelled_called=called,
+        failed=[sample.label == HALLUCINATED for sample in failed],
+    )
+    facts = tuple(_facts(own, other, known, found, missing, shared))
+    foreign = own.record.dataset_digest != other.record.dataset_digest and not shared.issuperset(known.ids)
+    remarks = tuple(_remarks(found, own, other, known, missing, foreign))
+    return PrevalenceReport(own.judge, found, facts, remarks, missing)
+
+
+def _failed(other: Judged, known: Columns) -> list[Sample]:
+    """Labelled samples that the judge has no verdict on."""
+    judged_ids = set(known.ids)
+    return [
+        sample for sample in other.samples.values() if sample.label in KNOWN and sample.id not in judged_ids
+    ]
+
+
+def _shared(own: Judged, other: Judged) -> set[str]:
+    """Samples without a label in the one run that are labelled, id and text the same, in the other."""
+    return {
+        sample.id
+        for sample in other.samples.values()
+        if sample.label in KNOWN
+        and (twin := own.samples.get(sample.id)) is not None
+        and twin.label is None
+        and unlike(twin, sample) is None
+    }
+
+
+def _unlabelled(own: Judged, shared: Container[str]) -> tuple[list[Sample], list[Verdict], int]:
+    """Samples that nobody has labelled with a verdict, their verdicts, and how many have none."""
+    bare = [each for each in own.samples.values() if each.label is None and each.id not in shared]
+    pairs = [(sample, own.outcomes.get(sample.id)) for sample in bare]
+    kept = [(s, o) for s, o in pairs if isinstance(o, Verdict) and o.label in KNOWN]
+    return [s for s, _ in kept], [o for _, o in kept], len(bare) - len(kept)
+
+
+def _called(verdicts: Sequence[Verdict]) -> NDArray[np.bool_]:
+    import numpy as np
+
+    return np.array([verdict.label == HALLUCINATED for verdict in verdicts], dtype=np.bool_)
+
+
+def _turned(own: Judged) -> bool:
+    return known_scoring(own.scoring, own.judge).turned
+
+
+def _scores(verdicts: Sequence[Verdict], turned: bool) -> NDArray[np.float64]:
+    """The scores, the higher the more hallucinated."""
+    import numpy as np
+
+    return np.array([1 - each.score if turned else each.score for each in verdicts], dtype=np.float64)
+
+
+def _same_judge(own: Judged, other: Judged) -> None:
+    """Refuse labels that measured the errors of another judge, model or prompt."""
+    recipes: list[Mapping[str, Recipe]] = [own.record.recipes, other.record.recipes]
+    here, there = recipes[0].get(own.judge), recipes[1].get(other.judge)
+    if here is None or there is None:
+        raise SpecError(f"{own.judge!r} has no recipe in both runs, so it is not known to be the same judge")
+    differing = [
+        f"{name} is {getattr(here, name)!r} in {own.name} and {getattr(there, name)!r} in {other.name}"
+        for name in PINS
+        if getattr(here, name) != getattr(there, name)
+    ]
+    if differing:
+        raise SpecError(
+            f"errors of one judge do not correct another: {'; '.join(differing)}. Judge both with the same"
+        )
+
+
+def _check(known: Columns, asked: Sequence[Sample], other: Judged, own: Judged) -> None:
+    if not asked:
+        raise InputError(
+            f"run {own.name} has no unlabelled sample with a verdict of {own.judge!r}, so that there is "
+            "nothing to estimate: of its labelled ones 'magistrate show' has the share"
+        )
+    positives = int(known.truth.sum())
+    enough = known.n >= LEAST and min(positives, known.n - positives) >= LEAST_OF_EITHER
+    if not enough or known.n_groups < LEAST_CONTEXTS:
+        raise InputError(
+            f"a correction takes at least {LEAST} labelled samples with a verdict in {LEAST_CONTEXTS} "
+            f"contexts, {LEAST_OF_EITHER} of either class; run {other.name} has {known.n} in "
+            f"{known.n_groups}: {positives} hallucinated, {known.n - positives} faithful. "
+            "Labels of another run: --labelled RUN"
+        )
+
+
+def _facts(
+    own: Judged, other: Judged, known: Columns, found: Prevalence, missing: int, shared: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    lost = f"; {missing} more have no verdict and are not in it" if missing else ""
+    yield "unlabelled", f"{found.n_unlabelled} outputs of {own.record.dataset} (run {own.name}){lost}"
+    yield (
+        "labelled",
+        f"{known.n} outputs of {other.record.dataset} (run {other.name}) in {known.n_groups} contexts: "
+        f"{int(known.truth.sum())} hallucinated",
+    )
+    if shared:
+        yield (
+            "in both",
+            f"{len(shared)} outputs of run {own.name} are labelled in run {other.name}, and count as such",
+        )
+    if found.n_failed:
+        yield (
+            "no verdict",
+            f"{found.n_failed} more labelled outputs, {found.positives_failed} of them hallucinated: they "
+            "count in 'labels alone' only",
+        )
+
+
+def _remarks(
+    found: Prevalence, own: Judged, other: Judged, known: Columns, missing: int, foreign: bool
+) -> Iterator[str]:
+    if foreign:
+        yield (
+            f"The labels are of other data ({other.record.dataset}, run {other.name}) than the outputs asked "
+            f"about ({own.record.dataset}, run {own.name}). Where hallucinations are more or less frequent "
+            "there, or the judge errs differently, the corrected share is off by as much and its interval "
+            "does not know it: label a random sample of the outputs themselves. If only the frequency "
+            "differs, Rogan-Gladen still holds."
+        )
+    yield from _unfit(found)
+    yield from _flattered(found, known)
+    naive, low, high = found.naive.value, found.corrected.low, found.corrected.high
+    if naive is not None and low is not None and high is not None and not low <= naive <= high:
+        yield (
+            f"What the judge says ({decimal(naive)}) lies outside the corrected interval "
+            f"[{decimal(low)}, {decimal(high)}]: do not report it as the share."
+        )
+    if bool((known.truth == known.said).all()):
+        yield (
+            f"The judge made no error on the {known.n} labelled samples, so its interval knows of none; it "
+            f"may still err on up to {decimal(3 / known.n)} of all outputs."
+        )
+    elif found.tuning == 0:
+        yield "The judge's verdicts say nothing of the labels here: the estimate is that of the labels alone."
+    if missing:
+        yield f"{missing} unlabelled outputs have no verdict; they may be hallucinated more often."
+
+
+def _unfit(found: Prevalence) -> Iterator[str]:
+    """Where an estimate is no share at all."""
+    for name, (value, low, high) in found.beyond.items():
+        uncut = f"{WORDS[name]} comes to {decimal(value)} [{decimal(low)}, {decimal(high)}] before it is cut"
+        if high <= 0 or low >= 1:
+            yield (
+                f"{uncut}, which is no share: the labelled samples are not like the outputs asked about, or "
+                "the judge errs differently on these. Label a random sample of the outputs themselves."
+            )
+        else:
+            yield f"{uncut} to [0, 1]: what is left of its interval is likely too narrow."
+
+
+def _flattered(found: Prevalence, known: Columns) -> Iterator[str]:
+    """Where the judge has a verdict goes with the label."""
+    from scipy.stats import fisher_exact
+
+    if not found.n_failed:
+        return
+    positives = int(known.truth.sum())
+    table = [
+        [found.positives_failed, found.n_failed - found.positives_failed],
+        [positives, known.n - positives],
+    ]
+    if float(fisher_exact(table).pvalue) < LEVEL:
+        yield (
+            "Where the judge fails goes with the label: hallucinated are "
+            f"{decimal(found.positives_failed / found.n_failed)} of the {found.n_failed} labelled outputs "
+            f"without a verdict, and {decimal(positives / known.n)} of the {known.n} with one. The corrected "
+            "share is that of outputs with a verdict; 'labels alone' counts all labels."
+        )

@@ -1,1 +1,0 @@
-"""How good a judge is, asked of stored runs: agreement, comparison, calibration, prevalence, audit."""

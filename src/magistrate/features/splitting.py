@@ -1,0 +1,96 @@
+"""Texts cut into sentences and passages, with where each stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from magistrate._deadline import check
+
+PASSAGE = 600  # characters from which on a passage takes no further sentence
+WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Characters `[start, end)` of the text with the number `index` among several."""
+
+    index: int
+    start: int
+    end: int
+
+    def of(self, texts: Sequence[str]) -> str:
+        """The characters themselves."""
+        return texts[self.index][self.start : self.end]
+
+
+def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
+    """Where the sentences of `text` stand, `[start, end)`, without white space at their ends, none empty.
+
+    `language` is an ISO 639 code; it matters for abbreviations, while marks that end a sentence are known in
+    every script. Line ends separate sentences too.
+    """
+    from sentencex import get_sentence_boundaries  # type: ignore[import-untyped]
+
+    found: list[tuple[int, int]] = []
+    start = 0
+    for line in text.splitlines(keepends=True):
+        end = start + len(line)
+        while start < end:
+            check()
+            # The library takes the square of what it is fed, so it is fed windows; it cannot read surrogates.
+            window = text[start : min(start + WINDOW, end)].encode("utf-8", "replace").decode()
+            lengths = [
+                len(each["text"]) for each in get_sentence_boundaries(language, window) if each["text"]
+            ]
+            if start + len(window) < end and len(lengths) > 1:
+                lengths.pop()  # it may go on beyond the window: the next one begins with it
+            elif sum(lengths) < len(window):
+                lengths.append(len(window) - sum(lengths))
+            for length in lengths:
+                found += trimmed(text, start, start + length)
+                start += length
+    return found
+
+
+def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """`[start, end)` without the white space at its ends; nothing where nothing else stands."""
+    piece = text[start:end]
+    stripped = piece.strip()
+    if not stripped:
+        return []
+    start += len(piece) - len(piece.lstrip())
+    return [(start, start + len(stripped))]
+
+
+def units(texts: Sequence[str], language: str = "en") -> list[Piece]:
+    """The sentences of several texts, in their order."""
+    return [Piece(index, *place) for index, text in enumerate(texts) for place in sentences(text, language)]
+
+
+def passages(texts: Sequence[str], language: str = "en") -> list[Piece]:
+    """Runs of whole sentences of about `PASSAGE` characters, none across two texts."""
+    found: list[Piece] = []
+    for unit in units(texts, language):
+        last = found[-1] if found else None
+        if last is not None and last.index == unit.index and unit.end - last.start <= PASSAGE:
+            found[-1] = Piece(last.index, last.start, unit.end)
+        else:
+            found.append(unit)
+    return found
+
+
+def merged(pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
+    """Pieces with neighbours joined where nothing but white space stands between them."""
+    found: list[Piece] = []
+    for piece in sorted(pieces, key=lambda each: (each.index, each.start)):
+        last = found[-1] if found else None
+        if (
+            last is not None
+            and last.index == piece.index
+            and not texts[piece.index][last.end : piece.start].strip()
+        ):
+            found[-1] = Piece(last.index, last.start, max(last.end, piece.end))
+        else:
+            found.append(piece)
+    return found

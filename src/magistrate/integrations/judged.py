@@ -1,0 +1,222 @@
+"""What all adapters share: a judge behind a framework's call, and what its verdict says there.
+
+Magistrate's own scores run as the judge's `direction` says; for judges of faithfulness 1 means hallucinated.
+Frameworks differ, so that every adapter says which way its value goes, and the evidence carries both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from magistrate import _async, _logging
+from magistrate.api.judge import judge_sample
+from magistrate.datasets.rows import RowError, to_sample
+from magistrate.engines.base import Engine
+from magistrate.engines.remote.addresses import checked
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import DatasetError, EngineGone, MissingPackage, NoVerdict, SpecError
+from magistrate.judges import registry
+from magistrate.judges.base import FIELDS, Judge, JudgeInfo
+from magistrate.runs.plan import recipe
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Direction,
+    Failure,
+    Outcome,
+    Sample,
+    Span,
+    Verdict,
+)
+
+HALF = 0.5  # what decides where a judge has no threshold of its own
+Model = str | Path | Engine | None
+
+
+class Adapted:
+    """A judge and the model that it asks, for a framework that calls it sample by sample.
+
+    `judge` is a name or an object, `model` a catalogue name, a path, a word such as `openai:gpt-4o-mini`, or
+    an engine; `base_url` says where the server of a named model listens. Nothing is loaded or asked before
+    the first sample. Raises `SpecError` for a judge that is not known, and for an address that is none, holds
+    a secret or names no model's server.
+    """
+
+    def __init__(self, judge: str | Judge, model: Model, base_url: str | None = None) -> None:
+        self.judge = registry.judge(judge)
+        self.model = model
+        self.settings = _settings(model, base_url)
+        registry.warn_unasked([self.judge], model)
+
+    @property
+    def info(self) -> JudgeInfo:
+        """What the judge is."""
+        return self.judge.info
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that the judge asks, made once a process."""
+        return registry.engine_for([self.judge], self.model, self.settings)
+
+    def sample(
+        self, values: Mapping[str, Any], *, id: str = "sample", mapping: Mapping[str, str] | None = None
+    ) -> Sample:
+        """The sample of a row with column names that datasets know; without an output judges abstain.
+
+        Raises `DatasetError` where a value is of the wrong type.
+        """
+        row = {name: value for name, value in values.items() if value is not None}
+        try:
+            return to_sample(row, id=id, mapping=mapping, need_output=False)
+        except RowError as error:
+            raise DatasetError(f"this cannot be judged: {error}") from None
+
+    def read(self, item: Any, row_of: Callable[[Any], Mapping[str, Any]]) -> Sample:
+        """The sample of a framework's object, by its columns. Raises `DatasetError` where it is none."""
+        try:
+            return self.sample(row_of(item))
+        except RowError as error:
+            raise DatasetError(f"this cannot be judged: {error}") from None
+
+    def outcome(self, sample: Sample) -> Outcome:
+        """The verdict, failure or abstention; an engine that is gone is a failure too.
+
+        Raises what is wrong with the judge or its model: `SpecError`, `CapabilityError`, `ModelError`.
+        """
+        try:
+            return judge_sample(sample, judge=self.judge, model=self.engine)
+        except EngineGone as error:
+            return Failure(sample.id, self.info.name, "engine_error", _logging.error_text(error))
+
+    async def aoutcome(self, sample: Sample) -> Outcome:
+        """As `outcome`, on one loop of our own, whatever loops the framework opens and closes."""
+        return await _async.in_thread(self.outcome, sample)
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """What the judge reads beside the fields of every sample, such as log-probabilities."""
+        return tuple(name for name in self.info.reads if name not in FIELDS)
+
+    @property
+    def threshold(self) -> float:
+        """The judge's own threshold of its score, in [0, 1]."""
+        own = getattr(self.judge, "threshold", None)
+        return float(own) if isinstance(own, int | float) else HALF
+
+    def name(self, direction: Direction) -> str:
+        """What the value is called: it says what it measures, so that 1 is not taken for its opposite.
+
+        >>> Adapted("novelty", None).name("minimize"), Adapted("novelty", None).name("maximize")
+        ('novelty_hallucination', 'novelty_faithfulness')
+        """
+        own = self.info.name
+        if HALLUCINATED not in self.info.labels:
+            return own
+        measured = "hallucination" if direction == "minimize" else "faithfulness"
+        return own if measured in own else f"{own}_{measured}"
+
+    def value(self, verdict: Verdict, direction: Direction) -> float:
+        """The score in [0, 1], turned where the judge's runs the other way."""
+        return verdict.score if direction == self.info.direction else 1 - verdict.score
+
+    def passes(self, verdict: Verdict) -> bool:
+        """Whether the judge is content: it says faithful, or scores on the good side of its threshold.
+
+        On the threshold itself a score counts as high, as it does for the judges.
+        """
+        if verdict.label in (FAITHFUL, HALLUCINATED):
+            return verdict.label == FAITHFUL
+        return (verdict.score >= self.threshold) == (self.info.direction == "maximize")
+
+    def evidence(self, verdict: Verdict) -> dict[str, Any]:
+        """All that a verdict rests on, as plain JSON values; offsets are of characters, `[start, end)`."""
+        return {
+            "judge": verdict.judge,
+            "label": verdict.label,
+            "score": verdict.score,
+            "score_direction": self.info.direction,
+            "probability": verdict.probability,
+            "explanation": verdict.explanation,
+            "explanation_agrees": verdict.explanation_agrees,
+            "claims": [_claim(claim) for claim in verdict.claims],
+            "recipe": self.recipe,
+        }
+
+    @property
+    def recipe(self) -> str:
+        """What pins the value, on one line."""
+        return recipe(self.judge, self.engine, seed=0, n=1).line()
+
+
+def told(outcome: Outcome) -> str:
+    """An outcome in words: the label with why, every claim with its quotes, or why there is no verdict."""
+    match outcome:
+        case Failure():
+            return f"{outcome.judge} has no verdict: failed ({outcome.code}): {outcome.message}"
+        case Abstention():
+            return f"{outcome.judge} has no verdict: abstained ({outcome.reason}): {outcome.message}"
+    because = f": {outcome.explanation}" if outcome.explanation else ""
+    return "\n".join([outcome.label + because, *map(_told_claim, outcome.claims)])
+
+
+def verdict_of(outcome: Outcome) -> Verdict:
+    """The verdict. Raises `NoVerdict` with the reason where there is none."""
+    if isinstance(outcome, Verdict):
+        return outcome
+    raise NoVerdict(told(outcome), outcome)
+
+
+def missing(error: ModuleNotFoundError, module: str, package: str) -> Exception:
+    """What to raise where a framework cannot be imported: what to install, or what it misses itself."""
+    return MissingPackage(package) if (error.name or "").partition(".")[0] == module else error
+
+
+def check_direction(direction: str | None, own: Direction) -> Direction:
+    """Which way a value is to go; None is the judge's own. Raises `SpecError` for other words."""
+    match direction:
+        case None:
+            return own
+        case "minimize" | "maximize":
+            return direction
+    raise SpecError(f"direction is 'minimize' or 'maximize', got {direction!r}")
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    return {
+        "kind": claim.kind,
+        "output_quote": _quote(claim.output_quote, claim.output_text),
+        "context_quote": _quote(claim.context_quote, claim.context_text),
+        "context_index": claim.context_index,
+        "reasoning": claim.reasoning,
+        "probability": claim.probability,
+    }
+
+
+def _settings(model: Model, base_url: str | None) -> EngineSettings:
+    if base_url is None:
+        return EngineSettings()
+    if model is None:
+        raise SpecError("base_url says where a server listens; name its model too: model='openai:MODEL'")
+    if not isinstance(model, str | Path):
+        raise SpecError(
+            f"{type(model).__name__} is an engine, which knows whom it asks; base_url is for a model that is "
+            "named: leave base_url out, or say model='openai:MODEL'"
+        )
+    # At once: frameworks write down what a metric was made with, and an address could hold a key.
+    how = "write http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
+    checked(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
+    return EngineSettings(base_url=base_url)
+
+
+def _quote(span: Span | None, text: str | None) -> dict[str, Any] | None:
+    return None if span is None else {"start": span.start, "end": span.end, "text": text, "kind": span.kind}
+
+
+def _told_claim(claim: Claim) -> str:
+    theirs = "" if claim.context_text is None else f"; the context: “{claim.context_text}”"
+    because = f" ({claim.reasoning})" if claim.reasoning else ""
+    return f"- {claim.kind}: “{claim.output_text}”{theirs}{because}"

@@ -1,0 +1,137 @@
+"""A judge whose scores are calibrated, by the file that `magistrate calibrate` wrote for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.aggregation import check_binary
+from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.builtin_judges import instance
+from magistrate.judges.considering import considered, planned
+from magistrate.judges.spelling import spelled
+from magistrate.types import FAITHFUL, HALLUCINATED, CalibratedOn, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.judges.calibration_file import CalibrationFile
+
+NO_FILE = (
+    "has no calibration to go by: calibrated:of=JUDGE,file=FILE.json, where FILE.json is what "
+    "'magistrate calibrate RUN --to FILE.json' wrote of a run of that judge"
+)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """`of`, with its score made a probability and its label chosen by the threshold in `file`.
+
+    The verdict's score is the calibrated probability that the output is hallucinated, its probability that
+    of the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
+    steps, failures and abstentions are those of `of`. Raises `SpecError` where the file cannot be read, and
+    where it was made for another judge, for other options or for another prompt.
+    """
+
+    of: Judge = field(default_factory=lambda: instance("faithfulness"))
+    file: Path | None = None
+    name: str = "calibrated"
+
+    def __post_init__(self) -> None:
+        check_binary(self.of.info, "a calibration")
+        if self.file is not None:
+            object.__setattr__(self, "file", Path(self.file).expanduser().absolute())
+            check_judge(self.of, self.calibration, str(self.file))
+
+    @cached_property
+    def calibration(self) -> CalibrationFile:
+        """What the file said when this judge was made."""
+        from magistrate.judges.calibration_file import read_calibration
+
+        if self.file is None:
+            raise SpecError(f"judge {self.name!r} {NO_FILE}")
+        return read_calibration(self.file)
+
+    @property
+    def info(self) -> JudgeInfo:
+        of = self.of.info
+        if self.file is None:
+            summary = f"{of.summary}; its score calibrated by a file"
+            return replace(
+                of, name=self.name, summary=summary, direction="minimize", threshold=None, lacks=NO_FILE
+            )
+        told = self.calibration
+        return replace(
+            of,
+            name=self.name,
+            summary=f"{of.summary}; calibrated: {told.line()}",
+            direction="minimize",
+            threshold=told.threshold,
+            prompt=f"{of.prompt}+{told.digest}",
+            fitted_to=(told.model.name, told.model.fingerprint) if of.asks else None,
+            trained_on=of.trained_on | {told.data.dataset},
+            calibrated_on=CalibratedOn(
+                told.data.dataset, None if told.scores is None else tuple(told.scores), told.aim
+            ),
+        )
+
+    def plan(self, sample: Sample) -> Sequence[Call]:
+        """What the judge itself plans."""
+        return planned(self.of, sample)
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        told = self.calibration
+        if self.of.info.asks and engine.info.fingerprint != told.model.fingerprint:
+            raise SpecError(
+                f"calibrated for {told.model.name} ({told.model.fingerprint[:12]}), asked on "
+                f"{engine.info.model} ({engine.info.fingerprint[:12]})"
+            )
+        outcome = await considered(self.of, sample, engine)
+        return calibrated(outcome, told) if isinstance(outcome, Verdict) else outcome
+
+
+def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
+    """The verdict with its score, label and probability as a calibration has them."""
+    score = by.probability(verdict.score)
+    label = HALLUCINATED if score >= by.threshold else FAITHFUL
+    agrees = verdict.explanation_agrees
+    note = {
+        "raw_score": verdict.score,
+        "raw_label": verdict.label,
+        "threshold": by.threshold,
+        "calibration": by.digest,
+    }
+    # Claims no longer decide, so that other flags cannot decide anew without the calibration.
+    kept = {name: value for name, value in verdict.details.items() if name != "flag"}
+    return replace(
+        verdict,
+        label=label,
+        score=score,
+        probability=score if label == HALLUCINATED else 1 - score,
+        # An explanation that led to the other label leads to this one where the label has changed.
+        explanation_agrees=agrees if agrees is None or label == verdict.label else not agrees,
+        details={**kept, **note},
+    )
+
+
+def check_judge(judge: Judge, told: CalibrationFile, where: str) -> None:
+    """Raise `SpecError` where a calibration was not made for this judge as it is."""
+    info = judge.info
+    pairs = (
+        ("judge", told.judge.words, words_of(judge)),
+        ("prompt", told.judge.prompt, info.prompt),
+        ("constraint", told.judge.constraint, info.constraint),
+    )
+    if differing := [f"{what} {then!r} there, {now!r} here" for what, then, now in pairs if then != now]:
+        raise SpecError(
+            f"{where} was made for another judge than {info.name!r}: {'; '.join(differing)}. "
+            "Calibrate this one"
+        )
+
+
+def words_of(judge: Judge) -> str:
+    """A judge as recipes say it: name, options and version."""
+    return f"{spelled(judge)}@{judge.info.version}"

@@ -1,0 +1,145 @@
+"""How much the context gains: an output that the context makes no more probable does not come from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.features.likelihoods import Gained, Gains, gains
+from magistrate.features.overlap import words as spoken
+from magistrate.features.stopwords import STOP
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.considering import fields_of, together
+from magistrate.judges.template import builtin
+from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
+
+READS = ("context", "messages", "input", "output")
+COLDEST, HOTTEST = 0.0, 3.0  # nats that a word loses by the context: one, or one in twenty
+STEEPEST = 700.0  # nats beyond which a float has no exponential
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Asks twice how probable the output is, with the context and without, and scores the difference.
+
+    With g, the mean over the tokens of log p(token | context) - log p(token), in nats, the score is
+    1 / (1 + exp(g)): a half where the context changes nothing, .27 where it makes each token e times as
+    probable, above a half where it speaks against them. That is no probability of a hallucination, and no
+    calibrated one (`magistrate calibrate` makes one of it). From `threshold` in (0, 1) on the label is
+    `hallucinated`, and up to `most` places that the context makes least probable are claims: words, none of
+    them one that every text has, or by `unit=sentences` sentences. `language` is an ISO 639 code.
+    `details["signals"]` holds the figures, `details["heat"]` what every word loses.
+    """
+
+    name: str = "likelihood"
+    threshold: float = 0.3
+    most: int = 5
+    unit: str = "words"
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        if self.most < 1:
+            raise SpecError(f"most must be at least 1, got {self.most}")
+        if self.unit not in ("words", "sentences"):
+            raise SpecError(f"unit must be words or sentences, got {self.unit!r}")
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin("answer")
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="two readings: how much more probable the context makes the output, word by word",
+            labels=(FAITHFUL, HALLUCINATED),
+            threshold=self.threshold,
+            reads=READS,
+            requires=("context", "output"),
+            needs=frozenset({"likelihood"}),
+            prompt=prompt.digest,
+            constraint="likelihood",
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """Both readings."""
+        said = Data(sample.output or "", "output")
+        return [Call(prompt.continued(said)) for prompt in prompts(sample)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        output = sample.output or ""
+        first, second = await together(engine.likelihood(prompt, output) for prompt in prompts(sample))
+        found = gains(first, second)
+        score = 1 / (1 + math.exp(min(max(found.mean, -STEEPEST), STEEPEST)))
+        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        words = found.words()
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=label,
+            score=score,
+            explanation=_explained(found),
+            claims=self._claims(found, words) if label == HALLUCINATED else (),
+            details={"signals": found.signals(), "heat": heat(output, words)},
+        )
+
+    def _claims(self, found: Gains, words: Sequence[Gained]) -> tuple[Claim, ...]:
+        """The places that gain least: those that lose, or the one that gains least where none does."""
+        common = STOP.get(self.language, frozenset())
+        places = words if self.unit == "words" else found.sentences(self.language)
+        telling = [each for each in places if set(spoken(found.text[each.start : each.end])) - common]
+        least = sorted(telling or places, key=self._gain)[: self.most]
+        chosen = [each for each in least if each.gain < 0] or least[:1]
+        return tuple(
+            Claim(
+                "unsupported",
+                Span(each.start, each.end),
+                reasoning=self._told(each),
+                output_text=found.text[each.start : each.end],
+            )
+            for each in sorted(chosen, key=lambda each: each.start)
+        )
+
+    def _gain(self, place: Gained) -> float:
+        """A word's whole gain, a sentence's average token's: else long sentences alone would stand out."""
+        return place.gain if self.unit == "words" else place.mean_gain
+
+    def _told(self, place: Gained) -> str:
+        change = self._gain(place)
+        what = "it" if self.unit == "words" else "a token of it, on average,"
+        factor = math.exp(min(abs(change), STEEPEST))
+        times = f"{factor:.1f}" if factor < 100 else "over 100"
+        more = "less probable, by a factor of" if change < 0 else "more probable only by a factor of"
+        return f"the context makes {what} {more} {times} ({change:+.2f} nats)"
+
+
+def prompts(sample: Sample) -> tuple[Prompt, Prompt]:
+    """What an output answers, with the context and what was said before, and with neither."""
+    fields = fields_of(sample, ("context", "messages", "input"))
+    template = builtin("answer")
+    return template.prompt(fields), template.prompt({**fields, "context": "", "messages": ()})
+
+
+def heat(output: str, words: Sequence[Gained]) -> dict[str, object]:
+    """The words with what the context takes from each, cut to the ends of the scale."""
+    return {
+        "name": "how much less probable the context makes a word",
+        "unit": "nats",
+        "low": COLDEST,
+        "high": HOTTEST,
+        "text": output,
+        "pieces": [
+            [each.start, each.end, round(min(max(-each.gain, COLDEST), HOTTEST), 3)] for each in words
+        ],
+    }
+
+
+def _explained(found: Gains) -> str:
+    losing = found.negative_share
+    return (
+        f"With the context a token of the output gains {found.mean:.2f} nats on average; "
+        f"{losing:.0%} of the tokens lose."
+    )

@@ -1,0 +1,397 @@
+"""Judges from the words of a command or a file, and the engine that they ask."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from magistrate.engines.base import Engine
+from magistrate.engines.none import NONE
+from magistrate.engines.registry import UNSAID as UNSAID
+from magistrate.engines.registry import engine as engine
+from magistrate.engines.registry import engine_entries as engine_entries
+from magistrate.engines.registry import engine_kind as engine_kind
+from magistrate.engines.registry import shorthands as shorthands
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import SpecError
+from magistrate.judges.base import Judge
+from magistrate.judges.outside import OutsideError, check_amount, check_outside
+from magistrate.judges.spelling import default
+from magistrate.judges.spelling import settable as settable
+from magistrate.judges.spelling import spell as spell
+from magistrate.judges.spelling import spelled as spelled
+
+JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
+PATTERNS = ("pattern",)  # options that are regular expressions, taken as they are written
+DEFAULT_JUDGE = "auto"
+FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
+CALIBRATION = re.compile(r".+\.json", re.DOTALL)
+FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
+PIECE = re.compile(r"\\[()\[\]{}]|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}|.", re.DOTALL)  # of options
+ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
+
+Engines = Mapping[str, Callable[[], Engine]]
+NO_ENGINES: Engines = MappingProxyType({})
+
+
+@cache
+def judge_entries() -> Mapping[str, EntryPoint]:
+    """Every judge that is installed, by name."""
+    return {entry.name: entry for entry in sorted(entry_points(group=JUDGES), key=lambda each: each.name)}
+
+
+def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = False) -> Judge:
+    """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
+
+    Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
+    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. The folder that
+    a judge lies in needs no name, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
+    A judge with options is named as it was written, but for where its files and folders lie.
+    `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
+    may name, beside the models of the catalogue. Words from `outside` name installed judges and how they
+    are set, and nothing else that lies on this machine; they raise `OutsideError` where they try.
+    Raises `SpecError` for unknown names, unknown options and values of the wrong type.
+    """
+    if not isinstance(spec, str):
+        if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
+            raise SpecError(f"a judge is a name or an object such as Hallucination(), got {spec!r}")
+        return spec
+    name, colon, options = spec.partition(":")
+    name, _, version = name.partition("@")
+    if name not in judge_entries():
+        if outside:
+            raise SpecError(unknown("judge", name, list(judge_entries())))
+        if file := FILE.fullmatch(spec):
+            name, colon, options = file.group("path", "colon", "options")
+            return _set(_from_file(name), name, spec, options if colon else None, engines, outside)
+    found = _set(_installed(name), name, spec, options if colon else None, engines, outside)
+    if version and version != str(found.info.version):
+        raise SpecError(f"{name!r} is version {found.info.version} here, not {version!r}")
+    return found
+
+
+def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines, outside: bool) -> Judge:
+    """What a name stands for, with options as they are written in `spec`."""
+    if options is None:
+        return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines, outside)
+    bare = getattr(known, "FOLDER_OPTION", None)
+    words = [_option(spec, word, bare) for word in split_options(options)]
+    given = dict(words)
+    if len(given) < len(words):
+        raise SpecError(f"an option is set twice in {spec!r}")
+    shown = known.info.name if not isinstance(known, type) else name
+    if outside and "name" in given:
+        raise OutsideError("a judge keeps its name: 'name' is not set from outside")
+    named = options if outside else _named(options, bare)  # what would shorten a path looks for it
+    return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines, outside)
+
+
+def _named(options: str, bare: str | None) -> str:
+    """Options as they stand in the name of a judge; `bare` is the option that needs no key, if one does not.
+
+    Where a file or a folder lies is no part of it: a run that is resumed names it by its whole path.
+    """
+    told = []
+    for word in split_options(options):
+        key, value = keyed(word, bare)
+        inner = unenclosed(value)
+        if bare is not None and key in (None, bare):
+            value = _enclosed(Path(os.path.normpath(Path(inner).expanduser().absolute())).name)
+        elif lies(inner):
+            name, _, others = inner.partition(":")
+            value = f"({name}:{_named(others, folder_option(name))})"
+        told.append(value if key is None else f"{key}={value}")
+    return ENCLOSED.sub(r"\1", FOLDER.sub("", ",".join(told)))
+
+
+def folder_option(name: str) -> str | None:
+    """The option of an installed judge that says which folder it lies in, None where it has no such."""
+    return _said_of_folder(name.partition("@")[0], "FOLDER_OPTION")
+
+
+def _said_of_folder(name: str, what: str) -> str | None:
+    """What an installed judge says of the folder that it lies in; None where it says nothing, or cannot."""
+    entry = judge_entries().get(name)
+    try:
+        found: str | None = None if entry is None else getattr(entry.load(), what, None)
+    except Exception:  # a package's own code, or a library that is missing; whoever makes the judge is told
+        return None
+    return found
+
+
+def lies(words: str) -> bool:
+    """Whether a judge with options lies in a folder, or one in its options does."""
+    name, colon, options = words.partition(":")
+    if not colon or name.partition("@")[0] not in judge_entries():
+        return False
+    if folder_option(name) is not None:
+        return True
+    return any(lies(unenclosed(keyed(word, None)[1])) for word in split_options(options))
+
+
+def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
+    """An option's key and value. The key is None for the value of `bare`, which can stand alone.
+
+    >>> keyed("threshold=.4", "folder"), keyed("runs/lr=1", "folder"), keyed("(lr=1)", "folder")
+    (('threshold', '.4'), (None, 'runs/lr=1'), (None, '(lr=1)'))
+    """
+    key, equals, value = word.partition("=")
+    if bare is not None and not (equals and key.strip().isidentifier()):
+        return None, word.strip()
+    return key, value
+
+
+def unenclosed(value: str) -> str:
+    """A value without the parentheses around all of it.
+
+    >>> unenclosed("(rubric:most=2)"), unenclosed("(a)+(b)")
+    ('rubric:most=2', '(a)+(b)')
+    """
+    if value[:1] + value[-1:] != "()":
+        return value
+    depth, pieces = 0, PIECE.findall(value)
+    for piece in pieces[:-1]:
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if depth == 0:  # the first one is closed before the end
+            return value
+    return value[1:-1] if depth == 1 and pieces[-1] == ")" else value
+
+
+def _from_file(path: str) -> Any:
+    from magistrate.judges.definitions import judge_from_file
+
+    return judge_from_file(Path(path))
+
+
+def _installed(name: str) -> Any:
+    """What an entry point names: a class of judges, or a judge."""
+    known = judge_entries()
+    if name not in known:
+        file = Path(f"{name}.yaml")
+        hint = f"; there is a file, write {file.name}" if file.name == str(file) and file.is_file() else ""
+        if fitting := kinds_of(Path(name).expanduser()):
+            hint = f"; there is a folder, write {' or '.join(f'{kind}:{name}' for kind in fitting)}"
+        raise SpecError(unknown("judge", name, list(known)) + hint)
+    try:
+        return known[name].load()
+    except Exception as error:  # a package's own code
+        raise SpecError(f"judge {name!r} ({known[name].value}) cannot be loaded: {error}") from error
+
+
+def split_options(text: str) -> list[str]:
+    """What stands between the commas that are in no parentheses, and in no set or count of a pattern.
+
+    >>> split_options("of=(rubric:most=2,order=quotes_first),tokens=1000")
+    ['of=(rubric:most=2,order=quotes_first)', 'tokens=1000']
+    >>> split_options(r"pattern=\\d{1,3}[),]\\(,whole=true")
+    ['pattern=\\\\d{1,3}[),]\\\\(', 'whole=true']
+    """
+    found, depth = [""], 0
+    for piece in PIECE.findall(text):
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if piece == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += piece
+    if depth:
+        raise SpecError(f"a parenthesis is open or closed once too often in {text!r}")
+    return found
+
+
+def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
+    """One judge or several, from names or objects."""
+    several = specs if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
+    return [judge(spec) for spec in several]
+
+
+def calibrated(
+    words: Sequence[str], files: Sequence[Path], make: Callable[[str], Judge] = judge
+) -> list[str]:
+    """The judges' words, each that a file was made for wrapped: `calibrated:of=(WORDS),file=FILE`.
+
+    Raises `SpecError` where a file was made for none of them, or several for the same one.
+    """
+    if not files:
+        return list(words)
+    from magistrate.judges.calibrated import words_of
+    from magistrate.judges.calibration_file import read_calibration
+
+    asked, made = [words_of(make(each)) for each in words], list(words)
+    for file in files:
+        wanted = read_calibration(file).judge.words
+        if wanted not in asked:
+            raise SpecError(
+                f"{file} was made for the judge {wanted}; asked are: {', '.join(asked)}. "
+                "Name its judge: --judge"
+            )
+        at = asked.index(wanted)
+        if made[at] != words[at]:
+            raise SpecError(f"two calibrations are of the same judge, {wanted}; give one of them")
+        made[at] = f"calibrated:of={_enclosed(words[at])},file={_enclosed(str(file))}"
+    return made
+
+
+def _enclosed(value: str) -> str:
+    """An option's value, in parentheses where it could be taken for several options."""
+    return f"({value})" if set(value) & set(",:=") else value
+
+
+def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:
+    """What to say of a name that nothing `of` that bearer has, with the nearest ones first."""
+    near = difflib.get_close_matches(name, known, n=3)
+    meant = f" (did you mean {' or '.join(repr(each) for each in near)}?)" if near else ""
+    listed = ", ".join(known) or "none"
+    return f"unknown {kind} {name!r}{of}{meant}; known: {listed}; see 'magistrate {see}'"
+
+
+def _option(spec: str, word: str, bare: str | None) -> tuple[str, str]:
+    if bare is not None and (found := keyed(word, bare))[0] is None:
+        return bare, found[1]
+    key, equals, value = word.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"options of a judge are written NAME:key=value,key=value; got {spec!r}")
+    return key.strip(), value.strip()
+
+
+def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, outside: bool) -> Judge:
+    """An instance of a class of judges, or a judge with some of its options changed."""
+    fields = {field.name: field for field in settable(kind)} if dataclasses.is_dataclass(kind) else {}
+    for option in options:
+        if option not in fields and option != "name":
+            raise SpecError(unknown("option", option, list(fields), of=f" of judge {name!r}"))
+    hints = get_type_hints(kind if isinstance(kind, type) else type(kind))
+    values = {
+        option: _value(name, option, hints[option], given, engines, outside)
+        for option, given in options.items()
+    }
+    if isinstance(folder := values.get(getattr(kind, "FOLDER_OPTION", "")), Path):
+        values[kind.FOLDER_OPTION] = _folder(kind, name, folder)
+    if not isinstance(kind, type):
+        made: Judge = dataclasses.replace(kind, **values)
+        return made
+    missing = [name for name, field in fields.items() if default(field) is dataclasses.MISSING]
+    if unset := [each for each in missing if each not in values]:
+        raise SpecError(f"judge {name!r} needs an option {unset[0]!r}: {name}:{unset[0]}=…")
+    built: Judge = kind(**values)
+    if hasattr(built, "with_parts"):  # what lies in its folder names other judges
+        built = built.with_parts(lambda words: judge(words, engines))
+    return built
+
+
+def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outside: bool) -> Any:
+    """An option's value of the type that its field has."""
+    from pydantic import TypeAdapter, ValidationError
+
+    if outside and option != "name":
+        check_outside(name, option, hint)
+    kinds = get_args(hint) or (hint,)
+    if isinstance(given, str):
+        if option not in PATTERNS:  # its parentheses are part of a pattern
+            given = unenclosed(given)
+        if Judge in kinds:
+            return judge(given, engines, outside=outside)
+        if Engine in kinds:
+            return engines[given]() if given in engines else engine(given)
+        if get_origin(hint) in (frozenset, tuple):
+            given = given.split("+")
+    try:
+        value = TypeAdapter(hint).validate_python(given)
+    except ValidationError as error:
+        raise SpecError(
+            f"judge {name!r}, option {option!r}: {error.errors()[0]['msg']}; got {given!r}"
+        ) from None
+    if outside:
+        check_amount(name, option, value)
+    return value
+
+
+# --- the engine of some judges ------------------------------------------------------------------
+
+
+def engine_for(
+    judges: Sequence[Judge],
+    model: str | Path | Engine | None = None,
+    settings: EngineSettings = UNSAID,
+) -> Engine:
+    """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
+
+    For judges of code nothing is looked for, loaded or even imported, whatever model is named. Where none is
+    named and a judge has one that was tuned for it, that one is asked.
+    """
+    if asks_none(judges):
+        return NONE
+    if model is None:
+        model = tuned_for(judges)
+    return engine(model, dataclasses.replace(settings, hidden_states=read_states(judges)))
+
+
+def tuned_for(judges: Sequence[Judge]) -> str | None:
+    """The model that was tuned for all of these judges that ask one; None where it is the usual one.
+
+    Raises `SpecError` where there is not one for all.
+    """
+    wanted = {each.info.name: each.info.models for each in judges if each.info.asks}
+    models = frozenset[str]().union(*wanted.values())
+    if len(models) > 1:
+        listed = "; ".join(
+            f"{name}: {' and '.join(model or 'the usual one' for model in sorted(of))}"
+            for name, of in wanted.items()
+        )
+        raise SpecError(
+            f"these judges ask different models ({listed}). Judge one after the other, or name one model "
+            "for all of them: --model NAME"
+        )
+    return next(iter(models), "") or None
+
+
+def warn_unasked(judges: Sequence[Judge], model: object) -> None:
+    """Warn where a model was named, and all judges decide by code without it."""
+    if model not in (None, NONE) and asks_none(judges):
+        names = ", ".join(judge.info.name for judge in judges)
+        told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
+        warnings.warn(f"{told}, such as judge='faithfulness'", UserWarning, stacklevel=2)
+
+
+def read_states(judges: Sequence[Judge]) -> bool:
+    """Whether one of the judges needs an engine that shows its hidden states."""
+    return any("hidden_states" in judge.info.needs for judge in judges)
+
+
+def asks_none(judges: Sequence[Judge]) -> bool:
+    """Whether no engine is needed, because all judges decide by code."""
+    return bool(judges) and not any(judge.info.asks for judge in judges)
+
+
+# --- judges that lie in a folder ----------------------------------------------------------------
+
+
+def _folder(kind: Any, name: str, folder: Path) -> Path:
+    """The whole path of the folder that a judge lies in. Raises `SpecError` where it cannot be one of it."""
+    name = name.partition(":")[0]
+    path = folder.expanduser().absolute()
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "is not there"
+        raise SpecError(f"judge {name!r} lies in a folder, and {path} {found}; write {name}:FOLDER")
+    wanted = getattr(kind, "FOLDER_FILE", None)
+    if wanted is not None and not (path / wanted).is_file():
+        others = [f"{other}:{folder}" for other in kinds_of(path)]
+        hint = f"; what it holds is {' or '.join(others)}" if others else ""
+        raise SpecError(f"{path} is no folder of a {name}: it has no {wanted}{hint}")
+    return path
+
+
+def kinds_of(folder: Path) -> list[str]:
+    """The installed judges that could be made of a folder, by the file that each of them lies with."""
+    if not folder.is_dir():
+        return []
+    files = {name: _said_of_folder(name, "FOLDER_FILE") for name in judge_entries()}
+    return [name for name, file in files.items() if file is not None and (folder / file).is_file()]

@@ -1,0 +1,279 @@
+"""A judge that weighs signals and other judges against each other, by what it has learnt from labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
+from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.considering import considered, planned, together
+from magistrate.judges.folders import read_card
+from magistrate.judges.several import suspicion, together_info
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Outcome,
+    Sample,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from magistrate.features.reading import Reading
+    from magistrate.judges.stack_folder import StackFile
+
+NO_FOLDER = (
+    "has no folder to go by: stack:FOLDER, where FOLDER is what "
+    "'magistrate train stack --data LABELLED --of PART --of PART --to FOLDER' wrote"
+)
+THRESHOLD = 0.5
+TOLD = 3  # contributions that an explanation names
+SMALL = 0.05  # log odds; less is not worth a word
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The weighed parts of the stack in `folder`; made by its name, as in `stack:some/folder`.
+
+    The score is the probability that the output is hallucinated where a share `base_rate` is (the folder's
+    own where None), and the label what is likelier. Details: `contributions` says what each part adds to the
+    log odds, and `base` what they are without them; `parts` what each had said, `signals` those that are
+    text signals. A judge that fails or abstains makes the stack do so. A signal that has nothing to look at
+    adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
+    times as far from the middle of the training samples as 999 of 1,000 of these is not judged (`uncertain`),
+    unless `outside=judge`.
+    """
+
+    FOLDER_OPTION: ClassVar[str] = "folder"
+    FOLDER_FILE: ClassVar[str] = "stack.json"
+
+    folder: Path | None = None
+    base_rate: float | None = None
+    outside: Literal["abstain", "judge"] = "abstain"
+    name: str = "stack"
+    parts: tuple[Judge, ...] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.base_rate is not None and not 0 < self.base_rate < 1:
+            raise SpecError(f"a base rate must be in (0, 1), got {self.base_rate}")
+        if self.folder is not None:
+            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+        if self.folder is not None and self.parts is not None:
+            _check(self.file, self.parts, self.folder)
+
+    def with_parts(self, make: Callable[[str], Judge]) -> Stack:
+        """The same stack with its judges, which `make` makes of their words."""
+        from magistrate.judges.stack_folder import HERE
+
+        if self.folder is None:
+            return self
+        words = [part.words.replace(HERE, str(self.folder)) for part in self.file.parts]
+        judges = [part.kind == "judge" for part in self.file.parts]
+        made = tuple(make(each) for each, judge in zip(words, judges, strict=True) if judge)
+        return replace(self, parts=made)
+
+    @cached_property
+    def file(self) -> StackFile:
+        """What the folder said when this judge was made."""
+        from magistrate.judges.stack_folder import read_stack
+
+        if self.folder is None:
+            raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
+        return read_stack(self.folder)
+
+    @property
+    def info(self) -> JudgeInfo:
+        if self.folder is None:
+            summary = "signals and judges, weighed against each other on labels"
+            labels = (FAITHFUL, HALLUCINATED)
+            return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_FOLDER)
+        told = self.file
+        infos = [judge.info for judge in self._judges]
+        if len(infos) < len(told.parts):
+            infos.append(JudgeInfo("signals", kind="code", reads=("context", "output"), requires=REQUIRED))
+        found = together_info(
+            infos,
+            name=self.name,
+            summary=f"{', '.join(part.name for part in told.parts)}, weighed against each other on labels",
+            long=next((info.long for info in infos if info.kind == "llm"), infos[0].long),
+        )
+        return replace(
+            found,
+            threshold=THRESHOLD,
+            prompt=told.digest,
+            fitted_to=None if told.model is None else (told.model.name, told.model.fingerprint),
+            trained_on=found.trained_on | frozenset(told.trained_on),
+        )
+
+    @property
+    def card(self) -> str | None:
+        """What stands in its folder about how it was made, and how good it was found to be."""
+        return None if self.folder is None else read_card(self.folder)
+
+    def plan(self, sample: Sample) -> Sequence[Call]:
+        """What its judges plan."""
+        return [call for judge in self._judges for call in planned(judge, sample)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        judges = self._judges
+        outcomes = await together(considered(judge, sample, engine) for judge in judges)
+        readings = self._readings(sample)
+        values, by_name = dict[str, float | None](), dict[str, Verdict]()
+        waiting = iter(zip(judges, outcomes, strict=True))
+        for part in self.file.parts:
+            if part.kind == "judge":
+                judge, outcome = next(waiting)
+                if not isinstance(outcome, Verdict):
+                    return replace(outcome, judge=self.name, message=f"{part.name}: {outcome.message}")
+                values[part.name], by_name[part.name] = suspicion(outcome, judge.info), outcome
+                continue
+            values[part.name] = readings[part.name].value
+        return self._weighed(sample, values, by_name, readings)
+
+    @property
+    def _judges(self) -> tuple[Judge, ...]:
+        if self.parts is not None:
+            return self.parts
+        if any(part.kind == "judge" for part in self.file.parts):
+            raise SpecError(f"a stack is made by its name: magistrate.judge(judge='stack:{self.folder}', …)")
+        return ()
+
+    def _readings(self, sample: Sample) -> Mapping[str, Reading]:
+        """What its text signals say, by the names of parts."""
+        names = [part.words for part in self.file.parts if part.kind == "signal"]
+        if not names:
+            return {}
+        from magistrate.features.catalog import readings
+
+        found = readings(sample, names=names)
+        return {part.name: found[part.words] for part in self.file.parts if part.kind == "signal"}
+
+    def _weighed(
+        self,
+        sample: Sample,
+        values: Mapping[str, float | None],
+        verdicts: Mapping[str, Verdict],
+        readings: Mapping[str, Reading],
+    ) -> Outcome:
+        import numpy as np
+
+        from magistrate.judges.stack_figures import shift
+
+        told = self.file
+        row = np.array([[values[part.name] for part in told.parts]], dtype=np.float64)
+        far = float(told.weights.distances(row)[0])
+        if far > told.limit and self.outside == "abstain":
+            return Abstention(sample.id, self.name, "uncertain", _too_far(told, values, far))
+        added = dict(zip(values, told.weights.contributions(row)[0].tolist(), strict=True))
+        base = told.intercept + shift(told.base_rate if self.base_rate is None else self.base_rate)
+        score = _probability(base + sum(added.values()))
+        label = HALLUCINATED if score >= THRESHOLD else FAITHFUL
+        blamed = [name for name in sorted(added, key=lambda name: -added[name]) if added[name] > SMALL]
+        claims = _claims(sample, blamed, verdicts, readings) if label == HALLUCINATED else ()
+        heats = [verdicts[name].details["heat"] for name in blamed if _has_heat(verdicts, name)]
+        return Verdict(
+            sample.id,
+            self.name,
+            label,
+            score,
+            probability=score if label == HALLUCINATED else 1 - score,
+            explanation=explained(added, values),
+            claims=claims,
+            details={
+                "contributions": added,
+                "base": base,
+                "parts": dict(values),
+                "signals": {part.words: values[part.name] for part in told.parts if part.kind == "signal"},
+                "undefined": {name: readings[name].reason for name, value in values.items() if value is None},
+                "distance": far,
+                "limit": told.limit,
+                "stack": told.digest,
+                **({"heat": heats[0]} if heats else {}),
+            },
+        )
+
+
+REQUIRED = ("context", "output")
+
+
+def explained(added: Mapping[str, float], values: Mapping[str, float | None]) -> str:
+    """The greatest contributions in words, the greatest first."""
+    order = sorted(added, key=lambda name: -abs(added[name]))
+    told = [name for name in order[:TOLD] if abs(added[name]) >= SMALL]
+    if not told:
+        return "no part of the stack says much either way"
+    words = [
+        f"{name} ({values[name]:.2f}) speaks {'for' if added[name] < 0 else 'against'} the output "
+        f"({added[name]:+.1f} log odds)"
+        for name in told
+    ]
+    return "; ".join(words)
+
+
+def _too_far(told: StackFile, values: Mapping[str, float | None], far: float) -> str:
+    """Which part lies where none of the training samples had it, as far as one alone shows it."""
+    beyond = [
+        f"{part.name} is {value:.3f}, and was {part.low:.3f} to {part.high:.3f}"
+        for part in told.parts
+        if (value := values[part.name]) is not None and not part.low <= value <= part.high
+    ]
+    why = "; ".join(beyond) or "no single part is out of its range, but they do not go together"
+    return (
+        f"too far from what the stack was trained on: distance {far:.1f}, the limit is {told.limit:.1f} "
+        f"({why}). To judge it all the same: outside=judge"
+    )
+
+
+def _claims(
+    sample: Sample,
+    blamed: Sequence[str],
+    verdicts: Mapping[str, Verdict],
+    readings: Mapping[str, Reading],
+) -> tuple[Claim, ...]:
+    """What the parts that speak against the output have found in it, each place once."""
+    found: dict[tuple[int, int], Claim] = {}
+    for name in blamed:
+        if name in verdicts:
+            own = [claim for claim in verdicts[name].claims if claim.kind != "agreement"]
+        else:
+            reading = readings[name]
+            text = sample.output or ""
+            own = [
+                Claim("unsupported", span, reasoning=reading.reason, output_text=text[span.start : span.end])
+                for span in reading.spans
+            ]
+        for claim in own:
+            found.setdefault((claim.output_quote.start, claim.output_quote.end), claim)
+    return tuple(found.values())
+
+
+def _has_heat(verdicts: Mapping[str, Verdict], name: str) -> bool:
+    return name in verdicts and "heat" in verdicts[name].details
+
+
+def _probability(log_odds: float) -> float:
+    return 1 / (1 + exp(-log_odds)) if log_odds >= 0 else exp(log_odds) / (1 + exp(log_odds))
+
+
+def _check(told: StackFile, judges: Sequence[Judge], folder: Path) -> None:
+    """Raise `SpecError` where a part is not what the stack was fitted to."""
+    parts = [part for part in told.parts if part.kind == "judge"]
+    for part, judge in zip(parts, judges, strict=True):
+        info = judge.info
+        pairs = (
+            ("version", part.version, info.version),
+            ("prompt", part.prompt, info.prompt),
+            ("constraint", part.constraint, info.constraint),
+        )
+        if differing := [f"{what} {then!r} there, {now!r} here" for what, then, now in pairs if then != now]:
+            raise SpecError(
+                f"the stack in {folder} was fitted to another {part.name!r}: {'; '.join(differing)}. "
+                "Train it again"
+            )

@@ -1,0 +1,151 @@
+"""The folder of a stack: `stack.json` with all that it judges by, a card for people, folders of its parts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from magistrate._version import __version__
+from magistrate.judges.folders import CARD, check_free, read_values, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from magistrate.judges.stack_fit import Weights
+
+FORMAT = 1
+KIND = "magistrate stack"
+FILE, PARTS = "stack.json", "parts"
+HERE = "{here}"  # in the words of a part: the folder of the stack
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class PartFile(_Part):
+    """One part: a judge by its words, or a text signal; `prompt` and `constraint` are a judge's digests."""
+
+    name: str
+    kind: Literal["judge", "signal"]
+    words: str
+    version: int = 1
+    prompt: str = ""
+    constraint: str = ""
+    scale: Literal["log_odds", "share"]
+    mean: float
+    spread: float = Field(gt=0)
+    weight: float
+    low: float
+    high: float
+
+
+class ModelFile(_Part):
+    """The model that its judges had asked."""
+
+    name: str
+    fingerprint: str
+
+
+class DataFile(_Part):
+    """Labels that it was fitted to."""
+
+    dataset: str
+    family: str
+    digest: str
+    n: int = Field(ge=0)
+    hallucinated: int = Field(ge=0)
+
+
+class StackFile(_Part):
+    """A stack as it is written down. Same fit, same bytes.
+
+    A sample's log odds are `intercept` plus, of each part, weight times (scaled value - mean) / spread, at
+    even chances of either label; `base_rate` is what is assumed where nothing else is said. `metric` `[k, k]`
+    and `limit` say which samples are too far from those that it was fitted to. `low` and `high` of a part are
+    the ends of what it had said of these.
+    """
+
+    kind: str = KIND
+    format: int = FORMAT
+    parts: list[PartFile] = Field(min_length=1)
+    intercept: float
+    base_rate: float = Field(gt=0, lt=1)
+    metric: list[list[float]]
+    limit: float = Field(ge=0)
+    strength: float
+    positive: bool
+    model: ModelFile | None
+    data: list[DataFile]
+    trained_on: list[str]
+    seed: int
+    folds: int
+    figures: dict[str, Any]
+    package: str = __version__
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> StackFile:
+        k = len(self.parts)
+        if len(self.metric) != k or any(len(row) != k for row in self.metric):
+            raise ValueError(f"metric must have {k} rows of {k} numbers, as many as parts")
+        if len({part.name for part in self.parts}) < k:
+            raise ValueError("two parts have the same name")
+        return self
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What it judges by, as arrays."""
+        import numpy as np
+
+        from magistrate.judges.stack_fit import Weights
+
+        def column(name: str) -> NDArray[np.float64]:
+            return np.array([getattr(part, name) for part in self.parts], dtype=np.float64)
+
+        return Weights(
+            scales=tuple(part.scale for part in self.parts),
+            means=column("mean"),
+            spreads=column("spread"),
+            weights=column("weight"),
+            intercept=self.intercept,
+            metric=np.array(self.metric, dtype=np.float64),
+            limit=self.limit,
+            strength=self.strength,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the file says; another one is another stack."""
+        return hashlib.sha256(self.text().encode()).hexdigest()[:12]
+
+    def text(self) -> str:
+        """What stands in the file."""
+        return json.dumps(self.model_dump(), indent=2, allow_nan=False) + "\n"
+
+
+def write_stack(
+    made: StackFile, card: str, folder: Path, parts: Mapping[str, Path], *, replace: bool = False
+) -> None:
+    """Write the folder, as a whole or not at all; `parts` are folders that are copied under these names.
+
+    Raises `SpecError` where it cannot be written, or is there already.
+    """
+    check_free(folder, FILE, "stack", replace=replace)
+    with whole(folder) as half:
+        (half / FILE).write_text(made.text(), encoding="utf-8")
+        (half / CARD).write_text(card, encoding="utf-8")
+        for name, source in parts.items():
+            shutil.copytree(source, half / PARTS / name)
+
+
+def read_stack(folder: Path) -> StackFile:
+    """The stack in a folder. Raises `SpecError` with the key for anything that cannot be used."""
+    return read_values(folder, FILE, "stack", FORMAT).read_as(StackFile)

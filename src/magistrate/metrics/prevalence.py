@@ -1,0 +1,252 @@
+"""How frequent something truly is, from few labels and many predictions.
+
+==============  ===================================================================================
+corrected       prediction-powered inference with power tuning: mean of λ·prediction over the unlabelled,
+                plus mean of label - λ·prediction over the labelled (Angelopoulos and others 2023;
+                Angelopoulos, Duchi and Zrnic 2023), λ in [0, 1] being what makes its variance least
+labelled        the mean of the labels alone (λ = 0), also of samples that have no prediction
+naive           the mean of the predictions over the unlabelled, errors and all
+rogan_gladen    (naive + specificity - 1) / (recall + specificity - 1), both measured on the labelled
+                (Rogan and Gladen 1978)
+==============  ===================================================================================
+
+Standard errors add up what samples of one group contribute before they are squared (the cluster-robust
+sandwich; with groups of one it is that of the papers). Intervals are Student's, of G - k degrees of freedom
+and G / (G - k) times the variance, for G labelled groups and the k figures that are taken from them: one, the
+mean, and for the corrected and Rogan and Gladen's one more. They are cut at 0 and 1; where one lies wholly
+beyond, there is neither estimate nor interval. Where nothing varies, all being 0 or all 1, the interval is
+Wilson's of as many samples as there are groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+from magistrate._text import decimal
+from magistrate.errors import InputError
+from magistrate.metrics.classification import CONFIDENCE, Estimate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Prevalence:
+    """The share of the positive, in [0, 1], estimated in four ways, each with its 95 % interval.
+
+    `n_labelled` samples have label and prediction, `n_failed` a label only: these count in `labelled`, and
+    `positives_failed` of them are positive. `tuning` is λ; `standard_error` that of `corrected`. `worth` is
+    how many labels alone would have the corrected estimate's standard error, None where that is 0. `beyond`
+    holds, by name, the value and both ends of those whose value is not within 0 and 1, uncut.
+    """
+
+    n_labelled: int
+    n_unlabelled: int
+    corrected: Estimate
+    labelled: Estimate
+    naive: Estimate
+    rogan_gladen: Estimate
+    tuning: float
+    standard_error: float
+    worth: float | None
+    n_failed: int = 0
+    positives_failed: int = 0
+    beyond: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        names = ("corrected", "labelled", "naive", "rogan_gladen")
+        return {
+            "n_labelled": self.n_labelled,
+            "n_labelled_without_verdict": self.n_failed,
+            "positives_without_verdict": self.positives_failed,
+            "n_unlabelled": self.n_unlabelled,
+            **{name: getattr(self, name).to_dict() for name in names},
+            "tuning": self.tuning,
+            "standard_error": self.standard_error,
+            "worth": self.worth,
+            "uncut": {name: list(each) for name, each in self.beyond.items()},
+        }
+
+
+def prevalence(
+    truth: ArrayLike,
+    predicted: ArrayLike,
+    unlabelled: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
+    called: ArrayLike | None = None,
+    unlabelled_called: ArrayLike | None = None,
+    failed: ArrayLike = (),
+    tuning: float | None = None,
+) -> Prevalence:
+    """Estimate the mean of what `truth` is a sample of.
+
+    `truth` bool `[n]`, `predicted` float `[n]` in [0, 1] for the same samples, `unlabelled` float `[N]`;
+    `failed` bool `[m]` are labels of samples without a prediction. `groups` int `[n + N + m]`, in this order:
+    the same number for samples that belong together. `called` bool `[n]` and `unlabelled_called` bool `[N]`
+    are labels that were predicted, for the last two estimates, where `predicted` is no such label. `tuning`
+    fixes λ. Raises `InputError` for fewer than two labelled groups, for no unlabelled sample, and for shapes
+    that do not match.
+    """
+    import numpy as np
+
+    y, f, u = (np.asarray(each, dtype=np.float64) for each in (truth, predicted, unlabelled))
+    if f.shape != y.shape or y.ndim != 1 or u.ndim != 1 or not u.size:
+        raise InputError(
+            f"labels, predictions and at least one more prediction: got {y.shape}, {f.shape}, {u.shape}"
+        )
+    lost = np.asarray(failed, dtype=np.float64)
+    total = y.size + u.size + lost.size
+    numbers = np.arange(total) if groups is None else np.asarray(groups)
+    if numbers.shape != (total,):
+        raise InputError(f"groups must be as many as samples: got {numbers.shape} for {total}")
+    _, everywhere = np.unique(numbers, return_inverse=True)
+    members = everywhere[: y.size + u.size]
+    n_groups = np.unique(members[: y.size]).size
+    if n_groups < 2:
+        raise InputError(f"an interval takes at least two independent labelled samples, got {n_groups}")
+    spread = _Spread(members, y.size)
+    lam = _tuning(y, f, u) if tuning is None else tuning
+    corrected, error = spread.mean(y - lam * f, lam * u)
+    _, alone = spread.mean(y, np.zeros(0))
+    said = f if called is None else np.asarray(called, dtype=np.float64)
+    others = u if unlabelled_called is None else np.asarray(unlabelled_called, dtype=np.float64)
+    naive, naive_error = spread.mean(np.zeros(0), others)
+    beyond: dict[str, tuple[float, float, float]] = {}
+    return Prevalence(
+        y.size,
+        u.size,
+        _interval(_Uncut(corrected, error, n_groups, 2), "corrected", beyond),
+        _labelled(np.concatenate([y, lost]), np.concatenate([members[: y.size], everywhere[members.size :]])),
+        _interval(_Uncut(naive, naive_error, np.unique(members[y.size :]).size), "naive", beyond),
+        _rogan_gladen(y > 0, said, others, spread, n_groups, beyond),
+        lam,
+        error,
+        y.size * (alone / error) ** 2 if error > 0 else None,
+        lost.size,
+        int(lost.sum()),
+        beyond,
+    )
+
+
+def _labelled(labels: Floats, members: NDArray[np.int64]) -> Estimate:
+    """The mean of all labels."""
+    import numpy as np
+
+    value, error = _Spread(members, labels.size).mean(labels, np.zeros(0))
+    return _interval(_Uncut(value, error, np.unique(members).size), "labelled", {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Which group each sample is in, labelled ones first, and what means of them may vary by."""
+
+    members: NDArray[np.int64]
+    n: int
+
+    def mean(self, labelled: Floats, unlabelled: Floats) -> tuple[float, float]:
+        """The sum of the means of two columns (one may be empty), and its standard error."""
+        parts = [each - each.mean() if each.size else each for each in (labelled, unlabelled)]
+        value = sum(float(each.mean()) for each in (labelled, unlabelled) if each.size)
+        return value, self.error(*(each / max(each.size, 1) for each in parts))
+
+    def error(self, labelled: Floats, unlabelled: Floats) -> float:
+        """The standard error of a figure to which each sample contributes so much."""
+        import numpy as np
+
+        moves = np.zeros(self.members.size)
+        moves[: labelled.size] = labelled
+        moves[self.n : self.n + unlabelled.size] = unlabelled
+        return sqrt(float((np.bincount(self.members, moves) ** 2).sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncut:
+    """An estimate that may lie beyond 0 or 1, its standard error, and what its interval rests on."""
+
+    value: float
+    error: float
+    n_groups: int
+    taken: int = 1
+
+    def ends(self) -> tuple[float, float]:
+        """The 95 % interval by Student's t."""
+        from scipy.stats import t
+
+        freedom = self.n_groups - self.taken
+        far = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * self.error * sqrt(self.n_groups / freedom)
+        return self.value - far, self.value + far
+
+
+def _interval(uncut: _Uncut, name: str, beyond: dict[str, tuple[float, float, float]]) -> Estimate:
+    """The 95 % interval, cut to [0, 1]; a value beyond them is drawn to the edge and noted in `beyond`."""
+    value = min(max(uncut.value, 0.0), 1.0)
+    if uncut.n_groups <= uncut.taken:
+        return Estimate(value, None, None, f"no interval from {uncut.n_groups} independent contexts")
+    if uncut.error == 0:
+        return _constant(value, uncut.n_groups)
+    low, high = uncut.ends()
+    if not 0 <= uncut.value <= 1:
+        beyond[name] = (uncut.value, low, high)
+    if high <= 0 or low >= 1:
+        side = "below 0" if high <= 0 else "above 1"
+        return Estimate.none(
+            f"its 95 % interval, [{decimal(low)}, {decimal(high)}], lies {side}: labels and outputs do not "
+            "fit together"
+        )
+    return Estimate(value, max(low, 0.0), min(high, 1.0))
+
+
+def _constant(value: float, n_groups: int) -> Estimate:
+    """Wilson's interval of something that never or always was so, each group counted once."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    if value not in (0, 1):
+        return Estimate(value, None, None, "no interval: nothing varies")
+    low, high = proportion_confint(value * n_groups, n_groups, alpha=1 - CONFIDENCE, method="wilson")
+    return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def _tuning(y: Floats, f: Floats, u: Floats) -> float:
+    """λ of least variance: cov(label, prediction) / ((1 + n / N) var(prediction)), within [0, 1]."""
+    import numpy as np
+
+    variance = float(np.var(np.concatenate([f, u]), ddof=1))
+    if variance == 0:
+        return 0.0  # predictions that are all the same say nothing
+    covariance = float(((y - y.mean()) * (f - f.mean())).mean())
+    return min(max(covariance / ((1 + y.size / u.size) * variance), 0.0), 1.0)
+
+
+def _rogan_gladen(
+    truth: NDArray[np.bool_],
+    said: Floats,
+    others: Floats,
+    spread: _Spread,
+    n_groups: int,
+    beyond: dict[str, tuple[float, float, float]],
+) -> Estimate:
+    import numpy as np
+
+    if truth.all() or not truth.any():
+        return Estimate.none("the labelled samples are all of one class")
+    recall, specificity = float(said[truth].mean()), float(1 - said[~truth].mean())
+    informed = recall + specificity - 1
+    if informed <= 0:
+        return Estimate.none(
+            f"recall and specificity ({recall:.2f} and {specificity:.2f}) are those of chance"
+        )
+    naive = float(others.mean())
+    value = (naive + specificity - 1) / informed
+    moves = np.zeros(truth.size)
+    moves[truth] = -value * (said[truth] - recall) / truth.sum()
+    moves[~truth] = (1 - value) * (1 - said[~truth] - specificity) / (~truth).sum()
+    error = spread.error(moves / informed, (others - naive) / others.size / informed)
+    return _interval(_Uncut(value, error, n_groups, 2), "rogan_gladen", beyond)

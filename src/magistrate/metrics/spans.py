@@ -1,0 +1,125 @@
+"""How well quotes cover what people marked, counted in characters over all samples together.
+
+The definition is RAGTruth's (Niu and others 2024): characters that are both marked and quoted, over those
+quoted (precision) and over those marked (recall). Within a sample a character counts once, however many
+spans hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.resampling import draws_of, interval_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+SPAN_METRICS = ("precision", "recall", "f1", "iou")
+
+Stretch = tuple[int, int]
+"""Half-open offsets of characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanScores:
+    """Character-level figures of `n` samples; the three counts are of characters.
+
+    `not_counted` is how many samples are hallucinated and say nothing of where.
+    """
+
+    n: int
+    marked: int
+    quoted: int
+    both: int
+    metrics: Mapping[str, Estimate]
+    not_counted: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "n": self.n,
+            "not_counted": self.not_counted,
+            "characters": {"marked": self.marked, "quoted": self.quoted, "both": self.both},
+            **{name: estimate.to_dict() for name, estimate in self.metrics.items()},
+        }
+
+
+def characters(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same characters as stretches that are in order and do not touch.
+
+    >>> characters([(4, 9), (0, 5), (12, 12)])
+    [(0, 9)]
+    """
+    merged: list[Stretch] = []
+    for start, end in sorted(each for each in stretches if each[1] > each[0]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def overlap(first: Iterable[Stretch], second: Iterable[Stretch]) -> int:
+    """How many characters both hold."""
+    one, two = characters(first), characters(second)
+    return _length(one) + _length(two) - _length(characters([*one, *two]))
+
+
+def span_scores(
+    marked: Sequence[Iterable[Stretch]],
+    quoted: Sequence[Iterable[Stretch]],
+    groups: ArrayLike,
+    not_counted: int = 0,
+) -> SpanScores:
+    """Precision, recall, F1 and intersection over union of quotes against marked spans, sample by sample.
+
+    `groups` `[n]` says which samples belong together, for the intervals.
+    """
+    import numpy as np
+
+    counts = np.array(
+        [
+            (_length(characters(gold)), _length(characters(said)), overlap(gold, said))
+            for gold, said in zip(
+                [list(each) for each in marked], [list(each) for each in quoted], strict=True
+            )
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 3)
+    if not len(counts):
+        nothing = dict.fromkeys(SPAN_METRICS, Estimate.none("no sample says where it is hallucinated"))
+        return SpanScores(0, 0, 0, 0, nothing, not_counted)
+    gold, said, both = (int(total) for total in counts.sum(0))
+    values = _figures(counts.sum(0, keepdims=True))[0]
+    drawn = draws_of(lambda weights: _figures(weights @ counts), groups)
+    n_groups = int(np.unique(np.asarray(groups)).size)
+    undefined = {
+        "precision": "nothing was quoted as wrong",
+        "recall": "nothing is marked as hallucinated",
+        "f1": "nothing is marked and nothing was quoted",
+        "iou": "nothing is marked and nothing was quoted",
+    }
+    metrics = {
+        name: Estimate.none(undefined[name])
+        if np.isnan(values[at])
+        else interval_of(float(values[at]), drawn[:, at], n_groups)
+        for at, name in enumerate(SPAN_METRICS)
+    }
+    return SpanScores(len(counts), gold, said, both, metrics, not_counted)
+
+
+def _length(stretches: Iterable[Stretch]) -> int:
+    return sum(end - start for start, end in stretches)
+
+
+def _figures(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`SPAN_METRICS` `[b, 4]` from characters marked, quoted and both `[b, 3]`."""
+    import numpy as np
+
+    gold, said, both = sums.T
+    pairs = [(both, said), (both, gold), (2 * both, gold + said), (both, gold + said - both)]
+    return np.stack([np.divide(a, b, out=np.full(b.shape, np.nan), where=b > 0) for a, b in pairs], axis=1)

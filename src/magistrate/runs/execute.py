@@ -1,0 +1,372 @@
+"""Samples in, outcomes out as they are ready: bounded concurrency, deadlines, failures as values."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Container,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from magistrate import _logging
+from magistrate._async import in_thread
+from magistrate._deadline import Deadline, DeadlineExceeded, Stopped
+from magistrate.engines.base import Engine, EngineInfo, require
+from magistrate.engines.wrappers import Recorded
+from magistrate.errors import (
+    EngineBusy,
+    EngineGone,
+    EngineRefused,
+    EngineTimeout,
+    InvalidOutput,
+    MissingPackage,
+    ModelError,
+    OverLength,
+    SpecError,
+    StoreError,
+)
+from magistrate.judges.base import Judge
+from magistrate.judges.considering import considered
+from magistrate.runs.limits import DEADLINE, UNLIMITED, Gate, Limits
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
+
+Task = Callable[[Sample], Any]
+Answer = TypeVar("Answer")
+
+GRACE = 5.0  # seconds that work gets to end after it was told to
+
+# A failure's code for the errors that have one of their own.
+CODES: Mapping[type[Exception], FailureCode] = {
+    InvalidOutput: "invalid_output",
+    EngineBusy: "rate_limited",
+    EngineRefused: "refused",
+    EngineTimeout: "timeout",
+}
+ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
+# After these nothing else can succeed, so the stream ends instead of failing sample after sample.
+FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An outcome with the sample that it is about, as the task left it."""
+
+    sample: Sample
+    outcome: Outcome
+
+
+async def judge_one(
+    sample: Sample,
+    judge: Judge,
+    engine: Engine,
+    *,
+    deadline: float = DEADLINE,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Outcome:
+    """One judge on one sample, within `deadline` seconds; the outcome carries steps, usage and seconds.
+
+    What goes wrong is a `Failure` or, where the sample does not fit, an `Abstention`. Raises only what
+    would fail for every sample: `EngineGone`, `ModelError`, `MissingPackage`, `StoreError`; and a
+    cancellation where nobody waits for the outcome any more.
+    """
+    recorded = Recorded(engine, clock)
+    start = clock()
+    name = judge.info.name
+    outcome: Outcome
+    try:
+        outcome = _sound(await within(deadline, _contained(considered(judge, sample, recorded))))
+    except (*FATAL, Stopped):
+        raise
+    except OverLength as error:
+        outcome = Abstention(sample.id, name, "over_length", str(error))
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
+    except DeadlineExceeded as error:
+        outcome = Failure(sample.id, name, "timeout", f"no verdict {error}")
+    except Exception as error:
+        outcome = Failure(sample.id, name, code_of(error), _logging.error_text(error))
+    return replace(
+        outcome,
+        sample_id=sample.id,
+        judge=name,
+        steps=tuple(recorded.steps),
+        usage=recorded.usage,
+        seconds=clock() - start,
+    )
+
+
+def code_of(error: Exception) -> FailureCode:
+    """What kind of failure an error makes."""
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
+
+
+async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What `work` answers; a judge that wants to end the program only fails."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What `work` answers within so many seconds from its first step on.
+
+    Raises `DeadlineExceeded` where it is not done then, also where it will not stop and where it was done
+    later, having computed without a pause.
+    """
+    deadline = Deadline(seconds)
+
+    async def begun() -> Answer:
+        with deadline:
+            answer = await work
+            deadline.check()
+            return answer
+
+    task = asyncio.ensure_future(begun())
+    stopped = True
+    try:
+        while not task.done() and (left := deadline.left) > 0:
+            await asyncio.wait([task], timeout=left)
+        if task.done():
+            return task.result()
+    finally:
+        if not task.done():
+            deadline.stop()
+            task.cancel()
+            await asyncio.wait([task], timeout=GRACE)
+            stopped = task.done()
+        task.add_done_callback(_forgotten)
+        if not deadline.begun:
+            work.close()
+    told = "" if stopped else "; it did not stop when it was told to"
+    raise DeadlineExceeded(f"within {seconds:g} seconds{told}")
+
+
+def _forgotten(task: asyncio.Future[Any]) -> None:
+    """Nobody waits for its result any more, so that its error is nobody's."""
+    if not task.cancelled():
+        task.exception()
+
+
+def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
+    """Refuse what could never be judged, before anything is spent.
+
+    Raises `SpecError`, and `CapabilityError` where the engine lacks what a judge needs.
+    """
+    names = [judge.info.name for judge in judges]
+    if not names:
+        raise SpecError("there is no judge; name one at least")
+    if len(set(names)) != len(names):
+        raise SpecError(f"judges need different names, got {', '.join(names)}")
+    for judge in judges:
+        if judge.info.lacks:
+            raise SpecError(f"judge {judge.info.name!r} {judge.info.lacks}")
+        if judge.info.fitted_to is not None:
+            _check_model(judge.info.name, *judge.info.fitted_to, info)
+        require(info, judge.info.needs, f"judge {judge.info.name!r}")
+
+
+def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> None:
+    """Refuse a model whose answers a judge was not fitted to, whatever it is called."""
+    if fingerprint != info.fingerprint:
+        raise SpecError(
+            f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), and this is "
+            f"{info.model} ({info.fingerprint[:12]}); calibrate or train it with this model, or ask that one"
+        )
+
+
+async def stream(
+    samples: Iterable[Sample],
+    judges: Sequence[Judge],
+    engine: Engine,
+    *,
+    task: Task | None = None,
+    made: Container[str] = frozenset(),
+    done: Container[tuple[str, str]] = frozenset(),
+    limits: Limits = UNLIMITED,
+    gate: Gate | None = None,
+    undelivered: list[Judged] | None = None,
+) -> AsyncIterator[Judged]:
+    """Outcomes of every judge on every sample, each as soon as it is ready.
+
+    Samples are pulled as they are needed, so any number of them can be judged. `task` makes the
+    outputs first: it is called with the sample, in a thread unless it is async, and answers the
+    output, or a mapping with `output` and perhaps `context`; a label that was given to another output
+    is dropped. It is not called for samples whose ids are in `made`. Pairs of sample id and judge name that
+    are `done` are not judged. Of `limits` those that say how much is under way at once, and for how long,
+    hold here; `gate` may end the stream before its time. Where the stream is closed early, outcomes that
+    were ready are put into `undelivered`. Raises what `check_stream` and `judge_one` raise, what `samples`
+    raise, and `EngineGone` after too many engine failures in a row; all but the first once all that was
+    under way has come out.
+    """
+    check_stream(judges, engine.info)
+    ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
+    source = _pulled(samples)
+    work = _Work(judges, engine, task, limits.deadline, made, done, gate, ready)
+    workers = [asyncio.create_task(work.through(source)) for _ in range(limits.concurrency)]
+    failure: BaseException | None = None
+    failed = 0
+    try:
+        working = len(workers)
+        while working:
+            item = await ready.get()
+            if isinstance(item, Judged):
+                yield item
+                failed = failed + 1 if engine_failed(item.outcome) else 0
+                if failed < limits.give_up_after:
+                    continue
+                item = EngineGone(f"the engine failed {failed} times in a row; last: {item.outcome}")
+            else:
+                working -= 1
+            if item is not None:
+                # What the others are about to finish is still good; nobody begins anything new.
+                failure = failure or item
+                source.close()
+                if gate is not None:
+                    gate.close()
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        source.close()
+        while undelivered is not None and not ready.empty():
+            if isinstance(left := ready.get_nowait(), Judged):
+                undelivered.append(left)
+    if failure is not None:
+        raise failure
+
+
+def engine_failed(outcome: Outcome) -> bool:
+    """Whether it was an engine call, not the judge's own code or the sample, that failed."""
+    if not isinstance(outcome, Failure) or outcome.code not in ENGINE_FAILURES or not outcome.steps:
+        return False
+    return "error" in outcome.steps[-1].result
+
+
+def _pulled(samples: Iterable[Sample]) -> Generator[Sample]:
+    """Samples that several workers pull from, until one of them closes it."""
+    yield from samples
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every worker does with a sample, and where the outcomes go."""
+
+    judges: Sequence[Judge]
+    engine: Engine
+    task: Task | None
+    deadline: float
+    made: Container[str]
+    done: Container[tuple[str, str]]
+    gate: Gate | None
+    ready: asyncio.Queue[Judged | BaseException | None]
+
+    async def through(self, source: Iterable[Sample]) -> None:
+        """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
+        try:
+            for sample in source:
+                if not await self._sample(sample):
+                    break
+        except BaseException as error:  # whoever waits for this worker must hear of everything
+            if _is_cancelled():
+                raise
+            await self.ready.put(error)
+        else:
+            await self.ready.put(None)
+
+    async def _sample(self, sample: Sample) -> bool:
+        """All judges at once; a fatal error of one is raised when the others are through.
+
+        False where the gate lets nothing more begin.
+        """
+        judges = [judge for judge in self.judges if (sample.id, judge.info.name) not in self.done]
+        if not judges:
+            return True
+        if self.gate is not None and not await self.gate.admitted(len(judges)):
+            return False
+        produced = await _produce(sample, None if sample.id in self.made else self.task, self.deadline)
+        if isinstance(produced, str):
+            for judge in judges:
+                failure = Failure(sample.id, judge.info.name, "task_error", produced)
+                await self.ready.put(Judged(sample, failure))
+            return True
+        pending = [self._judge(produced, judge) for judge in judges]
+        for result in await asyncio.gather(*pending, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        return True
+
+    async def _judge(self, sample: Sample, judge: Judge) -> None:
+        outcome = await judge_one(sample, judge, self.engine, deadline=self.deadline)
+        await self.ready.put(Judged(sample, outcome))
+
+
+def _sound(outcome: Outcome) -> Outcome:
+    """A judge's answer, if it can be one. Raises `InvalidOutput`."""
+    if not isinstance(outcome, Verdict | Failure | Abstention):
+        raise InvalidOutput(
+            f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
+        )
+    if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
+        raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
+    return outcome
+
+
+def _is_cancelled() -> bool:
+    """Whether a CancelledError means this very task, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+# --- outputs that are made first ----------------------------------------------------------------
+
+
+async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample | str:
+    """The sample with the task's output, or in words why there is none."""
+    if task is None:
+        return sample if sample.output is not None else "the sample has no output and no task to produce one"
+    try:
+        return await within(deadline, _answered(task, sample))
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        return "the task was cancelled"
+    except DeadlineExceeded as error:
+        return f"the task gave no output {error}"
+
+
+async def _answered(task: Task, sample: Sample) -> Sample | str:
+    try:
+        answer = task(sample) if inspect.iscoroutinefunction(task) else await in_thread(task, sample)
+        if inspect.isawaitable(answer):
+            answer = await answer
+    except (Exception, SystemExit) as error:
+        return f"the task failed: {_logging.error_text(error)}"
+    return _with_answer(sample, answer)
+
+
+def _with_answer(sample: Sample, answer: Any) -> Sample | str:
+    given = answer if isinstance(answer, Mapping) else {"output": answer}
+    output, context = given.get("output"), given.get("context", sample.context)
+    context = (context,) if isinstance(context, str) else context or ()
+    if not isinstance(output, str):
+        found = type(answer).__name__ if answer is not given else f"a mapping whose output is {output!r:.80}"
+        return f"the task must answer a text or a mapping with 'output' (and 'context'), not {found}"
+    if not isinstance(context, Sequence) or not all(isinstance(text, str) for text in context):
+        return f"the task's context must be a text or a list of texts, not {context!r:.80}"
+    if sample.output not in (None, output):
+        # A person's label and spans are about the output that they saw.
+        sample = replace(sample, label=None, spans=())
+    return replace(sample, output=output, context=tuple(context))

@@ -1,0 +1,355 @@
+"""A run in a file: which samples, which judges, on what, within which limits.
+
+The same shape is stored with every run, resolved, so that the run can be resumed and replayed. Paths in a
+run file are relative to the folder that it lies in; a resolved one holds whole paths.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from magistrate._yaml import Document, Key, read_document
+from magistrate.datasets.fields import check_labels, check_mapping
+from magistrate.datasets.files import looks_like_path
+from magistrate.datasets.named import catalogue
+from magistrate.datasets.selection import Selection
+from magistrate.datasets.unread import MAX_UNREAD
+from magistrate.engines.base import Engine
+from magistrate.engines.prices import Price
+from magistrate.engines.settings import CONCURRENCY, EngineSettings
+from magistrate.errors import SpecError
+from magistrate.judges import registry
+from magistrate.judges.base import Judge
+from magistrate.report.gates import Gate
+from magistrate.runs.limits import DEADLINE, GIVE_UP_AFTER, Limits
+
+MAX_FAILURES = 0.1
+STDIN = "-"
+DEFAULT = "default"  # the engine that a run's judges ask where they are not told another one
+SCHEMA = Path(__file__).with_name("run.schema.json")
+
+
+def _under(key: str, value: Any) -> Any:
+    """A bare text is short for a part of which only one key is set."""
+    return {key: value} if isinstance(value, str) else value
+
+
+def _one(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _judge(value: Any) -> Any:
+    """`{rubric: {most: 2}}` is another way to write `rubric:most=2`."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        [(name, options)] = value.items()
+        if options is None or options == {}:
+            return name
+        if isinstance(options, Mapping) and all(isinstance(each, Plain) for each in options.values()):
+            return f"{name}:" + ",".join(f"{key}={_spelled(key, each)}" for key, each in options.items())
+    return value
+
+
+def _spelled(key: str, value: Any) -> str:
+    """An option's value; in parentheses where it could be taken for several options."""
+    words = registry.spell(value)
+    if key in registry.PATTERNS:  # as they are written: parentheses around it must not count as a group
+        return f"(?:{words})" if "," in words else words
+    return f"({words})" if set(words) & set(",:") and words[:1] != "(" else words
+
+
+Plain = str | int | float | bool
+Words = Annotated[list[str], BeforeValidator(_one, json_schema_input_type=str | list[str])]
+JudgeWords = Annotated[str, BeforeValidator(_judge, json_schema_input_type=str | dict[str, dict[str, Plain]])]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class DataPart(_Part):
+    """What is judged: a named or stored set, or a file; which of it, and which column is which field."""
+
+    source: str = Field(min_length=1, description="A named set, a stored one (NAME or NAME@2) or a file.")
+    view: str | None = Field(default=None, description="A view of a named set.")
+    map: dict[str, str] = Field(default={}, description="Which column is which field, such as context: docs.")
+    labels: dict[str, str] = Field(
+        default={},
+        description="What the values of the label column mean (faithful, hallucinated, unlabelled), "
+        "such as ok: faithful.",
+    )
+    max_unread: float = Field(
+        default=MAX_UNREAD, ge=0, le=1, description="Share of rows that cannot be read that is an error."
+    )
+    limit: int | None = Field(default=None, ge=1, description="The first so many samples only.")
+    sample: int | None = Field(default=None, ge=1, description="So many samples at random.")
+    balance: str | None = Field(
+        default=None, description="As many of each value of this field, such as label."
+    )
+    seed: int = Field(default=0, description="For sample and balance.")
+    digest: str | None = Field(
+        default=None, description="The sha256 that what is read must have, from an earlier run."
+    )
+
+    def selection(self) -> Selection:
+        """Which samples are taken."""
+        return Selection(self.limit, self.sample, self.balance, self.seed)
+
+
+class EnginePart(_Part):
+    """A model, and where it runs."""
+
+    model: str | None = Field(
+        default=None,
+        description="Catalogue name, GGUF file or OpenVINO folder, or another kind of engine and its model, "
+        "such as openai:gpt-4o-mini or ollama:llama3.2.",
+    )
+    base_url: str | None = Field(
+        default=None, description="Where its server listens, such as http://127.0.0.1:8080/v1."
+    )
+    device: str | None = Field(default=None, description="OpenVINO device, such as CPU.")
+    threads: int | None = Field(default=None, ge=1, description="Cores to use.")
+    timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Seconds for one call of the model."
+    )
+    price: str | None = Field(default=None, description="Dollars a million tokens, IN/OUT or IN/OUT/CACHED.")
+
+
+class LimitsPart(_Part):
+    """How much at once, and how much in all."""
+
+    concurrency: int = Field(default=CONCURRENCY, ge=1, description="Samples under way at once.")
+    deadline: float = Field(default=DEADLINE, gt=0, description="Seconds for one verdict.")
+    give_up_after: int = Field(
+        default=GIVE_UP_AFTER, ge=1, description="Engine failures in a row that end the run."
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Begin nothing more once so many are spent."
+    )
+    max_seconds: float | None = Field(
+        default=None, gt=0, description="Stop after so many seconds, counted anew when resumed."
+    )
+    max_cost: float | None = Field(
+        default=None, gt=0, description="Begin nothing more once so many dollars are spent."
+    )
+    max_failures: float = Field(
+        default=MAX_FAILURES, ge=0, le=1, description="Share of failures that is an error."
+    )
+
+    def limits(self) -> Limits:
+        """As the stream takes them."""
+        return Limits(**self.model_dump(exclude={"max_failures"}))
+
+
+class RunSpec(_Part):
+    """All that makes a run."""
+
+    dataset: Annotated[
+        DataPart, BeforeValidator(partial(_under, "source"), json_schema_input_type=str | DataPart)
+    ] = Field(description="What is judged.")
+    judges: Annotated[
+        list[JudgeWords],
+        BeforeValidator(_one, json_schema_input_type=str | list[str | dict[str, dict[str, Plain]]]),
+    ] = Field(
+        default=[registry.DEFAULT_JUDGE], min_length=1, description="Who judges, such as rubric:most=2."
+    )
+    engines: dict[
+        str,
+        Annotated[
+            EnginePart, BeforeValidator(partial(_under, "model"), json_schema_input_type=str | EnginePart)
+        ],
+    ] = Field(default={}, description=f"Models by name; {DEFAULT!r} is asked where a judge names none.")
+    limits: LimitsPart = Field(default=LimitsPart(), description="How much at once, and how much in all.")
+    gates: Words = Field(default=[], description="Figures to reach, such as f1>=0.7 or failures<=0.02.")
+    name: str | None = Field(default=None, description="A name for the run.")
+    tags: Words = Field(default=[], description="Tags for the run.")
+    cache: bool = Field(default=True, description="Whether answers of earlier, equal calls are used.")
+
+    @property
+    def engine(self) -> EnginePart:
+        """The one that judges ask where they name none."""
+        return self.engines.get(DEFAULT, EnginePart())
+
+    def plain(self) -> dict[str, Any]:
+        """What is not as it would be anyway, as plain values; `RunSpec.model_validate` reads it back."""
+        return {"judges": self.judges, **self.model_dump(exclude_defaults=True)}
+
+    def yaml(self) -> str:
+        """The file that says the same."""
+        from ruamel.yaml import YAML
+
+        yaml: Any = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.sort_base_mapping_type_on_output = False
+        yaml.allow_unicode = True
+        text = io.StringIO()
+        yaml.dump(self.plain(), text)
+        return text.getvalue()
+
+
+def read_spec(path: Path) -> RunSpec:
+    """The run that a file describes, with whole paths.
+
+    Raises `SpecError` with the file, the line, the key and the nearest known word for what cannot be used.
+    """
+    document = read_document(path)
+    spec = document.read_as(RunSpec)
+    folder = path.absolute().parent
+    _check(document, spec, folder)
+    return anchored(spec, folder)
+
+
+def spec_from(values: Mapping[str, Any]) -> RunSpec:
+    """The run that plain values describe. Raises `SpecError` that names the key that cannot be used."""
+    return Document("this run", values, {}).read_as(RunSpec)
+
+
+def anchored(spec: RunSpec, folder: Path) -> RunSpec:
+    """The same run, whose paths no longer depend on where it is started."""
+    source = spec.dataset.source
+    if _is_path(folder, source):
+        source = _within(folder, source)
+    engines = {
+        name: part.model_copy(update={"model": _model(folder, part.model)})
+        for name, part in spec.engines.items()
+    }
+    return spec.model_copy(
+        update={
+            "dataset": spec.dataset.model_copy(update={"source": source}),
+            "judges": [_judge_path(folder, judge) for judge in spec.judges],
+            "engines": engines,
+        }
+    )
+
+
+def judges_of(spec: RunSpec) -> list[Judge]:
+    """The judges that are asked, with the engines that they name; those that name the same one share it."""
+    engines = _others(spec)
+    return [registry.judge(words, engines) for words in spec.judges]
+
+
+def judge_of(spec: RunSpec, words: str) -> Judge:
+    """One of them."""
+    return registry.judge(words, _others(spec))
+
+
+def _others(spec: RunSpec) -> dict[str, Callable[[], Engine]]:
+    """What makes the engines beside the run's own, each once, when it is first asked for."""
+    return {
+        name: cache(partial(engine_of, part, concurrency=spec.limits.concurrency))
+        for name, part in spec.engines.items()
+        if name != DEFAULT
+    }
+
+
+def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int = CONCURRENCY) -> Engine:
+    """The engine that a part describes, for a user who has at most `concurrency` calls under way at once;
+    with `hidden_states` one that shows them."""
+    settings = EngineSettings(
+        base_url=part.base_url,
+        device=part.device,
+        threads=part.threads,
+        timeout=part.timeout,
+        hidden_states=hidden_states,
+        concurrency=concurrency,
+    )
+    return registry.engine(part.model, settings)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a run file, for editors."""
+    found = RunSpec.model_json_schema(mode="validation")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A Magistrate run"}
+
+
+# --- what only the whole file can tell ----------------------------------------------------------
+
+
+def _check(document: Document, spec: RunSpec, folder: Path) -> None:
+    """Refuse what has the right shape and means nothing, at its line."""
+    asked = []
+    for number, words in enumerate(spec.judges):
+        asked.append(_at(document, ("judges", number), judge_of, spec, _judge_path(folder, words)))
+    names = [judge.info.name for judge in asked]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise document.error(("judges", number), f"{name!r} is asked twice")
+    for number, gate in enumerate(spec.gates):
+        _at(document, ("gates", number), Gate.parse, gate, names)
+    _at(document, ("dataset", "map"), check_mapping, spec.dataset.map)
+    _at(document, ("dataset", "labels"), check_labels, spec.dataset.labels)
+    _at(document, ("dataset",), spec.dataset.selection)
+    for name, part in spec.engines.items():
+        if part.price is not None and name != DEFAULT:
+            message = f"only {DEFAULT!r} has a price: all that a run spends is counted by it"
+            raise document.error(("engines", name, "price"), message)
+        if part.price is not None:
+            _at(document, ("engines", name, "price"), Price.parse, part.price)
+
+
+def _at(document: Document, key: Key, check: Any, *values: Any) -> Any:
+    try:
+        return check(*values)
+    except SpecError as error:
+        raise document.error((*key, *error.key), str(error)) from None
+
+
+def _is_path(folder: Path, source: str) -> bool:
+    if source == STDIN or "://" in source or source.partition(":")[0] in catalogue():
+        return False
+    return looks_like_path(source) or (folder / source).is_file()
+
+
+def _within(folder: Path, path: str) -> str:
+    """A path as seen from a folder; what begins with ~ or / is whole already."""
+    return str(folder / Path(path).expanduser())
+
+
+def whole(words: str) -> str:
+    """A judge's words whose paths no longer depend on where they were written."""
+    return _judge_path(Path.cwd(), words)
+
+
+def _judge_path(folder: Path, words: str) -> str:
+    """A judge whose file, and those of judges in its options, are named by whole paths."""
+    found = registry.FILE.fullmatch(words)
+    if words.partition(":")[0].partition("@")[0] not in registry.judge_entries() and found is not None:
+        return f"{_within(folder, found['path'])}{_option_paths(folder, words[found.end('path') :], None)}"
+    name, colon, options = words.partition(":")
+    return name + _option_paths(folder, colon + options, registry.folder_option(name))
+
+
+def _option_paths(folder: Path, words: str, bare: str | None) -> str:
+    """Options whose paths are whole; `bare` is the one that names a folder, if one does."""
+    if not words.startswith(":"):
+        return words
+    options = []
+    for option in registry.split_options(words[1:]):
+        key, value = registry.keyed(option, bare)
+        if key == option:  # it has no value, as whoever makes the judge says
+            options.append(option)
+            continue
+        inner = registry.unenclosed(value)
+        if bare is not None and key in (None, bare):
+            value = f"({_within(folder, inner)})"
+        elif registry.lies(inner):
+            value = f"({_judge_path(folder, inner)})"
+        elif registry.CALIBRATION.fullmatch(inner):
+            value = f"({_within(folder, inner)})"
+        elif registry.FILE.fullmatch(inner) or inner != value:
+            value = f"({_judge_path(folder, inner)})"
+        options.append(f"{key}={value}" if key is not None else value)
+    return ":" + ",".join(options)
+
+
+def _model(folder: Path, model: str | None) -> str | None:
+    """A model's path, whole; a catalogue name is none."""
+    if model is None:
+        return None
+    path = Path(_within(folder, model.removesuffix(":f16")))
+    return _within(folder, model) if path.exists() else model

@@ -1,5 +1,0 @@
-"""Numbers read off a sample alone, before any model is asked."""
-
-from magistrate.signals.overlap import ngram_novelty, output_length, words
-
-__all__ = ["ngram_novelty", "output_length", "words"]

@@ -1,0 +1,220 @@
+"""What a detector is trained on, as data: sources with shares and caps, read from YAML, drawn by a seed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+
+from magistrate.errors import InputError, SpecError
+from magistrate.training.detector.framing import framed
+from magistrate.training.synthetic import Lexicon, perturb
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
+
+SUFFIX = ".jsonl.gz"
+LONGEST = 40_000  # characters of a context that are read
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(_Part):
+    """One file of labelled pairs.
+
+    `share` is its part of all examples, relative to that of the others; no example is seen more than `cap`
+    times. Labels are drawn alternately, so that no source has a label of its own. `edits` is how many changed
+    pairs, one wrong and one harmless, are made of each faithful output, and `originals` says how many outputs
+    are changed; with `only_edits` the rows themselves are not learnt from. `without` are values of
+    `metadata.kind` that are left out. `most` rows are read at most. `parts` adds faithful outputs beside a
+    context that lacks one of the sentences they need; `framed` is the share of rows of which a statement
+    about their statement is made.
+    """
+
+    name: str
+    share: float = Field(gt=0)
+    cap: float = Field(default=4, gt=0)
+    edits: int = Field(default=0, ge=0)
+    originals: int = Field(default=4000, ge=0)
+    only_edits: bool = False
+    without: tuple[str, ...] = ()
+    most: int = Field(default=1_000_000, gt=0)
+    parts: bool = False
+    framed: float = Field(default=0, ge=0, le=1)
+
+
+class Recipe(_Part):
+    """All that makes the data of a training: the same recipe, files and seed give the same examples.
+
+    `shipped_only` leaves out rows whose `metadata.ship` does not say that weights may be distributed that
+    learnt from them. `without_families` leaves out rows that share a context with a development set.
+    """
+
+    seed: int = 1
+    window: int = Field(default=256, ge=128)
+    examples: int = Field(gt=0)
+    shipped_only: bool = True
+    sources: tuple[Source, ...]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe in a YAML file. Raises `SpecError` where it is none."""
+    try:
+        return Recipe.model_validate(YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample]:
+    """The samples of a source, in the order of its file. Raises `InputError` where the file is missing."""
+    path = folder / f"{source.name}{SUFFIX}"
+    if not path.is_file():
+        raise InputError(f"there is no {path}, which the recipe names")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            told = row["metadata"]
+            if (shipped_only and not told.get("ship")) or told.get("overlap_dev"):
+                continue
+            if told.get("kind") in source.without:
+                continue
+            yield Sample(
+                id=row["id"],
+                input=row["input"],
+                context=tuple(text[:LONGEST] for text in row["context"]),
+                output=row["output"],
+                label=row["label"],
+                spans=tuple(Span(start, end) for start, end in row["spans"]),
+                metadata=told,
+            )
+
+
+def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> list[Sample]:
+    """The rows of a source and what is made of them, drawn by the recipe's seed."""
+    every = list(rows(folder, source, shipped_only=recipe.shipped_only))
+    every.sort(key=lambda each: _mixed(f"{recipe.seed}/{source.name}", each))
+    every = every[: source.most]
+    found = [] if source.only_edits else list(every)
+    if source.edits:
+        clean = [each for each in every if each.label == FAITHFUL][: source.originals]
+        found += perturb(clean, seed=recipe.seed, lexicon=lexicon, per_sample=2 * source.edits)
+    if source.parts:
+        found += without_a_sentence(every, recipe.seed)
+    if source.framed:
+        found += framed(every, recipe.seed, source.framed)
+    return found
+
+
+def _mixed(seed: str, sample: Sample) -> bytes:
+    """Contexts in an order that the seed says, the rows of one context beside each other."""
+    return hashlib.sha256("\n".join((seed, *sample.context)).encode(errors="surrogatepass")).digest()
+
+
+def without_a_sentence(every: Sequence[Sample], seed: int) -> Iterator[Sample]:
+    """Faithful outputs that need several sentences of their context, with one of these taken away.
+
+    What is left does not say all of the output, though most of its words are there; a second variant has a
+    sentence of another context in its place.
+    """
+    from magistrate.features.splitting import sentences
+
+    pool = [each for each in every if each.label == FAITHFUL and len(each.context) == 1]
+    order = random.Random(f"{seed}/parts")
+    for sample in pool:
+        text = sample.context[0]
+        places = sentences(text)
+        if not 2 <= len(places) <= 6:
+            continue
+        gone = order.randrange(len(places))
+        kept = [text[start:end] for at, (start, end) in enumerate(places) if at != gone]
+        if order.random() < 0.5:
+            other = order.choice(pool).context[0]
+            strange = [said for place in sentences(other) if (said := other[slice(*place)]) not in text]
+            if strange:
+                kept.insert(gone, order.choice(strange))
+        yield replace(
+            sample,
+            id=f"{sample.id}~part",
+            context=(" ".join(kept),),
+            label=HALLUCINATED,
+            metadata={"kind": "sentence_removed", "of": sample.id},
+        )
+
+
+ROUND = 16_000  # examples that are drawn, sorted by length and cut into batches together
+
+
+def shares(recipe: Recipe, sizes: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], float]:
+    """The share of each source and label in all examples, `sizes` being how many there are to draw from.
+
+    A source whose examples would be seen more often than its cap gives up what is too much to the others.
+    """
+    wanted: dict[tuple[str, str], float] = {}
+    limit: dict[tuple[str, str], float] = {}
+    for source in recipe.sources:
+        labels = [label for label in (FAITHFUL, HALLUCINATED) if sizes.get((source.name, label))]
+        for label in labels:
+            key = source.name, label
+            wanted[key] = source.share / len(labels)
+            limit[key] = sizes[key] * source.cap / recipe.examples
+    found: dict[tuple[str, str], float] = {}
+    left = 1.0
+    while wanted:
+        total = sum(wanted.values())
+        full = {key for key, share in wanted.items() if share / total * left >= limit[key]}
+        if not full:
+            return found | {key: share / total * left for key, share in wanted.items()}
+        for key in sorted(full):
+            found[key] = limit[key]
+            wanted.pop(key)
+        left = 1.0 - sum(found.values())
+    return found
+
+
+def draw(
+    sizes: Mapping[tuple[str, str], int], share: Mapping[tuple[str, str], float], seed: int, number: int
+) -> list[tuple[tuple[str, str], int]]:
+    """Which examples the round with that number has: source, label and place, the same for the same seed.
+
+    Every example of a source is drawn once before any is drawn again.
+    """
+    found = []
+    for key in sorted(share):
+        begin, end = (round(share[key] * ROUND * at) for at in (number, number + 1))
+        size = sizes[key]
+        orders: dict[int, list[int]] = {}
+        for place in range(begin, end):
+            turn = place // size
+            if turn not in orders:
+                orders[turn] = _order(seed, key[0], turn, size)
+            found.append((key, orders[turn][place % size]))
+    return found
+
+
+def _order(seed: int, source: str, turn: int, size: int) -> list[int]:
+    """The same for both labels of a source: where each row has a changed twin, both are drawn together."""
+    order = list(range(size))
+    random.Random(f"{seed}/{source}/{turn}").shuffle(order)
+    return order
+
+
+def digest(folder: Path, source: Source, recipe: Recipe) -> str:
+    """Of a source's file and of all that says how it is read."""
+    path = folder / f"{source.name}{SUFFIX}"
+    if not path.is_file():
+        raise InputError(f"there is no {path}, which the recipe names")
+    told = source.model_dump(exclude={"share", "cap"}, exclude_defaults=True) | recipe.model_dump(
+        include={"seed", "window", "shipped_only"}
+    )
+    found = hashlib.sha256(json.dumps(told, sort_keys=True, default=list).encode())
+    with path.open("rb") as file:
+        found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]

@@ -1,0 +1,289 @@
+"""From labelled data to the folder of a detector, in as many sittings as it takes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from magistrate._version import __version__
+from magistrate.detectors.folder import CARD, LONGEST_NAME, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
+from magistrate.detectors.model import Detector
+from magistrate.detectors.network import write_weights
+from magistrate.detectors.reading import Reader
+from magistrate.errors import InputError, SpecError
+from magistrate.judges.folders import WORK, check_free, whole
+from magistrate.metrics.paired import Figures
+from magistrate.metrics.resampling import difference_of, draws_of
+from magistrate.training import holding
+from magistrate.training.detector.bases import Base
+from magistrate.training.detector.card import card
+from magistrate.training.detector.examples import Example, examples
+from magistrate.training.detector.loop import STATE, Schedule, Training
+from magistrate.training.detector.network import Network, from_base
+from magistrate.training.detector.pool import pool
+from magistrate.training.detector.recipe import Recipe, digest
+from magistrate.training.synthetic import Lexicon
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample
+
+if TYPE_CHECKING:
+    from magistrate.metrics.classification import Estimate
+
+TOKEN_THRESHOLD = 0.5
+HELD_OUT = 0.25  # of the contexts of one's own labels: they calibrate, and say whether training has helped
+EPOCHS = 4.0  # how often one's own labels are seen
+LEAST_LABELS = 40
+OWN = Schedule(tokens=0, batch=2048, rate=5e-5, warmup=10, cooldown=0.6, average=0.95)
+Tell = Callable[[Training, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of a training: None for the manifest where more sittings are needed.
+
+    `auroc` are those of held-out contexts, of the detector that was begun with and of the one that was made;
+    `gain` is their difference with its 95 % interval. `n` samples of `contexts` contexts were held out.
+    """
+
+    manifest: Manifest | None
+    share: float
+    auroc: Mapping[str, float] = field(default_factory=dict)
+    gain: Estimate | None = None
+    n: int = 0
+    contexts: int = 0
+
+    @property
+    def better(self) -> bool | None:
+        """Whether it ranks held-out outputs better than before, None where that was not shown."""
+        if self.gain is None or self.gain.low is None or self.gain.high is None:
+            return None
+        return True if self.gain.low > 0 else False if self.gain.high < 0 else None
+
+
+def train_on_labels(
+    samples: Sequence[Sample],
+    base: Base,
+    folder: Path,
+    *,
+    name: str = "",
+    trained_on: tuple[str, ...] = (),
+    schedule: Schedule = OWN,
+    epochs: float = EPOCHS,
+    window: int = 384,
+    seconds: float | None = None,
+    device: str | None = None,
+    tell: Tell | None = None,
+    force: bool = False,
+) -> Trained:
+    """Go on training a detector with one's own labels, and say whether that has made it better.
+
+    A quarter of the contexts is held out: it calibrates the new detector, and there the two are compared,
+    pair by pair. Trains for at most `seconds` from where it was left. Raises `InputError` where there are too
+    few labels or one kind only.
+    """
+    _check_name(name or folder.name)
+    check_free(folder, MANIFEST, "detector", replace=force)
+    usable = [
+        each for each in samples if each.label in (FAITHFUL, HALLUCINATED) and each.output and each.sources
+    ]
+    _check_labels(usable, "labelled samples with a context and an output", LEAST_LABELS)
+    groups = ["\n".join(each.sources) for each in usable]
+    apart = holding.held_out(groups, HELD_OUT, schedule.seed)
+    learnt = [each for each, out in zip(usable, apart, strict=True) if not out]
+    held = [each for each, out in zip(usable, apart, strict=True) if out]
+    _check_labels(learnt, "samples to learn from", 2)
+    _check_labels(held, "samples that were held out", 2)
+    every = list(examples(learnt, Reader(_tokenizer(base), window)))
+    if len({each.hallucinated for each in every}) < 2:
+        raise InputError("all outputs of one label are too long for a window: give spans, or shorter outputs")
+    total = sum(each.length for each in every)
+    network = from_base(base.folder)
+    training = Training(
+        network,
+        _All(every),
+        f"{base.sha256} {_digest(every)}",
+        replace(schedule, tokens=max(1, int(total * epochs))),
+        _work(folder, force=force),
+        device=_device(device),
+    )
+    if not training.run(seconds, tell):
+        return Trained(None, training.tokens / training.schedule.tokens)
+    told = {
+        "name": name or folder.name,
+        "window": window,
+        "trained_on": tuple(dict.fromkeys((*base.trained_on, *trained_on))),
+        "recipe": _recipe(base, training, {"labels": len(learnt), "epochs": epochs}),
+    }
+    before = base.detector.logits(held) if base.detector is not None else None
+    manifest, after = write(training.averaged().cpu(), base, folder, told, held)
+    return _compared(manifest, held, before, after)
+
+
+def train_on_recipe(
+    recipe: Recipe,
+    data: Path,
+    base: Base,
+    folder: Path,
+    *,
+    schedule: Schedule,
+    lexicon: Lexicon,
+    calibrate_on: Sequence[Sample],
+    window: int = 384,
+    name: str = "",
+    seconds: float | None = None,
+    device: str | None = None,
+    tell: Tell | None = None,
+    force: bool = False,
+) -> Trained:
+    """Train a detector on a folder of labelled pairs, as the recipe says, for `schedule.tokens` tokens.
+
+    `calibrate_on` are samples that nothing was learnt from: the map to probabilities is fitted to them.
+    """
+    _check_name(name or folder.name)
+    check_free(folder, MANIFEST, "detector", replace=force)
+    _check_labels(calibrate_on, "samples to calibrate on", LEAST_LABELS)
+    work = _work(folder, force=force)
+    rounds = pool(recipe, data, base.folder / "tokenizer.json", lexicon, work / "examples")
+    network = from_base(base.folder)
+    training = Training(
+        network, rounds, f"{base.sha256} {recipe.model_dump_json()}", schedule, work, device=_device(device)
+    )
+    if not training.run(seconds, tell):
+        return Trained(None, training.tokens / training.schedule.tokens)
+    counts = {f"{source}, {label}": len(each) for (source, label), each in sorted(rounds.of.items())}
+    digests = {source.name: digest(data, source, recipe) for source in recipe.sources}
+    learnt = {"mixture": recipe.model_dump(mode="json"), "examples": counts, "digests": digests}
+    told = {
+        "name": name or folder.name,
+        "window": window,
+        "trained_on": tuple(dict.fromkeys((*base.trained_on, *(source.name for source in recipe.sources)))),
+        "recipe": _recipe(base, training, learnt),
+    }
+    manifest, after = write(training.averaged().cpu(), base, folder, told, calibrate_on)
+    return _compared(manifest, calibrate_on, None, after)
+
+
+def write(
+    network: Network, base: Base, folder: Path, told: Mapping[str, Any], held: Sequence[Sample]
+) -> tuple[Manifest, list[float]]:
+    """Write a detector, all of it or nothing, calibrated on `held`; answers its logits there too.
+
+    Where the calibration fails, because held-out samples are ranked the wrong way round, nothing is written.
+    """
+    weights = {key: each.detach().float().numpy() for key, each in network.state_dict().items() if each.dim()}
+    heads = network.encoder.config.num_attention_heads
+    with whole(folder) as half:
+        write_weights(weights, half / WEIGHTS)
+        shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
+        files = {name: digest_of(half / name) for name in (WEIGHTS, TOKENIZER)}
+        values = {**told, "heads": heads, "token_threshold": TOKEN_THRESHOLD, "files": files}
+        raw = Manifest.model_validate({**values, "scale": 1.0, "offset": 0.0}, strict=False)
+        logits = Detector(half, raw).logits(held)
+        scale, offset = platt(logits, held)
+        manifest = raw.model_copy(update={"scale": scale, "offset": offset})
+        (half / MANIFEST).write_text(manifest.text(), encoding="utf-8")
+        (half / CARD).write_text(card(manifest), encoding="utf-8")
+    return manifest, logits
+
+
+def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float]:
+    """Scale and offset of the map from logits to probabilities (Platt 1999), both labels weighing alike."""
+    from sklearn.linear_model import LogisticRegression
+
+    truth = [sample.label == HALLUCINATED for sample in samples]
+    fit = LogisticRegression(class_weight="balanced").fit([[each] for each in logits], truth)
+    scale = float(fit.coef_[0][0])
+    if scale <= 0:
+        raise InputError(
+            "the detector ranks held-out samples the wrong way round: it has learnt nothing of use. Give "
+            "more labels or another --rate; to begin anew: --force"
+        )
+    return scale, float(fit.intercept_[0])
+
+
+def _compared(
+    manifest: Manifest, held: Sequence[Sample], before: Sequence[float] | None, after: Sequence[float]
+) -> Trained:
+    """The AUROC on held-out samples and its gain, with an interval from drawing their contexts."""
+    truth = np.array([each.label == HALLUCINATED for each in held])
+    groups = np.unique(["\n".join(each.sources) for each in held], return_inverse=True)[1]
+    contexts = int(groups.max()) + 1
+    one = np.ones((1, len(held)))
+    drawn, auroc = {}, {}
+    for name, logits in (("before", before), ("after", after)):
+        if logits is not None:
+            scores = np.array(logits)
+            figures = Figures(truth, scores > 0, scores, ("auroc",))
+            auroc[name] = float(figures(one)[0, 0])
+            drawn[name] = draws_of(figures, groups)[:, 0]
+            support = figures.support("auroc", groups)
+    gain = None
+    if before is not None:
+        value = auroc["after"] - auroc["before"]
+        gain, _ = difference_of(value, drawn["after"] - drawn["before"], contexts, support)
+    return Trained(manifest, 1.0, auroc, gain, len(held), contexts)
+
+
+class _All:
+    """The same examples in every round."""
+
+    def __init__(self, every: Sequence[Example]) -> None:
+        self._every = list(every)
+
+    def round(self, number: int) -> list[Example]:
+        """All of them."""
+        return self._every
+
+
+def _digest(every: Sequence[Example]) -> str:
+    found = hashlib.sha256()
+    for each in every:
+        found.update(each.ids.tobytes() + repr((each.second, each.bounds, each.truths)).encode())
+    return found.hexdigest()[:16]
+
+
+def _tokenizer(base: Base) -> Tokenizer:
+    return Tokenizer.from_file(str(base.folder / "tokenizer.json"))
+
+
+def _device(name: str | None) -> str:
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _work(folder: Path, *, force: bool) -> Path:
+    """Where a training keeps its state."""
+    if force:
+        (folder / WORK / STATE).unlink(missing_ok=True)
+    return folder / WORK
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise SpecError(f"a name has 1 to {LONGEST_NAME} characters, this one has {len(name)}: --name")
+
+
+def _check_labels(samples: Sequence[Sample], what: str, least: int) -> None:
+    kinds = {each.label for each in samples}
+    if len(samples) < least or len(kinds) < 2:
+        found = f"{len(samples)} {what}" + (f", all {kinds.pop()}" if len(kinds) == 1 else "")
+        raise InputError(f"{found}: training needs at least {least}, of both labels")
+
+
+def _recipe(base: Base, training: Training, data: Mapping[str, Any]) -> dict[str, Any]:
+    before = {} if base.detector is None else {"recipe": base.detector.manifest.recipe}
+    return {
+        "package": __version__,
+        "base": {"name": base.name, "sha256": base.sha256, **before},
+        "schedule": asdict(training.schedule),
+        "steps": training.step,
+        "tokens": training.tokens,
+        "curve": [list(each) for each in training.curve[:: max(1, len(training.curve) // 100)]],
+        "data": dict(data),
+    }

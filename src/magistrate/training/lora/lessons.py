@@ -1,0 +1,163 @@
+"""What is learnt from: prompts as token ids, as the engine would send them, and the answers to learn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.errors import InputError
+from magistrate.judges.base import Judge
+from magistrate.judges.classify import Classify
+from magistrate.judges.considering import present
+from magistrate.training.answers import LABELS, answer_of, asked_of, question_of
+from magistrate.training.chats import Chat
+from magistrate.training.holding import held_out
+from magistrate.types import HALLUCINATED, Data, Message, Prompt, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A prompt and the answer to learn, end of turn included, in token ids.
+
+    `group` is the same for what shares a context. `wrong` says whether the right label is hallucinated, None
+    where that is not known; `rival` is the place in the answer and the token by which the other label's
+    differs first, None where labels are not told apart by one token.
+    """
+
+    name: str
+    group: str
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    wrong: bool | None = None
+    rival: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Those to learn from and those held out; `left_out` counts what became none, by the reason."""
+
+    train: tuple[Lesson, ...]
+    test: tuple[Lesson, ...]
+    left_out: Mapping[str, int]
+
+    @property
+    def digest(self) -> str:
+        """12 hexadecimal digits of a sha256 of all tokens, in order."""
+        parts = [[(each.prompt, each.answer) for each in part] for part in (self.train, self.test)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+    @property
+    def contexts(self) -> tuple[int, int]:
+        """How many groups there are in either part."""
+        return len({each.group for each in self.train}), len({each.group for each in self.test})
+
+
+def from_samples(
+    samples: Sequence[Sample], judge: Judge, chat: ChatTokenizer, most: int
+) -> tuple[list[Lesson], Counter[str]]:
+    """A lesson for each labelled sample: the judge's question about it and the label's answer.
+
+    What takes more than `most` tokens is left out, not cut: a cut context would make right labels wrong.
+    """
+    answer = answer_of(judge)
+    asked = asked_of(judge)
+    told_apart = isinstance(asked, Classify)
+    found, left_out = list[Lesson](), Counter[str]()
+    for sample, group in zip(samples, groups_of(samples), strict=True):
+        if reason := _unusable(sample, judge):
+            left_out[reason] += 1
+            continue
+        assert sample.label is not None
+        right, other = (
+            _answered(chat, answer(sample, label))
+            for label in (sample.label, next(each for each in LABELS if each != sample.label))
+        )
+        place = next(
+            (at for at, pair in enumerate(zip(right, other, strict=False)) if len(set(pair)) > 1), None
+        )
+        lesson = Lesson(
+            sample.id,
+            str(group),
+            tuple(chat.tokens(question_of(asked, sample))),
+            right,
+            sample.label == HALLUCINATED,
+            (place, other[place]) if told_apart and place is not None else None,
+        )
+        _keep(lesson, most, found, left_out)
+    return found, left_out
+
+
+def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[list[Lesson], Counter[str]]:
+    """A lesson for each chat; its texts are data, so that none of them opens a turn."""
+    found, left_out = list[Lesson](), Counter[str]()
+    for number, each in enumerate(chats, 1):
+        *asked, (_, answer) = each.messages
+        prompt = Prompt(tuple(Message(role, (Data(text),)) for role, text in asked))
+        known = each.metadata
+        shared = known.get("context") or hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
+        label = known.get("label")
+        lesson = Lesson(
+            str(known.get("sample", number)),
+            str(shared),
+            tuple(chat.tokens(prompt)),
+            _answered(chat, answer),
+            label == HALLUCINATED if label in KNOWN else None,
+        )
+        _keep(lesson, most, found, left_out)
+    return found, left_out
+
+
+def parted(found: Sequence[Lesson], left_out: Mapping[str, int], test: float, seed: int) -> Lessons:
+    """Lessons with the share `test` of their groups held out.
+
+    Raises `InputError` where there are too few to learn from, and where all of them have one label.
+    """
+    if len({each.group for each in found}) < 2 or len(found) < 4:
+        why = "; ".join(f"{reason}: {count}" for reason, count in left_out.items())
+        raise InputError(
+            f"there are only {len(found)} examples to learn from, and some must be held out"
+            f"{f' (left out: {why})' if why else ''}; give more labelled data"
+        )
+    labels = {each.wrong for each in found}
+    if len(labels) == 1 and None not in labels:
+        label = HALLUCINATED if True in labels else "faithful"
+        raise InputError(
+            f"every example is {label}: there is nothing to tell apart; give labels of both kinds"
+        )
+    held = held_out([each.group for each in found], test, seed)
+    parts = (
+        tuple(each for each, out in zip(found, held, strict=True) if out == wanted)
+        for wanted in (False, True)
+    )
+    train, tested = parts
+    return Lessons(train, tested, dict(left_out))
+
+
+def _unusable(sample: Sample, judge: Judge) -> str:
+    """Why a sample teaches nothing, empty where it does."""
+    if sample.label is None:
+        return "no label"
+    if sample.label not in KNOWN:
+        return "a label of another name"
+    info = judge.info
+    missing = [name for name in info.requires if not present(sample, name, info.reads)]
+    return f"no {missing[0]}" if missing else ""
+
+
+def _answered(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
+    return (*chat.encode(text).tokens, chat.ends[0])
+
+
+def _keep(lesson: Lesson, most: int, found: list[Lesson], left_out: Counter[str]) -> None:
+    if len(lesson) <= most:
+        found.append(lesson)
+    else:
+        left_out[f"longer than {most:,} tokens"] += 1

@@ -1,0 +1,340 @@
+"""The training itself: low-rank updates of a model's matrices, loss on the answers alone.
+
+Everything that is random depends on the seed and on how many updates were made, so a training that was killed
+goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate.errors import ModelError, SpecError
+from magistrate.training.lora.lessons import Lesson, Lessons
+from magistrate.training.lora.trees import Laid, batches, laid
+from magistrate.training.memory import keep_freed_memory
+
+STATE = "state.pt"
+BETTER = 1e-4  # nats by which the held-out loss must fall to count as fallen
+SAVE_SECONDS = 60.0
+TOGETHER = 16  # examples of one context in an update, at most
+
+Tell = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How it is trained.
+
+    `rank` and `alpha` of the low-rank updates, whose scale is alpha / rank. `rate` is the highest learning
+    rate, reached after the share `warmup` of all updates and falling to 0; an update is of about `batch`
+    examples, those of one context in the same one, of which at most `together` tokens are computed at once.
+    `test` is the share of contexts held out; after each share `every` of an epoch the loss on them is
+    measured, and after `patience` measurements without a lower one it ends. `most` tokens an example may
+    have. `checkpointing` computes activations twice instead of keeping them, for less memory. Where a device
+    has units for 16-bit floats these are used, unless it should be `precise`; what learns has 32 bits.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    epochs: float = 3.0
+    rate: float = 2e-4
+    warmup: float = 0.05
+    batch: int = 16
+    together: int = 1024
+    test: float = 0.1
+    every: float = 0.25
+    patience: int = 4
+    most: int = 2048
+    seed: int = 0
+    checkpointing: bool = False
+    precise: bool = False
+
+    @property
+    def pins(self) -> dict[str, Any]:
+        """What must stay as it is for a training to be gone on with: all but what only takes memory."""
+        return {
+            name: value for name, value in asdict(self).items() if name not in ("together", "checkpointing")
+        }
+
+    def __post_init__(self) -> None:
+        whole = (self.rank, self.alpha, self.batch, self.together, self.patience, self.most)
+        if min(whole) < 1 or min(self.epochs, self.rate, self.every) <= 0 or self.seed < 0:
+            raise SpecError(f"numbers of a training are greater than 0, got {asdict(self)}")
+        if not 0 < self.test <= 0.5 or not 0 <= self.warmup < 1:
+            raise SpecError(f"test is in (0, .5] and warmup in [0, 1); got {self.test} and {self.warmup}")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The held-out examples: mean loss of an answer's token in nats, and what was said of each.
+
+    `said` has for each example that tells labels apart: its group, whether hallucinated is right, and whether
+    it was said.
+    """
+
+    loss: float
+    said: tuple[tuple[str, bool, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far it came: `update` of `updates`, the loss of the last one, and the held-out loss if measured."""
+
+    update: int
+    updates: int
+    loss: float | None
+    held_out: float | None
+
+
+class Training:
+    """A model on its way; its state is kept in `folder`, whole at any moment.
+
+    `pins` is what a state must be of to be gone on with: base, data, settings.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        lessons: Lessons,
+        settings: Settings,
+        folder: Path,
+        pins: str,
+        *,
+        clock: Callable[[], float],
+        device: str = "cpu",
+    ) -> None:
+        import torch
+
+        from magistrate.training.lora.low_rank import attach
+
+        keep_freed_memory()
+        self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
+        self._lessons, self._clock, self._device = lessons, clock, device
+        torch.manual_seed(settings.seed)
+        if settings.checkpointing:
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        model.config.use_cache = False
+        model.to(device)
+        self.layers = attach(model, settings.rank, settings.alpha, _dtype(device, precise=settings.precise))
+        self.model = model
+        self._learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._optimizer = torch.optim.AdamW(self._learnt.values(), lr=settings.rate, weight_decay=0.0)
+        self._groups = _groups(lessons.train)
+        self._epoch, self._steps = -1, list[list[Lesson]]()
+        self._an_epoch = len(self._updates(0))
+        self.updates = max(1, math.ceil(settings.epochs * self._an_epoch))
+        self._every = max(1, round(settings.every * self._an_epoch))
+        self.update, self._stale = 0, 0
+        self.history: list[list[float]] = []
+        self._best: dict[str, Any] = {}
+        self._resume()
+
+    @property
+    def best_update(self) -> int:
+        """After how many updates the held-out loss was lowest."""
+        return int(self._best["update"])
+
+    @property
+    def best_loss(self) -> float:
+        """That loss."""
+        return float(self._best["loss"])
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before all updates were made, since the held-out loss no longer fell."""
+        return self._stale >= self._settings.patience
+
+    def run(self, seconds: float | None = None, tell: Tell | None = None) -> bool:
+        """Train until the end, True, or until `seconds` are over, False; then another call goes on."""
+        began = saved = self._clock()
+        if not self._best:
+            self._measure(None, tell)
+        while self.update < self.updates and not self.stopped:
+            loss = self._step()
+            self.update += 1
+            measured = self.update % self._every == 0 or self.update == self.updates
+            if measured:
+                self._measure(loss, tell)
+            elif tell is not None:
+                tell(Progress(self.update, self.updates, loss, None))
+            now = self._clock()
+            over = seconds is not None and now - began >= seconds
+            if measured or over or now - saved >= SAVE_SECONDS:
+                self.save()
+                saved = now
+            if over and self.update < self.updates and not self.stopped:
+                return False
+        self._put(self._best["learnt"])
+        return True
+
+    def measure(self, *, base: bool = False) -> Measured:
+        """The loss on what is held out, with the model as it is, or with its `base`."""
+        torch, total, tokens = self._torch, 0.0, 0
+        said: list[tuple[str, bool, bool]] = []
+        self._merge(0.0 if base else 1.0)
+        self.model.eval()
+        with torch.no_grad():
+            for some in batches(self._lessons.test, self._settings.together):
+                found = laid(some, self._device)
+                logits = self._logits(found)
+                total += float(self._loss(logits, found))
+                tokens += len(found.answers)
+                at = 0
+                for each in found.lessons:
+                    if each.rival is not None and each.wrong is not None:
+                        place, other = each.rival
+                        right = bool(logits[at + place, each.answer[place]] >= logits[at + place, other])
+                        said.append((each.group, each.wrong, each.wrong == right))
+                    at += len(each.answer)
+        return Measured(total / tokens, tuple(said))
+
+    def save(self) -> None:
+        """Write down how far it came, at once or not at all."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        part = self._folder / f"{STATE}.part"
+        state = {
+            "pins": self._pins,
+            "update": self.update,
+            "stale": self._stale,
+            "history": self.history,
+            "best": self._best,
+            "learnt": self._taken(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+        with part.open("wb") as file:
+            self._torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._folder / STATE)
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        path = self._folder / STATE
+        if not path.exists():
+            return
+        try:
+            state = self._torch.load(path, map_location=self._device, weights_only=True)
+        except Exception as error:
+            raise ModelError(f"{path} cannot be read ({error}); begin anew: --force") from error
+        if state["pins"] != self._pins:
+            raise SpecError(
+                f"{path} is of a training with another base, other data or other settings; train to another "
+                "folder, or begin anew: --force"
+            )
+        self.update, self._stale = state["update"], state["stale"]
+        self.history, self._best = state["history"], state["best"]
+        self._put(state["learnt"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _step(self) -> float:
+        """One update; answers its loss."""
+        torch, settings = self._torch, self._settings
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate()
+        chosen = self._chosen()
+        tokens = sum(len(each.answer) for each in chosen)
+        self._merge()
+        self.model.train()
+        self._optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for some in batches(chosen, settings.together):
+            found = laid(some, self._device)
+            loss = self._loss(self._logits(found), found) / tokens
+            loss.backward()
+            total += float(loss.detach())
+        if not math.isfinite(total):
+            raise ModelError(f"the loss of update {self.update + 1} is {total}; try a lower --rate")
+        torch.nn.utils.clip_grad_norm_(self._learnt.values(), 1.0)
+        self._optimizer.step()
+        return total
+
+    def _rate(self) -> float:
+        """Rising over the warm-up, then falling to 0 in a line."""
+        warm = max(1, round(self._settings.warmup * self.updates))
+        if self.update < warm:
+            return self._settings.rate * (self.update + 1) / warm
+        return self._settings.rate * (self.updates - self.update) / max(1, self.updates - warm)
+
+    def _chosen(self) -> list[Lesson]:
+        """The examples of the next update."""
+        epoch, at = divmod(self.update, self._an_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._steps = epoch, self._updates(epoch)
+        return self._steps[at % len(self._steps)]
+
+    def _updates(self, epoch: int) -> list[list[Lesson]]:
+        """All examples in an order of their own, whole contexts after each other, cut into updates."""
+        order = list(self._groups)
+        random.Random(f"{self._settings.seed} {epoch}").shuffle(order)
+        found: list[list[Lesson]] = [[]]
+        for group in order:
+            if len(found[-1]) >= self._settings.batch:
+                found.append([])
+            found[-1] += group
+        return found
+
+    def _merge(self, share: float = 1.0) -> None:
+        for layer in self.layers.values():
+            layer.merge(share=share)
+
+    def _logits(self, found: Laid) -> Any:
+        """float32 `[answer tokens, vocabulary]`."""
+        hidden = self.model.model(
+            input_ids=found.ids, position_ids=found.places, attention_mask=found.mask
+        ).last_hidden_state
+        return self.model.lm_head(hidden[found.rows, found.columns]).float()
+
+    def _loss(self, logits: Any, found: Laid) -> Any:
+        return self._torch.nn.functional.cross_entropy(logits, found.answers, reduction="sum")
+
+    def _measure(self, loss: float | None, tell: Tell | None) -> None:
+        found = self.measure().loss
+        self.history.append([self.update, found])
+        if not self._best or found < self._best["loss"] - BETTER:
+            self._best = {"update": self.update, "loss": found, "learnt": self._taken()}
+            self._stale = 0
+        else:
+            self._stale += 1
+        if tell is not None:
+            tell(Progress(self.update, self.updates, loss, found))
+
+    def _taken(self) -> dict[str, Any]:
+        return {name: value.detach().cpu().clone() for name, value in self._learnt.items()}
+
+    def _put(self, values: dict[str, Any]) -> None:
+        with self._torch.no_grad():
+            for name, value in values.items():
+                self._learnt[name].copy_(value)
+
+
+def pinned(**parts: Any) -> str:
+    """What a state must be of, as one text."""
+    return json.dumps(parts, sort_keys=True)
+
+
+def _groups(lessons: Sequence[Lesson]) -> list[list[Lesson]]:
+    """The lessons of each context, at most `TOGETHER` in a group."""
+    found: dict[str, list[Lesson]] = {}
+    for each in lessons:
+        found.setdefault(each.group, []).append(each)
+    return [every[at : at + TOGETHER] for every in found.values() for at in range(0, len(every), TOGETHER)]
+
+
+def _dtype(device: str, *, precise: bool) -> Any:
+    """What is computed in."""
+    import torch
+
+    if precise:
+        return torch.float32
+    if device != "cpu":
+        return torch.bfloat16
+    fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32

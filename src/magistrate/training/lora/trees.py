@@ -1,0 +1,120 @@
+"""Examples that begin alike, laid side by side: what they share is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from magistrate.training.lora.lessons import Lesson
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Lessons whose prompts share their first `stem` tokens, each with a token of its own behind them."""
+
+    stem: int
+    lessons: tuple[Lesson, ...]
+
+    def __len__(self) -> int:
+        """How many tokens are read."""
+        return self.stem + sum(len(each) - self.stem for each in self.lessons)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Trees as the rows of a batch.
+
+    `ids` and `places` are `[rows, length]`, `mask` is bool `[rows, 1, length, length]`: what each token sees.
+    `rows`, `columns` and `answers` are of the answers' tokens, lesson by lesson: where each is foretold, and
+    what it is. `lessons` are in the same order.
+    """
+
+    ids: Tensor
+    places: Tensor
+    mask: Tensor
+    rows: Tensor
+    columns: Tensor
+    answers: Tensor
+    lessons: tuple[Lesson, ...]
+
+
+def trees(lessons: Iterable[Lesson], most: int) -> Iterator[Tree]:
+    """Lessons of one context in trees of at most `most` tokens; a longer lesson is a tree alone."""
+    tree: Tree | None = None
+    for each in sorted(lessons, key=lambda lesson: (lesson.group, lesson.prompt, lesson.answer)):
+        if tree is not None and (grown := _grown(tree, each)) is not None and len(grown) <= most:
+            tree = grown
+            continue
+        if tree is not None:
+            yield tree
+        tree = Tree(len(each.prompt) - 1, (each,))
+    if tree is not None:
+        yield tree
+
+
+def _grown(tree: Tree, lesson: Lesson) -> Tree | None:
+    """The tree with one more lesson; None where both have nothing in common."""
+    last = tree.lessons[-1]
+    if last.group != lesson.group:
+        return None
+    pairs = zip(last.prompt, lesson.prompt, strict=False)
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    stem = min(tree.stem, alike, len(lesson.prompt) - 1)
+    return Tree(stem, (*tree.lessons, lesson)) if stem else None
+
+
+def batches(lessons: Sequence[Lesson], most: int) -> Iterator[list[Tree]]:
+    """Trees of like length, with padding at most `most` tokens at once, at least one tree."""
+    some: list[Tree] = []
+    for each in sorted(trees(lessons, most), key=len):
+        if some and (len(some) + 1) * len(each) > most:
+            yield some
+            some = []
+        some.append(each)
+    if some:
+        yield some
+
+
+def laid(some: Sequence[Tree], device: str) -> Laid:
+    """A batch of trees. A token sees the stem of its tree and what stands before it in its own branch."""
+    import torch
+
+    length = max(map(len, some))
+    ids = torch.zeros(len(some), length, dtype=torch.long)
+    places = torch.zeros_like(ids)
+    mask = torch.zeros(len(some), 1, length, length, dtype=torch.bool)
+    mask[:, :, :, 0] = True  # what only fills a row sees something too: a mean over nothing is no number
+    before = torch.ones(length, length, dtype=torch.bool).tril()
+    rows, columns, answers = list[int](), list[int](), list[int]()
+    for row, tree in enumerate(some):
+        stem = tree.stem
+        ids[row, :stem] = torch.tensor(tree.lessons[0].prompt[:stem])
+        places[row, :stem] = torch.arange(stem)
+        mask[row, 0, :stem, :stem] = before[:stem, :stem]
+        at = stem
+        for lesson in tree.lessons:
+            own = (*lesson.prompt[stem:], *lesson.answer)
+            end = at + len(own)
+            ids[row, at:end] = torch.tensor(own)
+            places[row, at:end] = torch.arange(stem, stem + len(own))
+            mask[row, 0, at:end, :stem] = True
+            mask[row, 0, at:end, at:end] = before[: len(own), : len(own)]
+            first = at + len(lesson.prompt) - stem - 1
+            rows += [row] * len(lesson.answer)
+            columns += range(first, first + len(lesson.answer))
+            answers += lesson.answer
+            at = end
+    return Laid(
+        ids.to(device),
+        places.to(device),
+        mask.to(device),
+        torch.tensor(rows, device=device),
+        torch.tensor(columns, device=device),
+        torch.tensor(answers, device=device),
+        tuple(each for tree in some for each in tree.lessons),
+    )

@@ -1,0 +1,176 @@
+"""What a training leaves: the merged model, its adapter, a GGUF, the recipe and a model card."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from magistrate._text import decimal
+from magistrate.engines.catalog import disk
+from magistrate.errors import SpecError
+from magistrate.judges.folders import CARD, check_free, whole
+from magistrate.training.lora.bases import TOKENIZER, Base
+from magistrate.training.lora.packed import write_gguf
+
+RECIPE = "recipe.json"
+ADAPTER = "adapter"
+GGUF = "model.gguf"
+WHAT, KIND = "judge", "magistrate judge model"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A held-out figure, with its 95 % interval where it has one."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The held-out examples before or after; the two shares are None where labels are not one token."""
+
+    loss: float
+    balanced_accuracy: Figure | None = None
+    f1: Figure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What made a model: the same again gives the same weights on the same machine.
+
+    `sources` are the data, each with name, digest and counts; `judge` is None where chats were learnt.
+    """
+
+    name: str
+    base: Mapping[str, Any]
+    judge: Mapping[str, str] | None
+    sources: tuple[Mapping[str, Any], ...]
+    settings: Mapping[str, Any]
+    examples: Mapping[str, int]
+    left_out: Mapping[str, int]
+    lessons: str
+    device: str
+    updates: int
+    best_update: int
+    stopped_early: bool
+    history: tuple[tuple[int, float], ...]
+    before: Side
+    after: Side
+    versions: Mapping[str, str]
+    no_gguf: str = ""
+
+    def text(self) -> str:
+        """What stands in the file."""
+        values = {"kind": KIND, "format": FORMAT, **asdict(self)}
+        return json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Raise `SpecError` where a training to this folder is not what was asked for."""
+    check_free(target, RECIPE, WHAT, replace=force)
+    if (target / RECIPE).is_file() and not _is_own(target / RECIPE):
+        raise SpecError(f"{target} is there already and holds no {WHAT}; name another folder")
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a recipe is one of a judge's model, and not another program's."""
+    try:
+        return f'"kind": "{KIND}"' in path.read_text(encoding="utf-8")
+    except ValueError:
+        return False
+
+
+def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Recipe) -> None:
+    """Merge the adapter into a fresh base in 32-bit floats and write everything, or nothing."""
+    from magistrate.training.lora.low_rank import merged as merged_with
+    from magistrate.training.lora.low_rank import write_adapter
+
+    with whole(target) as made:
+        write_adapter(layers, made / ADAPTER, alpha=recipe.settings["alpha"], base=base.source)
+        merged: Any = merged_with(base.load(), made / ADAPTER)
+        merged.save_pretrained(made)
+        for name in TOKENIZER:
+            if (base.tokenizer / name).is_file():
+                shutil.copyfile(base.tokenizer / name, made / name)
+        if not recipe.no_gguf:
+            write_gguf(merged, made / GGUF, base.tokenizer, name=recipe.name, like=base.gguf)
+        (made / CARD).write_text(card(recipe), encoding="utf-8")
+        digests = {
+            path.name: disk.sha256(path)
+            for path in sorted(made.iterdir())
+            if path.suffix in (".gguf", ".safetensors")
+        }
+        values = {**json.loads(recipe.text()), "sha256": digests}
+        text = json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        (made / RECIPE).write_text(text, encoding="utf-8")
+
+
+def card(recipe: Recipe) -> str:
+    """The model card, in Markdown."""
+    judge = recipe.judge["words"] if recipe.judge else None
+    licence = recipe.base.get("licence") or "that of the base, which does not say"
+    use = f"magistrate run DATA --judge {judge or 'JUDGE'} --model {recipe.name}/{GGUF}"
+    lines = [
+        f"# {recipe.name}",
+        "",
+        f"{recipe.base['source']}, tuned by LoRA to judge whether an output is faithful to its context"
+        + (f", with the prompt of the judge `{judge}`." if judge else ", on chats."),
+        "",
+        "```console",
+        f"$ {use}" if not recipe.no_gguf else f"$ # no GGUF: {recipe.no_gguf}",
+        "```",
+        "",
+        "## What it was trained on",
+        "",
+        *(f"- {_source(each)}" for each in recipe.sources),
+        *(f"- left out: {count:,} ({reason})" for reason, count in recipe.left_out.items()),
+        "",
+        f"{recipe.examples['train']:,} examples of {recipe.examples['train_contexts']:,} contexts; "
+        f"{recipe.updates:,} updates, the best after {recipe.best_update:,}. Licence: {licence}.",
+        "",
+        "## How good it is",
+        "",
+        f"On {recipe.examples['test']:,} examples of {recipe.examples['test_contexts']:,} other contexts of "
+        "the same data. Training was stopped by their loss, so they flatter a little: judge data that it has "
+        "not seen before you rely on it.",
+        "",
+        "| | before | after |",
+        "| --- | --- | --- |",
+        *("| " + " | ".join(row) + " |" for row in figures(recipe)),
+        "",
+        "## What it is not",
+        "",
+        "It knows outputs like those above, and their labels. On other kinds of text, other lengths or "
+        "another share of hallucinated outputs its figures will differ. It was tuned on one prompt; "
+        "with another judge's prompt it may be worse than its base.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def figures(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """Rows of name, before and after."""
+    rows = [("loss of an answer's token (nats)", decimal(recipe.before.loss), decimal(recipe.after.loss))]
+    for name, field in (("balanced accuracy", "balanced_accuracy"), ("F1", "f1")):
+        before, after = getattr(recipe.before, field), getattr(recipe.after, field)
+        if before is not None and after is not None:
+            rows.append((name, _shown(before), _shown(after)))
+    return rows
+
+
+def _shown(figure: Figure) -> str:
+    if figure.value is None:
+        return "–"
+    if figure.low is None or figure.high is None:
+        return decimal(figure.value)
+    return f"{decimal(figure.value)} [{decimal(figure.low)}, {decimal(figure.high)}]"
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    return f"{source['name']}: {source['n']:,} rows (sha256 {str(source['digest'])[:12]}…)"

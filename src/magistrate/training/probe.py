@@ -1,0 +1,210 @@
+"""A linear probe: whether a model's own states, as it reads an output, tell that it is hallucinated.
+
+Logistic regression on standardized states of one layer, fixed beforehand. The figures are of folds that share
+no context and that the fit had not seen. Probes find what a model knows of one kind of task; they seldom
+transfer to another, and never to another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from magistrate.analysis.columns import groups_of
+from magistrate.engines.base import EngineInfo
+from magistrate.errors import InputError, SpecError
+from magistrate.features.states import POOLINGS, Pooling
+from magistrate.judges.probe_folder import ProbeData, ProbedModel, ProbeFigure, ProbeFile
+from magistrate.judges.template import builtin
+from magistrate.metrics.classification import Classification, classification
+from magistrate.types import HALLUCINATED
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from magistrate.training.activations import Activations
+
+    Floats = NDArray[np.float64]
+
+FOLDS, MOST_FOLDS = 5, 20
+LEAST, LEAST_OF_EITHER = 40, 15
+STRENGTH = 0.01
+"""scikit-learn's C: states have more numbers than there are labels, so that the fit must be held back."""
+SHOWN = ("auroc", "balanced_accuracy", "precision", "recall", "f1")
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A probe as it will be written, with its figures out of fold."""
+
+    file: ProbeFile
+    figures: Classification
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without the weights."""
+        values = self.file.model_dump()
+        return {name: value for name, value in values.items() if name not in ("means", "spreads", "weights")}
+
+
+def fit_probe(
+    found: Sequence[Activations],
+    engine: EngineInfo,
+    data: Sequence[ProbeData],
+    *,
+    layer: int | None = None,
+    pooling: Pooling = "mean",
+    strength: float = STRENGTH,
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> Probed:
+    """Fit a probe to the states of labelled samples, and measure it on held-out folds.
+
+    `layer` counts from 0, the embedding; None is two thirds of the way up. Both classes weigh the same
+    whatever the share of the hallucinated is. Raises `InputError` for too few samples and `SpecError` for
+    options that are none.
+    """
+    import numpy as np
+
+    if pooling not in POOLINGS:
+        raise SpecError(f"states are pooled by {' or '.join(POOLINGS)}, got {pooling!r}")
+    if not 2 <= folds <= MOST_FOLDS or not strength > 0:
+        raise SpecError(f"folds must be 2 to {MOST_FOLDS} and strength above 0, got {folds} and {strength}")
+    truth = np.array([each.sample.label == HALLUCINATED for each in found], dtype=np.bool_)
+    groups = groups_of(each.sample for each in found)
+    _check(truth, groups, folds)
+    layers = len(found[0].states[pooling]) - 1
+    chosen = round(layers * 2 / 3) if layer is None else layer
+    if not 0 <= chosen <= layers:
+        raise SpecError(f"layer must be 0 to {layers}, got {layer}")
+    states = np.stack([each.states[pooling][chosen] for each in found]).astype(np.float64)
+    scores = _held_out(states, truth, groups, strength, folds, seed)
+    figures = classification(truth, scores >= 0.5, scores, groups)
+    means, spreads, weights, intercept = _fitted(states, truth, strength)
+    file = ProbeFile(
+        model=ProbedModel(name=engine.model, fingerprint=engine.fingerprint),
+        layer=chosen,
+        layers=layers,
+        pooling=pooling,
+        prompt=builtin("answer").digest,
+        means=_short(means),
+        spreads=_short(spreads),
+        weights=_short(weights),
+        intercept=_short(np.array([intercept]))[0],
+        strength=strength,
+        data=list(data),
+        contexts=int(np.unique(groups).size),
+        folds=folds,
+        seed=seed,
+        figures={name: _figure(figures, name) for name in SHOWN},
+    )
+    return Probed(file, figures)
+
+
+def _fitted(states: Floats, truth: NDArray[np.bool_], strength: float) -> tuple[Any, Any, Any, float]:
+    """Means, spreads, weights `[width]` and intercept."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+
+    means, spreads = states.mean(axis=0), states.std(axis=0)
+    spreads = np.where(spreads > 1e-6, spreads, 1.0)  # a state that never changes says nothing
+    model = LogisticRegression(C=strength, class_weight="balanced", max_iter=5000)
+    model.fit((states - means) / spreads, truth)
+    return means, spreads, model.coef_[0], float(model.intercept_[0])
+
+
+def _held_out(
+    states: Floats,
+    truth: NDArray[np.bool_],
+    groups: NDArray[np.int64],
+    strength: float,
+    folds: int,
+    seed: int,
+) -> Floats:
+    """The score of every sample by a fit that had not seen its context."""
+    import numpy as np
+    from scipy.special import expit
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    scores = np.empty(truth.size)
+    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
+    for train, test in cut.split(states, truth, groups):
+        if truth[train].all() or not truth[train].any():
+            raise InputError(
+                f"of {folds} folds that share no context, one holds a whole class: label samples of more "
+                "contexts, or take fewer --folds"
+            )
+        means, spreads, weights, intercept = _fitted(states[train], truth[train], strength)
+        scores[test] = expit(((states[test] - means) / spreads) @ weights + intercept)
+    return scores
+
+
+def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> None:
+    """Refuse samples that are too few to be parted and to be learnt from."""
+    import numpy as np
+
+    positives = int(truth.sum())
+    negatives = truth.size - positives
+    contexts = [int(np.unique(groups[each]).size) for each in (truth, ~truth)]
+    if truth.size >= LEAST and min(positives, negatives) >= LEAST_OF_EITHER and min(contexts) >= folds:
+        return
+    raise InputError(
+        f"a probe needs at least {LEAST} labelled samples that fit the model, {LEAST_OF_EITHER} of either "
+        f"class in at least {folds} contexts (as many as folds); there are {truth.size}: {positives} "
+        f"hallucinated in {contexts[0]} contexts, {negatives} faithful in {contexts[1]}"
+    )
+
+
+def _short(values: NDArray[np.float64]) -> list[float]:
+    """Seven digits, as many as a float32 has."""
+    return [float(f"{value:.7g}") for value in values]
+
+
+def _figure(figures: Classification, name: str) -> ProbeFigure:
+    each = figures.metrics[name]
+
+    def short(value: float | None) -> float | None:
+        return None if value is None else float(f"{value:.6g}")
+
+    return ProbeFigure(
+        value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
+    )
+
+
+def card_of(made: ProbeFile) -> str:
+    """A model card: what it is, what it was fitted to, how good it was there, and what it is not for."""
+
+    def told(figure: ProbeFigure) -> str:
+        if figure.value is None:
+            return figure.undefined or "-"
+        interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"
+        return f"{figure.value:.3f}{interval}"
+
+    listed = "\n".join(
+        f"- {each.dataset}: {each.n} samples, {each.hallucinated} hallucinated, sha256 {each.digest[:12]}"
+        for each in made.data
+    )
+    rows = "\n".join(f"| {name} | {told(figure)} |" for name, figure in made.figures.items())
+    return f"""# A probe of hallucination
+
+Logistic regression (C {made.strength:g}, both classes weighted alike) on the hidden states of layer
+{made.layer} of {made.layers} of {made.model.name} (fingerprint {made.model.fingerprint[:12]}), pooled over
+the output by {made.pooling}. Made by magistrate {made.package} with seed {made.seed}.
+
+Fitted to:
+
+{listed}
+
+On {made.folds} folds that share none of the {made.contexts} contexts (95 % intervals):
+
+| figure | held out |
+| --- | --- |
+{rows}
+
+It judges by the states of this one model, and refuses any other. Outside the kind of text that it was fitted
+to it may say nothing at all; measure it there before you rely on it. Its score is a probability at even
+chances of either label; calibrate it for another share.
+
+Use: `magistrate run DATA --judge probe:FOLDER`
+"""
