@@ -18,12 +18,12 @@ from typing import Any, get_args
 import click
 
 from magistrate import cli
-from magistrate.runs import spec as specs
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
 from magistrate.engines.kinds import KINDS, SHORTHANDS
 from magistrate.judges import registry
+from magistrate.runs import spec as specs
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 ROOT = Path(__file__).resolve().parent.parent
