@@ -82,7 +82,7 @@ def child(words: Sequence[str]) -> None:
         return truth(output)
 
     engine = ScriptedEngine(script, delay=fault.get("delay", 0.002))
-    registry.engine = registry.engine_words.engine = lambda *_, **__: engine  # type: ignore[assignment]
+    registry.engine = lambda *_, **__: engine  # type: ignore[assignment]
     if limit := fault.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if busy := fault.get("busy_seconds"):

@@ -58,8 +58,8 @@ def python(code: str, *options: str) -> tuple[str, str]:
 
 def test_the_library_says_nothing_and_leaves_the_root_logger_alone() -> None:
     said, errors = python(
-        "import logging, magistrate._logging as logs\n"
-        "logs.error('odd', a=1); _logging.get('cache').warning('odd', a=1)\n"
+        "import logging; from magistrate import _logging\n"
+        "_logging.error('odd', a=1); _logging.get('cache').warning('odd', a=1)\n"
         "ours = logging.getLogger('magistrate').handlers\n"
         "print(logging.root.handlers, [type(each).__name__ for each in ours])"
     )
@@ -68,9 +68,9 @@ def test_the_library_says_nothing_and_leaves_the_root_logger_alone() -> None:
 
 def test_an_application_sees_events_through_its_own_handlers() -> None:
     _, errors = python(
-        "import logging, magistrate._logging as logs\n"
+        "import logging; from magistrate import _logging\n"
         "logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')\n"
-        "logs.get('cache').info('cache.pruned', entries=3, path='a b', model=None)"
+        "_logging.get('cache').info('cache.pruned', entries=3, path='a b', model=None)"
     )
     assert errors == 'magistrate.cache|cache.pruned entries=3 path="a b" model=null\n'
 

@@ -39,7 +39,7 @@ def limited(code: str, *given: str) -> subprocess.CompletedProcess[str]:
     """What a program prints that may take `MEMORY` and `SECONDS` more than its imports did."""
     head = (
         "import json, re, resource, sys\n"
-        "from magistrate import resolve\n"
+        "from magistrate.judges import registry\n"
         "from magistrate.constraints import Lark, check, compile_check, constraint, express\n"
         "from magistrate.errors import InputError\n"
         "from magistrate.judges.references import JsonValid, Regex\n"
