@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from magistrate.constraints.pointers import PLACE
+from magistrate.constraints.schema import PLACE
 from magistrate.datasets.fields import UnknownLabel, field_of, label_of, plain, slot
 from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
