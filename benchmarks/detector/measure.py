@@ -17,7 +17,7 @@ from twins import samples as twins
 
 from magistrate.bench.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
-from magistrate.datasets.families import shared
+from magistrate.datasets.named import shared
 from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
 from magistrate.detectors.model import Detector, detector
 from magistrate.metrics.classification import Estimate, classification

@@ -8,7 +8,7 @@ from typing import Any
 
 from magistrate import _async
 from magistrate.datasets import Dataset, load
-from magistrate.datasets.unread import MAX_UNREAD
+from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError
 from magistrate.features.states import Pooling
