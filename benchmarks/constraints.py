@@ -33,7 +33,7 @@ from rich.table import Table
 from magistrate.bench import workload
 from magistrate.constraints import Constraint, Quote, QuoteOf, constraint
 from magistrate.constraints.masks import MaskEngine
-from magistrate.constraints.pieces import pieces
+from magistrate.constraints.quote import pieces
 from magistrate.datasets import load
 from magistrate.engines.catalog import default, describe, pull
 from magistrate.engines.local.chat import ChatTokenizer
@@ -142,7 +142,9 @@ def cases(tokenizer: ChatTokenizer) -> list[Case]:
         ("enum, 2,000 values", constraint({"enum": values}), None, values[1234]),
     ]
     return [
-        Case(name, shape, given or shape.core, json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+        Case(
+            name, shape, given or shape.schema, json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+        )
         for name, shape, given, answer in shapes
     ]
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.constraints import Constraint, check, compile_check, constraint
-from magistrate.constraints.bytewise import follow
+from magistrate.constraints.lark import follow
 from magistrate.errors import ConstraintError, InvalidOutput
 
 LEDGER = Path(__file__).parent.parent / "tests" / "ledger.json"

@@ -32,7 +32,7 @@ from magistrate import _logging
 from magistrate._paths import default_cache
 from magistrate.cli import command as cli
 from magistrate.constraints import constraint
-from magistrate.constraints.keywords import QUOTE
+from magistrate.constraints.schema import QUOTE
 from magistrate.engines.base import Capture, Choice, EngineInfo, Generation, Likelihood, Option, Sampling
 from magistrate.engines.cache import REUSED, Cached, CallCache, call_cache, call_key
 from magistrate.engines.calls import Kept

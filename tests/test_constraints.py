@@ -258,10 +258,8 @@ def test_nothing_heavy_is_imported_with_the_package() -> None:
             "#/uniqueItems",
             "too many",
         ),
-        ({"type": "string", "not": {"const": "a"}}, "#/not", "written out as cases"),
-        ({"type": "string", "not": {"maxLenght": 3}}, "#/not/maxLenght", 'did you mean "maxLength"'),
-        ({"type": "null", "not": {}}, "#", "leave nothing"),
-        ({"type": "object", "if": {"contains": {}}, "then": {"type": "object"}}, "#/if/contains", "enforced"),
+        ({"type": "string", "not": {"const": "a"}}, "#/not", "list what is allowed"),
+        ({"type": "object", "if": {"contains": {}}, "then": {"type": "object"}}, "#/if", "branches of anyOf"),
     ],
 )
 def test_a_schema_that_would_not_be_held_to_is_refused_with_its_place(

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from magistrate._paths import datasets_dir, default_store, home, models_dir
 from magistrate.datasets import Dataset, describe, load
 from magistrate.datasets.fields import ALIASES
-from magistrate.datasets.rows import RowError, to_row, to_sample
+from magistrate.datasets.rows import RowError
+from magistrate.datasets.samples import to_row, to_sample
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import Sample, Span, Turn
 

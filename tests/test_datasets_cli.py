@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magistrate.datasets import load
-from magistrate.datasets.overview import FieldFacts, overview
+from magistrate.datasets.dataset import FieldFacts, overview
 from magistrate.store import Store
 from magistrate.types import Recipe, Sample, Turn
 from terminal import Call

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import magistrate
 from magistrate import ScriptedEngine
 from magistrate.datasets import load
-from magistrate.datasets.packed import unpacked
-from magistrate.datasets.values import json_value
+from magistrate.datasets.files import unpacked
+from magistrate.datasets.rows import json_value
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import Sample, Span, Turn
 

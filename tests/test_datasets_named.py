@@ -310,7 +310,7 @@ def test_what_is_pinned_by_hash_is_refused_when_it_is_something_else(
 
 
 def test_every_entry_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magistrate.datasets.upstream import CONVERTERS
+    from magistrate.datasets.converters import CONVERTERS
 
     monkeypatch.delenv("MAGISTRATE_DATA_DIR", raising=False)
     used = {view.upstream for known in catalogue().values() for view in known.views} - {None}

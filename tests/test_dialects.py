@@ -14,8 +14,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 from pydantic import BaseModel, Field
 
 from magistrate.constraints import Constraint, Lark, Quote, constraint, express, repair
-from magistrate.constraints.bytewise import compile_grammar, follow
-from magistrate.constraints.dialects import DIALECTS
+from magistrate.constraints.lark import compile_grammar, follow
 from magistrate.errors import ConstraintError, InvalidOutput
 
 Given = Quote["context"]
@@ -184,19 +183,6 @@ def test_numbers_have_room_for_every_digit() -> None:
 def test_what_cannot_be_said_at_all_is_an_error(shape: Constraint, dialect: Any, says: str) -> None:
     with pytest.raises(ConstraintError, match=says):
         express(shape, dialect)
-
-
-def test_conditions_are_sent_as_cases() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
-        "additionalProperties": False,
-        "dependentRequired": {"a": ["b"]},
-    }
-    assert "dependentRequired" not in express(constraint(schema), "json_schema").payload
-    for dialect in DIALECTS[1:]:
-        assert follow(grammar_of(constraint(schema), dialect), '{"a":null}') == "invalid"
-        assert follow(grammar_of(constraint(schema), dialect), '{"a":null,"b":null}') == "valid"
 
 
 # --- repair -------------------------------------------------------------------------------------

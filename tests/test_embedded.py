@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from magistrate.constraints import Lark, check, compile_check, constraint, express
-from magistrate.constraints.bytewise import follow
+from magistrate.constraints.lark import follow
 from magistrate.errors import ConstraintError, InvalidOutput
 
 SUMS = r"""

@@ -20,7 +20,7 @@ from magistrate.analysis.audit import ATTACKS, Attack, attacked, control, harmle
 from magistrate.analysis.audit.hostile import RUN, Place, Where
 from magistrate.analysis.stability import Pair, effect
 from magistrate.constraints import Constraint
-from magistrate.constraints.pieces import edges
+from magistrate.constraints.quote import edges
 from magistrate.datasets import load
 from magistrate.engines.base import GREEDY, Capture, Choice, Generation, Option, Sampling
 from magistrate.engines.local.engine import LocalEngine

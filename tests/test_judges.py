@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magistrate.constraints.bytewise import follow
+from magistrate.constraints.lark import follow
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError, SpecError
 from magistrate.judges import Candidates, Hallucination, Judge, Rubric, classifier, instance

@@ -122,7 +122,7 @@ def test_a_text_that_many_rows_of_parquet_share_is_not_held_for_each(tmp_path: P
 def test_a_part_of_parquet_that_unpacks_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magistrate.datasets.parquet.LARGEST_PACKED", 1 << 20)
+    monkeypatch.setattr("magistrate.datasets.formats.LARGEST_PACKED", 1 << 20)
     path = tmp_path / "bomb.parquet"
     parquet.write_table(
         pyarrow.table({"output": ["x" * (8 << 20)], "context": ["c"]}), path, compression="zstd"

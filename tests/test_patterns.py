@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from asked import an_app
 from magistrate.constraints import check, constraint
-from magistrate.constraints.validation import python_match
+from magistrate.constraints.regex import python_match
 from magistrate.errors import InputError, InvalidOutput, SpecError
 from magistrate.judges.references import Regex
 from terminal import Call
@@ -39,7 +39,6 @@ def limited(code: str, *given: str) -> subprocess.CompletedProcess[str]:
     """What a program prints that may take `MEMORY` and `SECONDS` more than its imports did."""
     head = (
         "import json, re, resource, sys\n"
-        "from magistrate.judges import registry\n"
         "from magistrate.constraints import Lark, check, compile_check, constraint, express\n"
         "from magistrate.errors import InputError\n"
         "from magistrate.judges.references import JsonValid, Regex\n"
@@ -121,7 +120,7 @@ def test_no_text_makes_a_pattern_search_for_ever(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(InputError, match=rf"the pattern took longer than {seconds} s"):
             check(written, schema)
         seconds = 0.05  # the first one took what users wait for
-        monkeypatch.setattr("magistrate.constraints.patterns.PATTERN_SECONDS", seconds)
+        monkeypatch.setattr("magistrate.constraints.regex.PATTERN_SECONDS", seconds)
     for asked in (re.compile("(a|aa){1,9000}b"), {"type": "string", "pattern": "^(a|aa){1,9000}b$"}):
         made = constraint(asked)
         with pytest.raises(InvalidOutput, match=rf"took longer than {seconds} s"):

@@ -19,11 +19,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from desk import Desk
 from magistrate.constraints import Constraint, Quote, QuoteOf, check, compile_check, constraint
-from magistrate.constraints.bytewise import compile_grammar, follow
+from magistrate.constraints.lark import compile_grammar, escape, follow
 from magistrate.constraints.masks import COMPILED_TEXT
-from magistrate.constraints.pieces import UNITS, Unit, edges, has_run, pieces
-from magistrate.constraints.quote import locate
-from magistrate.constraints.verbatim import LONGEST_TEXTS, escape
+from magistrate.constraints.quote import LONGEST_TEXTS, UNITS, Unit, edges, has_run, locate, pieces
 from magistrate.datasets import load
 from magistrate.engines.base import Generation, Sampling
 from magistrate.engines.local.engine import LocalEngine

@@ -10,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from magistrate.errors import InputError, SpecError
-from magistrate.training.detector.framing import CONTRADICTED, DENIED, ENTAILED, NEUTRAL, SAID, SILENT, framed
 from magistrate.training.detector.recipe import (
+    CONTRADICTED,
+    DENIED,
+    ENTAILED,
+    NEUTRAL,
     ROUND,
+    SAID,
+    SILENT,
     Recipe,
     Source,
     draw,
+    framed,
     read_recipe,
     rows,
     samples,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.constraints import Constraint
-from magistrate.constraints.bytewise import follow
+from magistrate.constraints.lark import follow
 from magistrate.engines.base import GREEDY, Generation, Sampling
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine

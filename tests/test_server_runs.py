@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from magistrate.datasets.unread import SETTING, Unread
+from magistrate.datasets.rows import SETTING, Unread
 from magistrate.report.counts import counted
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings

@@ -17,8 +17,7 @@ from magistrate import Run, ScriptedEngine
 from magistrate.api.chats import export_sft
 from magistrate.errors import DatasetError, InputError, SpecError, StoreError
 from magistrate.judges import registry
-from magistrate.training.answers import answer_of, question_of
-from magistrate.training.chats import escaped, read_chats, restored
+from magistrate.training.chats import answer_of, escaped, question_of, read_chats, restored
 from magistrate.types import Prompt, Sample, Span
 from terminal import Call
 

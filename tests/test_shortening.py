@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from magistrate.constraints import Constraint, Lark, Quote, compile_check, constraint
-from magistrate.constraints.bytewise import follow
-from magistrate.constraints.shortening import shorter
+from magistrate.constraints.constraint import shorter
+from magistrate.constraints.lark import follow
 
 FromContext = Quote["context"]
 

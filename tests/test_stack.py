@@ -18,7 +18,7 @@ import magistrate
 from magistrate import ScriptedEngine
 from magistrate.api.stack_data import Asking
 from magistrate.api.stacking import Stacked, train_stack
-from magistrate.datasets.families import family_of, shared
+from magistrate.datasets.named import family_of, shared
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.stack import Stack

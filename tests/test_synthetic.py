@@ -19,7 +19,7 @@ from magistrate.datasets import load
 from magistrate.errors import InputError
 from magistrate.features import words
 from magistrate.training.synthetic import HARMLESS, KINDS, WRONG, Lexicon, perturb
-from magistrate.training.synthetic.drafts import Draft, Variant, edited
+from magistrate.training.synthetic.draft import Draft, Variant, edited
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span, Turn
 
 DATA_FOLDER = os.environ.get("MAGISTRATE_DATA_DIR")
@@ -184,7 +184,7 @@ def test_a_sample_without_context_or_output_gives_nothing() -> None:
 
 
 def test_overlapping_edits_make_no_variant() -> None:
-    from magistrate.training.synthetic.drafts import Edit
+    from magistrate.training.synthetic.draft import Edit
 
     assert edited("abc", [Edit(0, 2, "x"), Edit(1, 3, "y")]) is None
     assert edited("abc", [Edit(0, 1, "a")]) is None

@@ -17,11 +17,11 @@ from twins import samples as twins
 
 from magistrate.bench.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
-from magistrate.datasets.families import shared
+from magistrate.datasets.named import shared
 from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
 from magistrate.detectors.model import Detector, detector
 from magistrate.metrics.classification import Estimate, classification
-from magistrate.training.detector.card import card
+from magistrate.training.detector.training import card
 from magistrate.types import HALLUCINATED, Sample
 
 EVERYDAY = Path(__file__).parent.parent / "everyday.jsonl"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from make import sources
 
-from magistrate.datasets.rows import to_row
+from magistrate.datasets.samples import to_row
 from magistrate.training.detector.recipe import Recipe, Source, read_recipe, samples
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample

@@ -16,8 +16,8 @@ from transformers import AutoConfig
 from magistrate.engines.catalog.entries import UPDATE, UPDATES
 from magistrate.engines.catalog.updates import write_updates
 from magistrate.judges.folders import CARD, whole
-from magistrate.training.lora.packed import updates_of
-from magistrate.training.lora.written import ADAPTER, RECIPE
+from magistrate.training.judge.gguf import updates_of
+from magistrate.training.judge.model_folder import ADAPTER, RECIPE
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from magistrate.engines.local.blocks import Sequence as Held
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, MagistrateError, ModelError, OverLength, SpecError
-from magistrate.training.lora.bases import base_of
+from magistrate.training.judge.bases import base_of
 from magistrate.types import Data, Message, Prompt, Trusted
 
 MOVED = (

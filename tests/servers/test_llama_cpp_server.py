@@ -23,7 +23,7 @@ from magistrate.engines.openai.options import read_options
 from magistrate.engines.remote.wire import awaited
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError
-from magistrate.training.lora.bases import base_of
+from magistrate.training.judge.bases import base_of
 from magistrate.types import Data, Message, Prompt, Trusted, Verdict
 
 pytestmark = pytest.mark.full  # a real server with a second copy of the model

@@ -21,7 +21,6 @@ from magistrate.detectors.model import detector
 from magistrate.detectors.reading import Reader
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.training.detector.bases import base
-from magistrate.training.detector.card import stages_of
 from magistrate.training.detector.examples import (
     ABSENT,
     CONTRADICTED,
@@ -32,9 +31,8 @@ from magistrate.training.detector.examples import (
     examples,
 )
 from magistrate.training.detector.loop import Schedule, Training
-from magistrate.training.detector.loss import batch_of, loss_of, output_scores
-from magistrate.training.detector.network import Network, from_base
-from magistrate.training.detector.training import train_on_labels
+from magistrate.training.detector.network import Network, batch_of, from_base, loss_of, output_scores
+from magistrate.training.detector.training import stages_of, train_on_labels
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 from terminal import Call
 from tiny_detector import write_detector, write_tokenizer

@@ -28,12 +28,12 @@ from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges import registry
-from magistrate.training.lora.bases import base_of
-from magistrate.training.lora.lessons import from_samples
-from magistrate.training.lora.loop import Settings
-from magistrate.training.lora.packed import tensors, updates_of, write_gguf
-from magistrate.training.lora.training import train_judge
-from magistrate.training.lora.trees import batches, laid, trees
+from magistrate.training.judge.bases import base_of
+from magistrate.training.judge.examples import from_samples
+from magistrate.training.judge.gguf import tensors, updates_of, write_gguf
+from magistrate.training.judge.loop import Settings
+from magistrate.training.judge.training import train_judge
+from magistrate.training.judge.trees import batches, laid, trees
 from magistrate.types import Sample
 from terminal import Call
 

@@ -26,7 +26,7 @@ from magistrate.engines.transformers.backend import TorchBackend
 from magistrate.engines.transformers.engine import TransformersEngine
 from magistrate.errors import MagistrateError, ModelError, SpecError
 from magistrate.features.attention import attention_share, lookback_ratio
-from magistrate.training.lora.bases import TOKENIZER, base_of
+from magistrate.training.judge.bases import TOKENIZER, base_of
 from magistrate.types import Data, Message, Prompt, Trusted
 
 WHOLE = 1e-4  # nats that a log-probability may lie from that of the model read whole

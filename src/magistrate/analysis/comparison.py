@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from magistrate.datasets.unread import Unread
+    from magistrate.datasets.rows import Unread
 
 MOST_DRAWS = 20_000
 OF_SCORES = ("auroc", "brier")

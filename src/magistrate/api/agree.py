@@ -27,8 +27,8 @@ from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.datasets.annotations import Annotations, read_annotations
 from magistrate.datasets.fields import check_labels
 from magistrate.datasets.files import looks_like_path
+from magistrate.datasets.rows import MAX_UNREAD, check_max_unread
 from magistrate.datasets.selection import value_at
-from magistrate.datasets.unread import MAX_UNREAD, check_max_unread
 from magistrate.errors import InputError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Verdict
 

@@ -12,7 +12,7 @@ from magistrate.analysis.compared import Comparison
 from magistrate.analysis.comparison import Side
 from magistrate.api.run import Run
 from magistrate.api.stored import Judged, RunRef, StorePlace, judged_at, record_of
-from magistrate.datasets.unread import unread_of
+from magistrate.datasets.rows import unread_of
 from magistrate.errors import SpecError
 from magistrate.metrics.paired import COMPARED
 from magistrate.store import RunRecord, Snapshot, Store

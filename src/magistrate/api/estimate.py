@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from magistrate import _logging
 from magistrate.datasets import Dataset
-from magistrate.datasets.columns import LOOKED_AT, like_context
+from magistrate.datasets.fields import LOOKED_AT, like_context
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import OverLength, SpecError

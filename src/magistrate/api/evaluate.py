@@ -12,8 +12,8 @@ from magistrate import _async
 from magistrate._paths import default_store
 from magistrate.api.run import INDEX, Run
 from magistrate.datasets import Dataset
-from magistrate.datasets.unread import MAX_UNREAD
-from magistrate.datasets.unread import SETTING as UNREAD
+from magistrate.datasets.rows import MAX_UNREAD
+from magistrate.datasets.rows import SETTING as UNREAD
 from magistrate.engines.base import Engine
 from magistrate.judges import registry
 from magistrate.judges.base import Judge

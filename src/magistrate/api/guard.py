@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from magistrate import _async, _logging
-from magistrate.datasets.rows import RowError, to_sample
+from magistrate.datasets.rows import RowError
+from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
 from magistrate.errors import CapabilityError, MagistrateError, SpecError
 from magistrate.judges import registry

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from magistrate import _async
-from magistrate.datasets.rows import RowError, to_sample
+from magistrate.datasets.rows import RowError
+from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError

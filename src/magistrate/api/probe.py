@@ -8,13 +8,12 @@ from typing import Any
 
 from magistrate import _async
 from magistrate.datasets import Dataset, load
-from magistrate.datasets.unread import MAX_UNREAD
+from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError
 from magistrate.features.states import Pooling
 from magistrate.judges.probe_folder import ProbeData
-from magistrate.training.activations import Activations, activations, kept_in
-from magistrate.training.probe import FOLDS, STRENGTH, Probed, fit_probe
+from magistrate.training.probe import FOLDS, STRENGTH, Activations, Probed, activations, fit_probe, kept_in
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 NO_LABEL, NO_OUTPUT, TOO_LONG, BAD_ROW = "no label", "no output", "does not fit the model", "cannot be read"

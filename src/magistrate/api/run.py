@@ -58,7 +58,7 @@ class Run:
         A run over a pandas frame has that frame's index, so `frame.join(run.to_pandas(wide=True))` puts
         verdicts beside the rows they are of. Needs the extra `pandas`.
         """
-        from magistrate.datasets.index import FrameIndex
+        from magistrate.datasets.frames import FrameIndex
         from magistrate.report import to_pandas
 
         record = self.record

@@ -12,8 +12,8 @@ from magistrate.analysis.columns import KNOWN, groups_of
 from magistrate.api.run import Run
 from magistrate.api.stored import RunRef, StorePlace, record_of
 from magistrate.datasets import load
-from magistrate.datasets.families import family_of, shared
-from magistrate.datasets.unread import MAX_UNREAD
+from magistrate.datasets.named import family_of, shared
+from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry

@@ -19,7 +19,7 @@ from magistrate.api.stack_data import (
     table_of,
 )
 from magistrate.api.stored import RunRef
-from magistrate.datasets.families import family_of
+from magistrate.datasets.named import family_of
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.stack_figures import EVEN, StackFit, fit

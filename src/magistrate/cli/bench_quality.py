@@ -169,7 +169,7 @@ def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[J
     """All judges as they are on each set. Raises `SpecError`, with `refuse` also for one that has seen it."""
     from magistrate.bench.quality.measuring import FAMILY
     from magistrate.bench.quality.session import refused
-    from magistrate.datasets.families import shared
+    from magistrate.datasets.named import shared
     from magistrate.errors import SpecError
     from magistrate.judges import registry
 

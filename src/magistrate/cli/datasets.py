@@ -16,7 +16,7 @@ from magistrate.cli.tables import print_table
 
 if TYPE_CHECKING:
     from magistrate.datasets import Dataset
-    from magistrate.datasets.overview import Overview
+    from magistrate.datasets.dataset import Overview
     from magistrate.store import DatasetVersion, RunRecord, Store
     from magistrate.store.difference import Difference
     from magistrate.types import Sample
@@ -115,7 +115,7 @@ def add(
 @json_option
 def show(data: str, store: str | None, as_json: bool) -> None:
     """Show what DATA (NAME, NAME@VERSION, or any other data) holds, and which runs judged it."""
-    from magistrate.datasets.overview import overview
+    from magistrate.datasets.dataset import overview
 
     with _samples(data, store) as (version, samples, opened):
         found = overview(samples)

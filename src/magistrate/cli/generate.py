@@ -137,7 +137,7 @@ def _constraint(schema: Path | None, depth: int | None, regex: str | None, choic
     import re
 
     from magistrate.constraints import constraint
-    from magistrate.constraints.patterns import quoted
+    from magistrate.constraints.regex import quoted
     from magistrate.errors import SpecError
 
     if sum((schema is not None, regex is not None, bool(choices))) > 1:

@@ -102,7 +102,7 @@ def command(
     where there are some). On contexts that it has not seen it says how well it ranks, and whether
     that is better than before. The same data, options and seed give the same detector.
     """
-    from magistrate.datasets.families import family_of
+    from magistrate.datasets.named import family_of
 
     bases, training = _libraries()
     begun = bases.base(

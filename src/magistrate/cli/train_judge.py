@@ -11,8 +11,8 @@ import click
 from magistrate.cli.options import ABOVE_0, console, json_option, print_json, reading_options
 
 if TYPE_CHECKING:
-    from magistrate.training.lora.loop import Progress
-    from magistrate.training.lora.training import Outcome
+    from magistrate.training.judge.loop import Progress
+    from magistrate.training.judge.training import Outcome
 
 EXAMPLE = (
     "Example: magistrate train judge --data labelled.csv --to my-judge --minutes 9; "
@@ -127,8 +127,8 @@ def command(
     """
     from magistrate.datasets import load
     from magistrate.judges import registry
-    from magistrate.training.lora.loop import Settings
-    from magistrate.training.lora.training import train_judge
+    from magistrate.training.judge.loop import Settings
+    from magistrate.training.judge.training import train_judge
 
     if bool(data) == bool(chats):
         raise click.UsageError("give labelled data or chats, one of them: --data FILE, or --sft FILE")
@@ -167,7 +167,7 @@ def _tell(progress: Progress) -> None:
 def _render(outcome: Outcome) -> None:
     from rich.table import Table
 
-    from magistrate.training.lora.written import GGUF, figures
+    from magistrate.training.judge.model_folder import GGUF, figures
 
     recipe = outcome.recipe
     assert recipe is not None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from magistrate.constraints.checking import check
-from magistrate.constraints.constraint import Constraint, compile_check
+from magistrate.constraints.check import check
+from magistrate.constraints.constraint import Constraint, Lark, compile_check, constraint
 from magistrate.constraints.dialects import Expressed, express
 from magistrate.constraints.quote import Quote, QuoteOf
 from magistrate.constraints.repair import repair
-from magistrate.constraints.spec import Lark, constraint
 
 __all__ = [
     "Constraint",

@@ -1,57 +1,31 @@
-"""Whether a schema has an end: every string, list and number bounded, no object open, no recursion.
+"""Bounds of a schema: where a text could go on for ever, and numbers with a last digit.
 
-A model under an endless schema writes until its budget is gone; this is found before anything is spent.
+A model under an endless schema writes until its budget is gone, so `endless` finds the first string, list,
+number or object without a bound, and recursion, before anything is spent. `on_grid` gives numbers a step, so
+that their digits come to an end.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
-from magistrate.constraints.keywords import LARK, QUOTE
-from magistrate.constraints.pointers import Path, pointer_to, reference_path, resolve, walk
 from magistrate.constraints.regex import translate
-
-IN_PLACE = ("$ref", "anyOf", "oneOf", "allOf")
-_ASSERTIONS = frozenset(
-    {
-        "type",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "format",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "prefixItems",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "enum",
-        "const",
-    }
+from magistrate.constraints.schema import (
+    LARK,
+    NUMERIC,
+    QUOTE,
+    Path,
+    closes_objects,
+    pointer_to,
+    reference_path,
+    resolve,
 )
+from magistrate.errors import ConstraintError
 
 Problem = tuple[str, str]  # what is endless and what to write instead; the JSON pointer
-
-
-def closes_objects(schema: Mapping[str, Any]) -> bool:
-    """An object that does not say otherwise may be written with its declared properties only.
-
-    That narrows a schema to texts that are still valid, unless objects are merged: then a property that one
-    part declares is an additional one for the other.
-    """
-    for node, _ in walk(schema):
-        applied = [keyword for keyword in IN_PLACE if keyword in node]
-        if "allOf" in applied or len(applied) > 1 or (applied and _ASSERTIONS & node.keys()):
-            return False
-    return True
 
 
 def endless(schema: Mapping[str, Any]) -> Problem | None:
@@ -81,9 +55,7 @@ class _Bounds:
         """What is endless about `node`, or None. `inherited` are the types that the schema around allows."""
         own = node.get("type", inherited)
         types = [own] if isinstance(own, str) else own
-        parts = self.applied(
-            node, path, types
-        )  # also where the node is bounded: recursion is an error anyway
+        parts = self.applied(node, path, types)  # even if the node is bounded: recursion is an error anyway
         if "const" in node or "enum" in node:
             return None
         mine = self.own_problem(node, path, types)
@@ -186,3 +158,66 @@ class _Bounds:
             if (problem := self.problem(child, (*path, "properties", name), None)) is not None:
                 return problem
         return None
+
+
+DECIMALS = 6  # of a number whose schema has no multipleOf
+DIGITS = 15  # decimal digits that survive the compiler's doubles
+
+
+def on_grid(node: Mapping[str, Any], at: str) -> dict[str, int | float]:
+    """The numeric keywords of `node` as inclusive bounds on the multiples of a step; {} where it has none.
+
+    The step is `multipleOf`; else 1 for integers, and for numbers six decimals, fewer where the bounds leave
+    less than fifteen digits for them. The compiler is not handed exclusive bounds: it lets 0 through for
+    `exclusiveMinimum: 0` where the maximum has more decimals than the step. Raises `ConstraintError` with
+    the pointer `at` where no number is left, or bounds and step together need more than fifteen digits.
+    """
+    types = node.get("type", ())
+    types = {types} if isinstance(types, str) else set(types)
+    if not ("number" in types or any(keyword in node for keyword in NUMERIC)):
+        return {}
+    bounds = [abs(node[keyword]) for keyword in NUMERIC[:4] if keyword in node]
+    if "multipleOf" in node:
+        step = _exact(node["multipleOf"])
+    elif "integer" in types and "number" not in types:
+        step = Fraction(1)
+    else:
+        room = DIGITS - len(str(math.ceil(max(bounds, default=0))))
+        step = Fraction(1, 10 ** max(0, min(DECIMALS, room)))
+    if bounds and _exact(max(bounds)) / min(step, Fraction(1)) > 10**DIGITS:
+        raise ConstraintError("the bounds and the last decimal together take more than 15 digits", at)
+    low, high = _lowest(node, step), _highest(node, step)
+    if low is not None and high is not None and low > high:
+        raise ConstraintError(f"no multiple of {float(step)} lies between the bounds", at)
+    found = {"minimum": low, "maximum": high, "multipleOf": step}
+    if step == 1:
+        del found["multipleOf"]
+        if "number" in types:
+            found["multipleOf"] = step
+    return {keyword: _plain(value) for keyword, value in found.items() if value is not None}
+
+
+def _lowest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
+    candidates = []
+    if "minimum" in node:
+        candidates.append(math.ceil(_exact(node["minimum"]) / step))
+    if "exclusiveMinimum" in node:
+        candidates.append(math.floor(_exact(node["exclusiveMinimum"]) / step) + 1)
+    return max(candidates) * step if candidates else None
+
+
+def _highest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
+    candidates = []
+    if "maximum" in node:
+        candidates.append(math.floor(_exact(node["maximum"]) / step))
+    if "exclusiveMaximum" in node:
+        candidates.append(math.ceil(_exact(node["exclusiveMaximum"]) / step) - 1)
+    return min(candidates) * step if candidates else None
+
+
+def _exact(value: int | float) -> Fraction:
+    return Fraction(str(value))  # the decimal as written, not its double
+
+
+def _plain(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)

@@ -1,21 +1,30 @@
-"""One frozen value for all that may be written: a grammar for the masks, and the way back to objects."""
+"""`Constraint`: what a model may write and the way back to an object; `constraint` makes one of a type, a
+schema, a pattern, choices or a grammar.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import FunctionType
 from typing import Any, Literal
 
-from magistrate.constraints.bytewise import compile_grammar, follow
-from magistrate.constraints.grammar import json_grammar
-from magistrate.constraints.patterns import PatternTooSlow
-from magistrate.constraints.quote import Texts, quoted_sources, several
-from magistrate.constraints.reader import read
-from magistrate.constraints.regex import translate
-from magistrate.constraints.validation import python_match, validate
-from magistrate.constraints.verbatim import LONGEST_TEXTS
+from magistrate.constraints.bounds import endless
+from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
+from magistrate.constraints.lark import compile_grammar, follow
+from magistrate.constraints.normalize import normalized, unrolled
+from magistrate.constraints.partial_json import read
+from magistrate.constraints.quote import LONGEST_TEXTS, Texts, quoted_sources, several
+from magistrate.constraints.regex import PatternTooSlow, compiled, python, python_match, translate
+from magistrate.constraints.schema import LARK, QUOTE, walk
+from magistrate.constraints.schema_check import check_schema, check_writable
+from magistrate.constraints.validation import validate
 from magistrate.errors import ConstraintError, InvalidOutput
 
 Kind = Literal["json", "regex", "choice", "lark"]
@@ -28,9 +37,9 @@ class Constraint:
     `grammar` is text in llguidance's Lark dialect. `schema` is what a finished text is validated against:
     the JSON Schema, `{"enum": [...]}` of the choices, `{"pattern": ...}` of the regular expression, None for
     a Lark grammar. `build` makes the object, given the text and the texts that it may quote. Where `quotes`
-    names such texts, the grammar is there only once `over` has given them. `core` is the schema with its
-    conditions written out as cases, `endless` what in it has no end, and where. `digest` names the
-    constraint: 12 hexadecimal digits of a sha256, the same in every process.
+    names such texts, the grammar is there only once `over` has given them. `endless` is what in the schema
+    has no end, and where. `digest` names the constraint: 12 hexadecimal digits of a sha256, the same in
+    every process.
     """
 
     kind: Kind
@@ -39,7 +48,6 @@ class Constraint:
     build: Callable[[str, Texts], Any] | None = field(default=None, compare=False, repr=False)
     name: str = "constraint"
     texts: Texts = field(default_factory=dict, hash=False, repr=False)
-    core: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     endless: tuple[str, str] | None = field(default=None, compare=False, repr=False)
     digest: str = field(init=False)
 
@@ -69,7 +77,7 @@ class Constraint:
                 f"{length:,} characters are too many to quote from; at most {LONGEST_TEXTS:,}: "
                 "give the passages that matter"
             )
-        return replace(self, grammar=json_grammar(self.core, given), texts=given)
+        return replace(self, grammar=json_grammar(self._schema, given), texts=given)
 
     def parse(self, text: str) -> Any:
         """The object that `text` stands for, validated outside the mask engine.
@@ -144,3 +152,177 @@ def compile_check(constraint: Constraint) -> None:
         compile_grammar(constraint.grammar)
     except ConstraintError as error:
         raise ConstraintError(f"{constraint.name!r}: {error}") from None
+
+
+ACCEPTED = (
+    "a pydantic model, a dataclass, an Enum, Literal[...], an annotation such as bool or list[...], "
+    "a JSON Schema (dict), a compiled re.Pattern, a list of choices (str), Lark(text) or a Constraint"
+)
+_INLINE_FLAGS = {re.IGNORECASE: "i", re.DOTALL: "s", re.VERBOSE: "x", re.MULTILINE: "m", re.ASCII: "a"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """A grammar in llguidance's Lark dialect, with a rule `start`.
+
+    By itself it is a constraint on the whole text. `Annotated[str, Lark(...)]` holds a string inside an
+    object to it; then regular expressions match no quotation mark, backslash or control character.
+    """
+
+    text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(schema), LARK: self.text}
+
+
+def constraint(spec: object, *, depth: int | None = None) -> Constraint:
+    """What `spec` allows to be written, and the way back to an object.
+
+    Accepts what `ACCEPTED` lists. Of a type or schema that refers to itself at most `depth` are written
+    inside each other. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`) when all their
+    values are strings. Every other type is written as compact JSON with exactly the declared
+    keys in the declared order. Raises `ConstraintError`, with the JSON pointer where there is one.
+    """
+    if isinstance(spec, Constraint):
+        return spec
+    if isinstance(spec, Lark):
+        return Constraint("lark", spec.text, name="lark")
+    if isinstance(spec, re.Pattern):
+        return _from_pattern(spec)
+    if isinstance(spec, Mapping):
+        return _from_schema(spec, depth)
+    if isinstance(spec, list | tuple):
+        return _from_choices(spec, "choice")
+    if isinstance(spec, bool):
+        raise ConstraintError(
+            f"the schema {str(spec).lower()} allows {'anything' if spec else 'nothing'}", "#"
+        )
+    if typing.get_origin(spec) is Literal and all(isinstance(value, str) for value in typing.get_args(spec)):
+        return _from_choices(typing.get_args(spec), "literal")
+    if isinstance(spec, type) and issubclass(spec, Enum):
+        members = {member.value: member for member in spec}
+        if members and all(type(value) is str for value in members):
+            return _from_choices(list(members), spec.__name__, members)
+    return _from_type(spec, depth)
+
+
+def _from_choices(choices: Sequence[Any], name: str, members: Mapping[str, Any] | None = None) -> Constraint:
+    if not choices or not all(isinstance(choice, str) and choice for choice in choices):
+        raise ConstraintError(f"choices are strings, at least one and none empty; got {list(choices)!r:.200}")
+    if len(set(choices)) != len(choices):
+        raise ConstraintError(f"choices must differ, got {list(choices)!r:.200}")
+    build = None if members is None else lambda text, _: members[text]
+    return Constraint("choice", choice_grammar(choices), {"enum": list(choices)}, build, name)
+
+
+def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
+    if not isinstance(pattern.pattern, str):
+        raise ConstraintError(f"a pattern over text is needed, got one over bytes: {pattern.pattern!r}")
+    flags = "".join(letter for flag, letter in _INLINE_FLAGS.items() if pattern.flags & flag)
+    text = f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
+    try:
+        re.compile(text)
+    except re.error:  # flags are written at the beginning of the pattern already
+        text = pattern.pattern
+    compiled(python(text))  # what a finished text is held against
+    return Constraint("regex", regex_grammar(text), {"pattern": text}, name="regex")
+
+
+def _from_schema(schema: Mapping[str, Any], depth: int | None) -> Constraint:
+    try:
+        plain = json.loads(json.dumps(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
+    return _from_json(plain, None, str(plain.get("title", "schema")), depth)
+
+
+def _from_json(
+    schema: dict[str, Any], build: Callable[[str, Texts], Any] | None, name: str, depth: int | None
+) -> Constraint:
+    try:
+        schema = normalized(schema)
+        check_schema(schema)
+        if depth is not None:
+            schema = unrolled(schema, depth)
+        check_writable(schema)
+        grammar = "" if quoted_sources(schema) else json_grammar(schema)
+        return Constraint("json", grammar, schema, build, name, endless=endless(schema))
+    except RecursionError:
+        raise ConstraintError("the schema nests too deep; name its parts in $defs", "#") from None
+
+
+def _from_type(spec: Any, depth: int | None) -> Constraint:
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+    name = getattr(spec, "__name__", None) or str(spec)
+    if spec is None or isinstance(spec, str | bytes | int | float | FunctionType):
+        raise ConstraintError(f"{spec!r:.100} does not say what may be written; accepted: {ACCEPTED}")
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(spec)
+        schema = adapter.json_schema(mode="validation")
+    except (PydanticUserError, NameError, TypeError, RecursionError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise ConstraintError(
+            f"{spec!r:.100} does not say what may be written ({reason}); accepted: {ACCEPTED}"
+        ) from None
+
+    def build(text: str, texts: Texts) -> Any:
+        try:
+            return adapter.validate_json(text, context=texts)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(step) for step in first["loc"]) or name
+            raise InvalidOutput(f"the output is no {name}: {where}: {first['msg']}", text) from None
+
+    return _from_json(_exactly_declared(schema), build, name, depth)
+
+
+def _exactly_declared(node: Any) -> Any:
+    """A class's schema with every declared property required and no other allowed."""
+    if isinstance(node, list):
+        return [_exactly_declared(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    written = {
+        keyword: value if keyword in ("enum", "const", "default", "examples") else _exactly_declared(value)
+        for keyword, value in node.items()
+    }
+    if node.get("type") == "object" and isinstance(node.get("properties"), dict):
+        written["properties"] = {name: _exactly_declared(child) for name, child in node["properties"].items()}
+        written["required"] = list(node["properties"])
+        written["additionalProperties"] = False
+    return written
+
+
+ROOM = (("maxLength", "minLength"), ("maxItems", "minItems"))
+FORMED = frozenset({"enum", "const", "pattern", "format", LARK, QUOTE})  # there may be none that is shorter
+
+
+def shorter(constraint: Constraint) -> Constraint:
+    """`constraint` with every text and every list at most half as long, where possible.
+
+    What fulfils it fulfils `constraint` too, but for branches of `oneOf` that it no longer tells apart: parse
+    with `constraint` what was written under this. The same object if nothing can be shorter, and for anything
+    but JSON.
+    """
+    if constraint.kind != "json" or constraint.schema is None:
+        return constraint
+    schema = _halved(constraint.schema)
+    if schema == constraint.schema:
+        return constraint
+    try:
+        grammar = json_grammar(schema, constraint.texts)
+    except ConstraintError:  # nothing so short can be written
+        return constraint
+    return replace(constraint, schema=schema, grammar=grammar)
+
+
+def _halved(schema: Any) -> Any:
+    made = deepcopy(schema)
+    for node, _ in walk(made):
+        if not isinstance(node, dict) or node.keys() & FORMED:
+            continue
+        for most, least in ROOM:
+            if most in node:
+                node[most] = max((node[most] + 1) // 2, node.get(least, 0))
+    return made

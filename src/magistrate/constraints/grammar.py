@@ -14,17 +14,25 @@ from collections.abc import Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any
 
-from magistrate.constraints.bounds import closes_objects
-from magistrate.constraints.embedded import embedded
-from magistrate.constraints.formats import FORMATS
-from magistrate.constraints.keywords import LARK, QUOTE
-from magistrate.constraints.nodes import listed
-from magistrate.constraints.numbers import NUMERIC, on_grid
-from magistrate.constraints.pointers import LISTS, MAPS, Path, pointer_to, reference_path, resolve, walk
-from magistrate.constraints.quote import Texts, quote_of, several
-from magistrate.constraints.regex import Translated, translate
-from magistrate.constraints.schema import ANNOTATIONS
-from magistrate.constraints.verbatim import verbatim_rule
+from magistrate.constraints.bounds import on_grid
+from magistrate.constraints.lark import embedded
+from magistrate.constraints.quote import Texts, quote_of, several, verbatim_rule
+from magistrate.constraints.regex import FORMATS, Translated, translate
+from magistrate.constraints.schema import (
+    ANNOTATIONS,
+    LARK,
+    LISTS,
+    MAPS,
+    NUMERIC,
+    QUOTE,
+    Path,
+    closes_objects,
+    listed,
+    pointer_to,
+    reference_path,
+    resolve,
+    walk,
+)
 from magistrate.errors import ConstraintError
 
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}

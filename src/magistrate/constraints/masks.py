@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magistrate.constraints.bytewise import limits
+from magistrate.constraints.lark import limits
 from magistrate.errors import ConstraintError, EngineError
 
 if TYPE_CHECKING:

@@ -1,20 +1,113 @@
-"""Verbatim quotes: text that can only be a run of a given text's own words or sentences."""
+"""Verbatim quotes: text that can only be a run of a given text's own words or sentences.
+
+`edges` says where a text may be cut, `Quote` is the type, `locate` finds a quote, and `verbatim_rule` writes
+its grammar.
+
+Words are those of Unicode's text segmentation (UAX #29): a word with its apostrophe, a number with its
+decimal point, an emoji with all its parts, a letter with its marks, one Chinese character, one punctuation
+mark; and a run of white space. Sentences end at a line's end or after . ! ? … and what closes with it.
+
+The grammar cuts the text first and escapes each piece for JSON then, so that what follows a line's end and
+part of a Chinese sentence can be quoted. A suffix automaton of pieces says what is a run; regular expressions
+beside it say that the quote is not empty, has no white space at its ends, and is as long as it must be.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from magistrate.constraints.keywords import QUOTE
-from magistrate.constraints.pieces import UNITS, Unit, edges
-from magistrate.constraints.pointers import walk
+import regex  # type: ignore[import-untyped]
+
+from magistrate.constraints.lark import escape
+from magistrate.constraints.schema import QUOTE, walk
 from magistrate.errors import ConstraintError
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic_core import CoreSchema
+
+Unit = Literal["words", "sentences"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
+LONGEST_WORD = 64  # characters; longer ones (a key, an address) may be cut between any two characters
+WINDOW = 1024  # characters that are looked at together: finding an edge may take the square of their number
+_SPACE = r"\s(?![\p{M}\u200d])"  # without a mark on it
+_RUN = regex.compile(rf"(?:(?!{_SPACE}).)++|(?:{_SPACE})++", regex.DOTALL)
+_WORD_EDGE = regex.compile(r"(?w)\b")
+_CHARACTER = regex.compile(r"\X")
+_CLOSING = r"""[\p{Pe}\p{Pf}"']*+"""
+_SENTENCE_GAP = regex.compile(  # one pass without going back: text on trial may be made to be slow
+    rf"[.!?…]{_CLOSING}(\s++)|[。！？｡]++{_CLOSING}(\s*+)|(\s++)"
+)
+_PLAIN = 3  # the group of white space after anything else, which ends a sentence only with a line
+_LINE_END = frozenset("\r\n")
+
+
+@lru_cache(maxsize=16)
+def edges(text: str, unit: Unit) -> tuple[int, ...]:
+    """The places of `text` between two pieces, both ends included: rising offsets into its characters."""
+    found = {0, len(text)}
+    if unit == "sentences":  # white space at the ends belongs to none
+        for match in _SENTENCE_GAP.finditer(text):
+            gap = match.lastindex
+            if gap is not None and (gap != _PLAIN or not _LINE_END.isdisjoint(match[gap])):
+                found.update(match.span(gap))
+        found |= {len(text) - len(text.lstrip()), len(text.rstrip())}
+    else:
+        for run in _RUN.finditer(text):
+            found.update(_word_edges(run[0], run.start()))
+    return tuple(sorted(found))
+
+
+def _word_edges(run: str, at: int) -> Iterator[int]:
+    """Where the words of a run without white space begin, or the white space."""
+    if run.isspace():
+        yield at
+        return
+    if len(run) > WINDOW:
+        yield from _character_edges(run, at)
+        return
+    for start, end in pairwise([*(match.start() for match in _WORD_EDGE.finditer(run)), len(run)]):
+        yield at + start
+        if end - start > LONGEST_WORD:
+            yield from _character_edges(run[start:end], at + start)
+
+
+def _character_edges(run: str, at: int) -> Iterator[int]:
+    """Where the characters of a run begin, those with several code points whole (but for absurd ones)."""
+    start = 0
+    while start < len(run):
+        found = [start + match.start() for match in _CHARACTER.finditer(run[start : start + WINDOW])]
+        end = start + WINDOW
+        following = found.pop() if end < len(run) and len(found) > 1 else end  # the last may go on beyond
+        yield from (at + each for each in found)
+        start = following
+
+
+def pieces(text: str, unit: Unit) -> list[str]:
+    """`text` cut at its edges; joined they are the text again."""
+    return [text[start:end] for start, end in pairwise(edges(text, unit))]
+
+
+def has_run(text: str, unit: Unit, least: int, most: int | None) -> bool:
+    """Whether a run of pieces with no white space at its ends has from `least` to `most` characters."""
+    # A piece may begin with white space that bears a mark.
+    spans = list(pairwise(edges(text, unit)))
+    starts = [start for start, _ in spans if not text[start : start + 1].isspace()]
+    ends = [end for _, end in spans if not text[end - 1 : end].isspace()]
+    for start in starts:
+        place = bisect_left(ends, start + max(least, 1))
+        if place < len(ends) and (most is None or ends[place] <= start + most):
+            return True
+    return False
 
 
 Texts = Mapping[str, Sequence[str]]
@@ -138,3 +231,59 @@ def locate(text: str, of: QuoteOf, texts: Sequence[str]) -> Quote | None:
 def _among(at: Sequence[int], place: int) -> bool:
     index = bisect_left(at, place)
     return index < len(at) and at[index] == place
+
+
+LONGEST_TEXTS = 1_000_000  # characters that one constraint may quote from
+# Nothing is assigned in planes 4 to 11, so byte vocabularies may lack what their UTF-8 begins with.
+_RARE = re.compile("[\U00040000-\U000bffff]")
+_HEX = "[0-9a-f]"
+# One character of a JSON string as it is written here: with surrogates that stand alone, or in pairs.
+_LONE = rf"(?:[^\\]|\\u{_HEX}{{4}}|\\[^u])"
+_PAIR = rf"\\ud[89ab]{_HEX}{{2}}\\ud[c-f]{_HEX}{{2}}"
+_PAIRED = rf"(?:[^\\]|\\u(?:[0-9a-ce-f]{_HEX}{{3}}|d[0-7]{_HEX}{{2}})|{_PAIR}|\\[^u])"
+
+
+def verbatim_rule(name: str, texts: Sequence[str], unit: Unit, least: int, most: int | None) -> list[str]:
+    """Lark lines that define the rule `name`: a quoted run of at least `least` and at most `most` characters
+    of one of `texts`. No lines where there is no such run.
+
+    The marks around it stand by themselves: the mask engine prepares a terminal of many texts when it is
+    compiled only if the terminal begins with them.
+    """
+    different = [text for text in dict.fromkeys(texts) if has_run(text, unit, least, most)]
+    if not different:
+        return []
+    run = f"{name.upper()}_RUN"
+    parts = [f"{run}_{index}" for index in range(len(different))]
+    lines = [f"{part}: %regex {_chunks(text, unit)}" for part, text in zip(parts, different, strict=True)]
+    # Two halves written one after the other are one character, so texts have either kind, never both.
+    paired = any(_RARE.search(text) for text in different)
+    lines.append(f"{run}: ({' | '.join(parts)}) & /{_shape(least, most, paired)}/")
+    lines.append(f'{name}: "\\"" {run} "\\""')
+    return lines
+
+
+@lru_cache(maxsize=16)
+def _chunks(text: str, unit: Unit) -> str:
+    return json.dumps({"substring_chunks": list(map(escape, pieces(text, unit)))}, ensure_ascii=False)
+
+
+def _shape(least: int, most: int | None, paired: bool) -> str:
+    """Characters of which neither the first nor the last is white space."""
+    edge, unit = _edge(paired), _PAIRED if paired else _LONE
+    inner = f"{{{max(least - 2, 0)},{'' if most is None else max(most - 2, 0)}}}"
+    longer = f"{edge}{unit}{inner}{edge}"
+    if most == 1:
+        return edge
+    return longer if least > 1 else f"{edge}(?:{unit}{inner}{edge})?"
+
+
+@cache
+def _edge(paired: bool) -> str:
+    """One character that is not white space, as Python's `str.isspace` has it."""
+    spaces = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+    plain = "".join(f"\\x{{{ord(space):x}}}" for space in spaces if escape(space) == space)
+    controls = [f"{code:04x}" for code in range(0x20) if escape(chr(code)).startswith("\\u")]
+    hidden = "|".join(code for code in controls if chr(int(code, 16)) not in spaces)
+    halves = _PAIR if paired else rf"\\ud[89a-f]{_HEX}{{2}}"
+    return rf'(?:[^\\{plain}]|\\["\\b]|\\u(?:{hidden})|{halves})'

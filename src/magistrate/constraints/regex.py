@@ -1,19 +1,182 @@
-"""Python regular expressions in the mask engine's Rust syntax: never wider than what `re` accepts.
+"""Regular expressions: read by Python's parser, written for the mask engine, searched within limits.
 
-The two dialects disagree about `\\d`, `\\w`, `\\s` and about what a trailing `$` means, so a pattern is taken
-apart with Python's own parser and written again. Where they differ, the narrower reading is written: what
-the masks let through, `re` accepts too.
+- `FORMATS`: the string formats of JSON Schema that can be written, each as a pattern.
+- `compiled` and `searched`: the only way in which a pattern from outside meets a text. A pattern of 22
+  characters such as `((a{1000}){1000}){1000}` compiles to a billion parts, and `(a+)+$` searches for ever. So
+  a pattern's parts are counted before it is compiled, and a search has a time limit.
+- `translate`: Python's syntax to the mask engine's Rust syntax. The two disagree about `\\d`, `\\w`, `\\s`
+  and a trailing `$`; the narrower reading is written, so what the masks let through, `re` accepts too.
+- `ecma` and `python`: the same pattern for the package `regex`, as ECMA 262 or Python's `re` reads it.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from magistrate.constraints.patterns import LONGEST_PATTERN, quoted
-from magistrate.errors import ConstraintError
+from magistrate._deadline import check
+from magistrate.errors import ConstraintError, InputError
+
+_YEAR = r"(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})"
+_FOURTH = r"(?:0[48]|[2468][048]|[13579][26])"  # multiples of four from 04 to 96
+_LEAP_YEAR = rf"(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)"
+_DAY = (
+    r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_DATE = rf"(?:{_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
+_HOUR = r"(?:[01][0-9]|2[0-3])"
+_TIME = rf"{_HOUR}:[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-]{_HOUR}:[0-5][0-9])"
+_N = r"[0-9]{1,4}"
+_SPAN = rf"T(?:{_N}H(?:{_N}M(?:{_N}S)?)?|{_N}M(?:{_N}S)?|{_N}S)"
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": rf"P(?:{_N}D(?:{_SPAN})?|{_SPAN}|{_N}W)",
+    "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
+    "ipv4": rf"{_OCTET}(?:\.{_OCTET}){{3}}",
+}
+
+
+LONGEST_PATTERN = 100_000  # characters
+MOST_PARTS = 50_000  # of a compiled pattern, repetitions written out; 0.3 to 1.3 kB each
+GRAPHEME = 10  # parts of \\X
+PARTS_KEPT = 2_000  # of a compiled pattern that is kept for the next time
+LONGEST_TEXT = 2_000_000  # characters; a search can take some 100 bytes for each
+PATTERN_SECONDS = 0.5  # of computing, for one search
+
+
+class PatternTooSlow(InputError):
+    """A search took longer than `PATTERN_SECONDS`, or more memory than there is."""
+
+
+def compiled(pattern: str, flags: int = 0) -> Any:
+    """A pattern in the syntax of the package `regex`, for `searched`; `flags` are that package's.
+
+    Raises `ConstraintError` for what is no pattern, and for one that is too long, too large when its
+    repetitions are written out, nested too deeply, or that calls itself.
+    """
+    if len(pattern) > LONGEST_PATTERN:
+        raise ConstraintError(
+            f"the pattern {quoted(pattern)} has {len(pattern):,} characters; at most {LONGEST_PATTERN:,}"
+        )
+    return _compiled(pattern, flags)
+
+
+def searched(pattern: Any, text: str, *, whole: bool = False) -> Any:
+    """The match of a compiled pattern in a text (`whole`: of all of it), None where there is none.
+
+    Raises `PatternTooSlow` after `PATTERN_SECONDS`, and for a text of more than `LONGEST_TEXT` characters.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise PatternTooSlow(
+            f"a pattern is searched in at most {LONGEST_TEXT:,} characters, and this text has {len(text):,}"
+        )
+    check()
+    search = pattern.fullmatch if whole else pattern.search
+    try:
+        return search(text, timeout=PATTERN_SECONDS)
+    except TimeoutError:
+        raise PatternTooSlow(
+            f"the pattern took longer than {PATTERN_SECONDS:g} s on this text: {quoted(pattern.pattern)}"
+        ) from None
+    except MemoryError:
+        raise PatternTooSlow(f"the pattern took all memory on this text: {quoted(pattern.pattern)}") from None
+
+
+def _compiled(pattern: str, flags: int) -> Any:
+    kept = _kept(pattern, flags)
+    return kept if kept is not None else _compile(pattern, flags)
+
+
+@lru_cache(maxsize=256)
+def _kept(pattern: str, flags: int) -> Any:
+    """The compiled pattern, None where it is too large to be kept."""
+    return _compile(pattern, flags) if _checked_parts(pattern, flags) <= PARTS_KEPT else None
+
+
+def _compile(pattern: str, flags: int) -> Any:
+    import regex  # type: ignore[import-untyped]
+
+    try:
+        return regex.compile(pattern, flags, cache_pattern=False)  # its cache holds 500, however large
+    except regex.error as error:
+        raise ConstraintError(f"{quoted(pattern)} is no regular expression: {error}") from None
+    except RecursionError:
+        raise _too_deep(pattern) from None
+
+
+def _checked_parts(pattern: str, flags: int) -> int:
+    import regex
+
+    try:
+        parts = _parts(_parsed(pattern, flags), importlib.import_module("regex._regex_core"))
+    except regex.error as error:
+        raise ConstraintError(f"{quoted(pattern)} is no regular expression: {error}") from None
+    except RecursionError:
+        raise _too_deep(pattern) from None
+    if parts > MOST_PARTS:
+        shown = f"{parts:,}" if parts < 10**12 else "more than a million million"
+        raise ConstraintError(
+            f"the pattern {quoted(pattern)} has {shown} parts once its repetitions are written out; at most "
+            f"{MOST_PARTS:,}: write smaller counts, or * and +"
+        )
+    return parts
+
+
+def _parsed(pattern: str, flags: int) -> Any:
+    """The tree that the package `regex` compiles; it has no public door to it."""
+    core = importlib.import_module("regex._regex_core")
+    while True:
+        source = core.Source(pattern)
+        info = core.Info(flags, source.char_type, {})
+        info.guess_encoding = core.UNICODE
+        source.ignore_space = bool(info.flags & core.VERBOSE)
+        try:
+            return core._parse_pattern(source, info)
+        except core._UnscopedFlagSet:  # a flag inside that holds for all of it: once more, with it
+            if info.global_flags == flags:
+                raise
+            flags = info.global_flags
+
+
+def _parts(node: Any, core: Any) -> int:
+    """How many parts a parsed pattern compiles to.
+
+    The compiler writes what must come `n` times `n` times, and once more where it may come oftener: a `+`
+    doubles what is inside, and a `+` around that doubles it again.
+    """
+    if isinstance(node, core.CallGroup):
+        raise ConstraintError("a pattern that calls its own groups, as (?R) and (?1) do, is not accepted")
+    parts = GRAPHEME if isinstance(node, core.Grapheme) else 1
+    for value in vars(node).values():
+        if isinstance(value, core.RegexBase):
+            parts += _parts(value, core)
+        elif isinstance(value, list | tuple):
+            parts += sum(_parts(each, core) for each in value if isinstance(each, core.RegexBase))
+    if not isinstance(node, core.GreedyRepeat):  # what lazy and possessive repetitions are as well
+        return parts
+    least: int = node.min_count
+    written: int = least + (node.max_count != least)
+    return parts * max(1, written)
+
+
+def _too_deep(pattern: str) -> ConstraintError:
+    return ConstraintError(f"the pattern {quoted(pattern)} is nested too deeply")
+
+
+def quoted(pattern: str) -> str:
+    """The beginning of a pattern, for messages."""
+    return f"{pattern[:80]!r}{'…' if len(pattern) > 80 else ''}"
+
 
 # What each class must at least leave out (`narrow`) or at least contain (`wide`), inside `[...]`.
 # `narrow` is used where a class adds characters, `wide` where it takes characters away.
@@ -180,3 +343,108 @@ class _Writer:
 def _character(code: int) -> str:
     character = chr(code)
     return character if character.isascii() and character.isalnum() else f"\\x{{{code:x}}}"
+
+
+# --- for the package `regex` ---
+
+
+def ecma_search(pattern: str, text: str) -> Any:
+    """The first match of `pattern`, read as `ecma` does, in `text`, or None; raises `PatternTooSlow`."""
+    return searched(compiled(ecma(pattern)), text)
+
+
+def python_search(pattern: str, text: str) -> Any:
+    """The first match of `pattern`, read as Python does, in `text`, or None; raises `PatternTooSlow`."""
+    return searched(compiled(python(pattern)), text)
+
+
+def python_match(pattern: str, text: str) -> Any:
+    """The match of all of `text` by `pattern`, read as Python does, or None; raises `PatternTooSlow`."""
+    return searched(compiled(python(pattern)), text, whole=True)
+
+
+_COUNT = re.compile(r"\{\d*,?\d*\}")
+_ECMA = {
+    "d": "0-9",
+    "w": "0-9A-Za-z_",
+    "s": "\\t-\\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
+}
+_PYTHON = {
+    "d": r"\p{Nd}",
+    "w": r"\p{L}\p{N}_",
+    "s": "\\t-\\r\\x1c-\\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
+}
+_PYTHON_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\\t-\\r "}
+
+
+@lru_cache(maxsize=256)
+def ecma(pattern: str) -> str:
+    """`pattern` for the package `regex`, with the classes and the end that ECMA 262 knows.
+
+    Raises `ConstraintError` for what is no regular expression in Python.
+    """
+    return _for_regex(pattern, _ECMA, r"\Z", bool(parsed(pattern).state.flags & re.VERBOSE))
+
+
+@lru_cache(maxsize=256)
+def python(pattern: str) -> str:
+    """`pattern` for the package `regex`, to match there what `re` would; raises as `ecma` does."""
+    flags = parsed(pattern).state.flags
+    classes = _PYTHON_ASCII if flags & re.ASCII else _PYTHON
+    return _for_regex(pattern, classes, "$", bool(flags & re.VERBOSE))
+
+
+def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool) -> str:
+    """A pattern with its classes written out and without what means something to `regex` alone."""
+    written, place = "", 0
+    while place < len(pattern):
+        letter, width = pattern[place], 1
+        if letter == "\\" and place + 1 < len(pattern):
+            width, name = 2, pattern[place + 1]
+            body = classes.get(name.lower())
+            written += f"\\{name}" if body is None else f"[{'^' if name.isupper() else ''}{body}]"
+        elif letter == "[":
+            text, width = _set_for_regex(pattern, place, classes)
+            written += text
+        elif letter == "#" and verbose:
+            line = pattern.find("\n", place)
+            width = (len(pattern) if line < 0 else line) - place
+            written += pattern[place : place + width]
+        elif verbose and letter.isspace() and letter not in " \t\n\r\f\v":  # which `regex` alone would skip
+            written += f"\\u{ord(letter):04x}"
+        elif letter == "{" and not _COUNT.match(pattern, place):
+            written += "\\{"
+        else:
+            written += end if letter == "$" else letter
+        place += width
+    return written
+
+
+def _set_for_regex(pattern: str, begun: int, classes: Mapping[str, str]) -> tuple[str, int]:
+    """The set `[...]` that begins there, and how long it is in `pattern`.
+
+    Classes such as \\W cannot be written inside a set in other words: they become branches beside it.
+    """
+    negated = pattern.startswith("^", begun + 1)
+    first = place = begun + 1 + negated
+    members, branches = "", []
+    while place == first or pattern[place] != "]":
+        letter = pattern[place]
+        if letter == "\\":
+            name = pattern[place + 1]
+            body = classes.get(name.lower())
+            if body is None:
+                members += letter + name
+            elif name.isupper():
+                branches.append(f"[^{body}]")
+            else:
+                members += body
+            place += 2
+            continue
+        members += f"\\{letter}" if letter in "[]" else letter
+        place += 1
+    width = place + 1 - begun
+    if not branches:
+        return f"[{'^' if negated else ''}{members}]", width
+    either = "|".join([*([f"[{members}]"] if members else []), *branches])
+    return (f"(?:(?!{either})(?s:.))" if negated else f"(?:{either})"), width

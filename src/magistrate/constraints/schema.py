@@ -1,333 +1,154 @@
-"""Our own walk over a JSON Schema, before any compiler sees it: every keyword is enforced or refused.
-
-A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
-unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
-"""
+"""JSON Schema as data: known keywords, the schemas inside a schema, references, facts of one node."""
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Mapping
-from itertools import combinations
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
-from magistrate.constraints.bytewise import compile_grammar
-from magistrate.constraints.cases import CONDITIONS as CONDITIONAL
-from magistrate.constraints.disjoint import check_one_of
-from magistrate.constraints.embedded import embedded
-from magistrate.constraints.formats import FORMATS
-from magistrate.constraints.keywords import LARK, QUOTE
-from magistrate.constraints.nodes import crossed, listed
-from magistrate.constraints.numbers import on_grid
-from magistrate.constraints.patterns import compiled
-from magistrate.constraints.pointers import (
-    LISTS,
-    MAPS,
-    Path,
-    conditions,
-    pointer_to,
-    reference_path,
-    subschemas,
-    walk,
-)
-from magistrate.constraints.quote import quote_of
-from magistrate.constraints.regex import translate
-from magistrate.constraints.validation import ecma
-from magistrate.errors import ConstraintError
+QUOTE = "x-quote"  # our own keyword: {"type": "string", "x-quote": {"of": "context", "unit": "words"}}
+LARK = "x-lark"  # our own keyword: {"type": "string", "x-lark": "start: ..."}
+
+MAPS = ("properties", "$defs", "definitions")  # keywords that hold named schemas
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords that hold a list of schemas
+IN_PLACE = ("$ref", "anyOf", "oneOf", "allOf")  # keywords whose schemas apply to the same value
 
 ANNOTATIONS = frozenset(
-    {
-        "title",
-        "description",
-        "default",
-        "examples",
-        "$comment",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$schema",
-        "$id",
-        "discriminator",
-    }
+    (
+        *("title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"),
+        *("$schema", "$id", "discriminator"),
+    )
 )
-ENFORCED = frozenset(
-    {
-        "type",
-        "enum",
-        "const",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "format",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "multipleOf",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "prefixItems",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "$ref",
-        "$defs",
-        "definitions",
-    }
+NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+COUNTS = ("minLength", "maxLength", "minItems", "maxItems")
+ASSERTIONS = frozenset(
+    (
+        *("type", "enum", "const", "pattern", "format", "properties", "required", "additionalProperties"),
+        *("items", "prefixItems", "uniqueItems", *NUMERIC, *COUNTS),
+    )
 )
-REFUSED = {
-    "contains": "give the items that must be there their own place with prefixItems",
-    "minContains": "give the items that must be there their own place with prefixItems",
-    "maxContains": "give the items that must be there their own place with prefixItems",
-    "unevaluatedItems": "say items: false beside prefixItems",
-    "unevaluatedProperties": "say additionalProperties: false beside properties",
-    "additionalItems": "say items: false beside prefixItems",
-    "patternProperties": "name the properties, or write a list of objects with a key and a value",
-    "propertyNames": "name the properties, or write a list of objects with a key and a value",
-    "minProperties": "say which properties are required",
-    "maxProperties": "name the properties and say additionalProperties: false",
-    "contentEncoding": "describe the text with a pattern",
-    "contentMediaType": "describe the text with a pattern",
-    "contentSchema": "describe the value itself, not a text that holds it",
-    "$anchor": "refer by JSON pointer: #/$defs/NAME",
-    "$dynamicAnchor": "refer by JSON pointer: #/$defs/NAME",
-    "$dynamicRef": "refer by JSON pointer: #/$defs/NAME",
-    "$recursiveRef": "refer by JSON pointer: #/$defs/NAME",
-    "$recursiveAnchor": "refer by JSON pointer: #/$defs/NAME",
-    "$vocabulary": "leave it out",
-}
-KNOWN = sorted(ANNOTATIONS | ENFORCED | set(CONDITIONAL) | set(REFUSED))
+ENFORCED = ASSERTIONS | {*IN_PLACE, "$defs", "definitions"}
 
-TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
-MOST_UNIQUE = 64  # values of a list of unique items: the bits that a rule of the mask engine can carry
-LARGEST_SCHEMA = 1_000_000  # bytes
-DEEPEST_PATH = 100  # steps from the root, one or two for each level
-LARGEST = 10**15  # fixed numbers beyond it are not exact in the compiler's doubles
-_EMPTY = "an empty schema allows anything of any length; say at least a type"
-_ASSERTING = ENFORCED - {"$defs", "definitions"}
+_PAIRS = (
+    ("minimum", "maximum"),
+    ("minLength", "maxLength"),
+    ("minItems", "maxItems"),
+    ("exclusiveMinimum", "maximum"),
+    ("minimum", "exclusiveMaximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+)
+PLACE = re.compile(r"[0-9]{1,9}")  # an index of a list, in a path or a pointer
+MOST_VALUES = 1000  # integers of a range that are listed one by one
+
+Node = Mapping[str, Any]
+Path = tuple[str | int, ...]
 
 
-def check_schema(schema: Mapping[str, Any]) -> None:
-    """Raise `ConstraintError`, with the JSON pointer, for what is no schema, or too large for one."""
-    try:
-        size = len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConstraintError(f"the schema is not plain JSON: {error}", "#") from None
-    if size > LARGEST_SCHEMA:
-        raise ConstraintError(f"the schema has {size:,} bytes; at most {LARGEST_SCHEMA:,}", "#")
+def pointer_to(*tokens: str | int) -> str:
+    """The JSON pointer of a place in a schema, as a URI fragment: `#/properties/name`."""
+    return "#" + "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in tokens)
+
+
+def reference_path(reference: str) -> tuple[str, ...]:
+    """The tokens of a local reference, unescaped: `#/$defs/a~1b` is `("$defs", "a/b")`."""
+    tokens = reference[2:].split("/") if len(reference) > 2 else []
+    return tuple(unquote(token).replace("~1", "/").replace("~0", "~") for token in tokens)
+
+
+def resolve(root: Node, reference: str) -> Any:
+    """The schema that a local `$ref` points to; `KeyError` if there is none."""
+    if reference != "#" and not reference.startswith("#/"):
+        raise KeyError(reference)
+    node: Any = root
+    for name in reference_path(reference):
+        node = node[int(name)] if isinstance(node, list) and PLACE.fullmatch(name) else node[name]
+    return node
+
+
+def subschemas(node: Any) -> Iterator[tuple[Path, Any]]:
+    """Every schema directly inside `node`, with the path to it; malformed values are passed over."""
+    if not isinstance(node, Mapping):  # true or false
+        return
+    for keyword in MAPS:
+        if isinstance(value := node.get(keyword), Mapping):
+            yield from (((keyword, name), child) for name, child in value.items())
+    for keyword in LISTS:
+        if isinstance(value := node.get(keyword), list):
+            yield from (((keyword, index), child) for index, child in enumerate(value))
+    if "items" in node and node["items"] is not False:
+        yield ("items",), node["items"]
+
+
+def walk(schema: Any) -> Iterator[tuple[Any, Path]]:
+    """`schema` and every schema inside it, each before its own parts, with the path to it."""
     pending: list[tuple[Any, Path]] = [(schema, ())]
     while pending:
         node, path = pending.pop()
-        if len(path) > DEEPEST_PATH:
-            raise ConstraintError("the schema nests too deep; name its parts in $defs", pointer_to(*path))
-        if not (isinstance(node, bool) and path):
-            _check_keywords(node, path)
-            inside = [*subschemas(node), *conditions(node)]
-            pending += [(child, path + step) for step, child in reversed(inside)]
-    _check_values(schema)
-    for node, path in walk(schema):  # only now is every value known to have the right form
-        if isinstance(node, Mapping):
-            _check_reference(node, path, schema)
+        yield node, path
+        pending += reversed([(child, path + step) for step, child in subschemas(node)])
 
 
-def check_writable(schema: Mapping[str, Any]) -> None:
-    """Raise `ConstraintError`, with the JSON pointer, for what the masks would not hold to.
+def types_of(node: Node) -> list[str] | None:
+    """The value of `type` as a list; None if there is none."""
+    value = node.get("type")
+    return [value] if isinstance(value, str) else value
 
-    `schema` has passed `check_schema`, and its conditions are written out as cases.
+
+def closes_objects(schema: Node) -> bool:
+    """Whether an object that does not say otherwise may be written with its declared properties only.
+
+    That narrows a schema to texts that are still valid, unless objects are merged: then a property that one
+    part declares is an additional one for the other.
     """
-    for node, path in walk(schema):
-        here = pointer_to(*path)
-        if node is False:
-            raise ConstraintError("the schema false allows nothing; leave this part out", here)
-        if not path and not node.keys() & _ASSERTING:  # deeper ones only have no end
-            raise ConstraintError(_EMPTY, here)
-    for node, path in walk(schema):
-        _check_contradictions(node, path, schema)
-        _check_details(node, path, schema)
+    for node, _ in walk(schema):
+        applied = [keyword for keyword in IN_PLACE if keyword in node]
+        if "allOf" in applied or len(applied) > 1 or (applied and ASSERTIONS & node.keys()):
+            return False
+    return True
 
 
-def _check_keywords(node: Any, path: Path) -> None:
-    if not isinstance(node, Mapping):
-        raise ConstraintError(f"a schema is an object, not {type(node).__name__}", pointer_to(*path))
-    for keyword, value in node.items():
-        at = pointer_to(*path, keyword)
-        if keyword in REFUSED:
-            raise ConstraintError(f'"{keyword}" cannot be enforced while writing; {REFUSED[keyword]}', at)
-        if keyword not in ENFORCED | ANNOTATIONS | CONDITIONAL.keys():
-            if keyword.startswith("x-") and keyword != "x-guidance":
-                continue
-            close = difflib.get_close_matches(keyword, KNOWN, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(ENFORCED))}"
-            raise ConstraintError(f'"{keyword}" is not a keyword; {hint}', at)
-        if keyword == "type":
-            _check_types([value] if isinstance(value, str) else value, at)
-        if keyword == "enum" and value == []:
-            raise ConstraintError("an empty enum allows nothing", at)
-        if keyword in MAPS and not isinstance(value, Mapping):
-            raise ConstraintError("must be an object of schemas", at)
-        if keyword in LISTS and not (isinstance(value, list) and value):
-            raise ConstraintError("must be a list of schemas, not empty", at)
-    if path and "$id" in node:
-        raise ConstraintError("an inner $id changes what $ref means; leave it out", pointer_to(*path, "$id"))
+def crossed(node: Node) -> tuple[str, str] | None:
+    """A lower and an upper bound of `node` with nothing between them; None if there are no such bounds."""
+    for low, high in _PAIRS:
+        if low in node and high in node:
+            strict = low.startswith("exclusive") or high.startswith("exclusive")
+            if node[low] > node[high] or (strict and node[low] == node[high]):
+                return low, high
+    return None
 
 
-def _check_types(names: Any, at: str) -> None:
-    for name in names if isinstance(names, list) else ():
-        if name not in TYPES:
-            close = difflib.get_close_matches(str(name), TYPES, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(TYPES)}"
-            raise ConstraintError(f"{name!r} is not a type; {hint}", at)
+def listed(node: Any, root: Node) -> list[Any] | None:
+    """All values that `node` allows, if they are few and `node` names them itself; otherwise None."""
+    for _ in range(50):
+        if not isinstance(node, Mapping) or "$ref" not in node:
+            break
+        node = resolve(root, node["$ref"])
+    if not isinstance(node, Mapping) or node.keys() & set(IN_PLACE):
+        return None
+    if "enum" in node or "const" in node:
+        values = node.get("enum", [node.get("const")])
+    elif (values := _listed_by_type(node)) is None:
+        return None
+    from magistrate.constraints.validation import plain_validator
+
+    others = {keyword: value for keyword, value in node.items() if keyword != "enum"}
+    valid = plain_validator(root, others).is_valid
+    return [value for value in values if valid(value)]
 
 
-def _check_values(schema: Mapping[str, Any]) -> None:
-    """Let the metaschema say whether every keyword's value has the right form."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import best_match
-
-    plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
-    error = best_match(Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(plain))
-    if error is not None:
-        raise ConstraintError(error.message, pointer_to(*error.absolute_path))
-
-
-def _check_details(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
-    if node.get("additionalProperties", False) is not False:
-        raise ConstraintError(
-            "free property names have no bound and may repeat; name the properties and say "
-            "additionalProperties: false, or write a list of objects with a key and a value",
-            pointer_to(*path, "additionalProperties"),
-        )
-    missing = [name for name in node.get("required", ()) if name not in node.get("properties", {})]
-    if missing and not any(keyword in node for keyword in ("$ref", "allOf")) and "properties" in node:
-        raise ConstraintError(
-            f"required properties that are not described: {', '.join(missing)}; add them to properties",
-            pointer_to(*path, "required"),
-        )
-    if "format" in node:
-        _check_format(node, pointer_to(*path, "format"))
-    if "pattern" in node:
-        translate(node["pattern"], ascii_words=True, pointer=pointer_to(*path, "pattern"))
-        _check_size(node["pattern"], pointer_to(*path, "pattern"))
-    if node.get("uniqueItems"):
-        _check_unique(node, pointer_to(*path, "uniqueItems"), root)
-    for keyword in (QUOTE, LARK):
-        if keyword in node:
-            _check_own(node, keyword, pointer_to(*path, keyword))
-    on_grid(node, pointer_to(*path))
-    if "oneOf" in node:
-        if "anyOf" in node:
-            raise ConstraintError("oneOf beside anyOf is not supported; use one", pointer_to(*path, "oneOf"))
-        check_one_of(node["oneOf"], path, root)
-    for keyword in ("enum", "const"):
-        for value in node["enum"] if keyword == "enum" and keyword in node else [node.get(keyword)]:
-            _check_fixed(value, pointer_to(*path, keyword))
-
-
-def _check_contradictions(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
-    """Whether the keywords of one node leave anything; what only the compiler sees it says itself."""
-    if (bounds := crossed(node)) is not None:
-        low, high = bounds
-        message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
-        raise ConstraintError(message, pointer_to(*path, low))
-    for keyword in ("enum", "const"):
-        if keyword in node and node.keys() & _ASSERTING != {keyword} and listed(node, root) == []:
-            beside = sorted(node.keys() & _ASSERTING - {keyword})
-            message = f"{keyword} lists nothing that {', '.join(beside)} beside it allows"
-            raise ConstraintError(message, pointer_to(*path, keyword))
-    places = len(node.get("prefixItems", ()))
-    if node.get("items") is False and node.get("minItems", 0) > places:
-        message = f"minItems {node['minItems']} is more than the {places} items that are described"
-        raise ConstraintError(message, pointer_to(*path, "minItems"))
-
-
-def _check_reference(node: Mapping[str, Any], path: Path, root: Mapping[str, Any]) -> None:
-    reference = node.get("$ref", "#")
-    if reference == "#":
-        return
-    place = reference_path(reference)
-    if not reference.startswith("#/") or len(place) != 2 or place[0] not in ("$defs", "definitions"):
-        reason = "only references of the form #/$defs/NAME are followed"
-    elif place[1] not in root.get(place[0], {}):
-        reason = f"it points to nothing; known: {', '.join(root.get(place[0], {})) or 'no definitions'}"
-    else:
-        return
-    raise ConstraintError(f"the reference {reference!r}: {reason}", pointer_to(*path, "$ref"))
-
-
-def _check_size(pattern: str, at: str) -> None:
-    """A finished text is held against the pattern, which must be compiled for that."""
-    try:
-        compiled(ecma(pattern))
-    except ConstraintError as error:
-        raise ConstraintError(str(error), at) from None
-
-
-def _check_format(node: Mapping[str, Any], at: str) -> None:
-    if node["format"] not in FORMATS:
-        raise ConstraintError(
-            f"the format {node['format']!r} cannot be enforced; known: {', '.join(FORMATS)}; "
-            "otherwise write a pattern",
-            at,
-        )
-    if "pattern" in node:
-        raise ConstraintError("format beside pattern is not supported; write one pattern", at)
-
-
-def _check_own(node: Mapping[str, Any], keyword: str, at: str) -> None:
-    """A quote or a grammar of its own is all that a string is held to, but for a quote's length."""
-    what = "a quote" if keyword == QUOTE else "a Lark grammar"
-    try:
-        if keyword == QUOTE:
-            quote_of(node)
+def _listed_by_type(node: Node) -> list[Any] | None:
+    found: list[Any] = []
+    for name in types_of(node) or ["string"]:
+        if name == "boolean":
+            found += [True, False]
+        elif name == "null":
+            found.append(None)
+        elif name == "integer" and {"minimum", "maximum"} <= node.keys():
+            first, last = node["minimum"], node["maximum"]
+            if last - first > MOST_VALUES:
+                return None
+            found += range(int(-(-first // 1)), int(last // 1) + 1)
         else:
-            embedded(node[keyword] if isinstance(node[keyword], str) else "", "")
-            compile_grammar(node[keyword])
-    except ConstraintError as error:
-        raise ConstraintError(str(error), at) from None
-    if "string" not in node.get("type", ()):
-        raise ConstraintError(f'{what} is a string; say "type": "string" beside it', at)
-    others = {
-        "enum",
-        "const",
-        "pattern",
-        "format",
-        QUOTE,
-        LARK,
-        *(("minLength", "maxLength") if keyword == LARK else ()),
-    }
-    if beside := sorted(node.keys() & others - {keyword}):
-        raise ConstraintError(f"{what} cannot be held to {beside[0]} as well; leave one out", at)
-
-
-def _check_unique(node: Mapping[str, Any], at: str, root: Mapping[str, Any]) -> None:
-    values = listed(node.get("items"), root)
-    if values is None or "prefixItems" in node or node.get("type") != "array":
-        raise ConstraintError(
-            "unique items can be held to only in a list of listed values; give items an enum, or leave "
-            "uniqueItems out and check the parsed list",
-            at,
-        )
-    if len(values) > MOST_UNIQUE:
-        raise ConstraintError(f"{len(values)} values are too many to be unique; at most {MOST_UNIQUE}", at)
-    if any(_same(one, other) for one, other in combinations(values, 2)):
-        raise ConstraintError("the listed values are not unique themselves", at)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether JSON takes them for the same value: 1 and 1.0, but not 1 and true."""
-    return bool(one == other) and isinstance(one, bool) is isinstance(other, bool)
-
-
-def _check_fixed(value: Any, at: str) -> None:
-    """A value of `enum` or `const` is one that the compiler writes exactly as given."""
-    if isinstance(value, dict | list):
-        for child in value.values() if isinstance(value, dict) else value:
-            _check_fixed(child, at)
-    elif isinstance(value, int | float) and abs(value) > LARGEST:
-        raise ConstraintError(f"{value} is beyond ±1e15, where numbers are not written exactly", at)
+            return None
+    return found

@@ -17,13 +17,10 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from magistrate._deadline import check
-from magistrate.constraints.embedded import holds
-from magistrate.constraints.formats import FORMATS
-from magistrate.constraints.keywords import LARK, QUOTE
-from magistrate.constraints.patterns import PatternTooSlow, compiled, searched
-from magistrate.constraints.pointers import pointer_to
+from magistrate.constraints.lark import holds
 from magistrate.constraints.quote import Texts, locate, quote_of
-from magistrate.constraints.regex import parsed
+from magistrate.constraints.regex import FORMATS, PatternTooSlow, ecma_search
+from magistrate.constraints.schema import LARK, QUOTE, pointer_to
 from magistrate.errors import InputError, InvalidOutput
 
 MOST_STEPS = 1_000_000  # for one value: rules applied, values of enums compared; a few seconds
@@ -221,108 +218,6 @@ def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[
 
     if isinstance(instance, str) and not holds(grammar, instance):
         yield ValidationError(f"{instance!r} is not in the language of its grammar")
-
-
-def ecma_search(pattern: str, text: str) -> Any:
-    """The first match of `pattern`, read as `ecma` does, in `text`, or None; raises `PatternTooSlow`."""
-    return searched(compiled(ecma(pattern)), text)
-
-
-def python_search(pattern: str, text: str) -> Any:
-    """The first match of `pattern`, read as Python does, in `text`, or None; raises `PatternTooSlow`."""
-    return searched(compiled(python(pattern)), text)
-
-
-def python_match(pattern: str, text: str) -> Any:
-    """The match of all of `text` by `pattern`, read as Python does, or None; raises `PatternTooSlow`."""
-    return searched(compiled(python(pattern)), text, whole=True)
-
-
-_COUNT = re.compile(r"\{\d*,?\d*\}")
-_ECMA = {
-    "d": "0-9",
-    "w": "0-9A-Za-z_",
-    "s": "\\t-\\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
-}
-_PYTHON = {
-    "d": r"\p{Nd}",
-    "w": r"\p{L}\p{N}_",
-    "s": "\\t-\\r\\x1c-\\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
-}
-_PYTHON_ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": "\\t-\\r "}
-
-
-@lru_cache(maxsize=256)
-def ecma(pattern: str) -> str:
-    """`pattern` for the package `regex`, with the classes and the end that ECMA 262 knows.
-
-    Raises `ConstraintError` for what is no regular expression in Python.
-    """
-    return _for_regex(pattern, _ECMA, r"\Z", bool(parsed(pattern).state.flags & re.VERBOSE))
-
-
-@lru_cache(maxsize=256)
-def python(pattern: str) -> str:
-    """`pattern` for the package `regex`, to match there what `re` would; raises as `ecma` does."""
-    flags = parsed(pattern).state.flags
-    classes = _PYTHON_ASCII if flags & re.ASCII else _PYTHON
-    return _for_regex(pattern, classes, "$", bool(flags & re.VERBOSE))
-
-
-def _for_regex(pattern: str, classes: Mapping[str, str], end: str, verbose: bool) -> str:
-    """A pattern with its classes written out and without what means something to `regex` alone."""
-    written, place = "", 0
-    while place < len(pattern):
-        letter, width = pattern[place], 1
-        if letter == "\\" and place + 1 < len(pattern):
-            width, name = 2, pattern[place + 1]
-            body = classes.get(name.lower())
-            written += f"\\{name}" if body is None else f"[{'^' if name.isupper() else ''}{body}]"
-        elif letter == "[":
-            text, width = _set_for_regex(pattern, place, classes)
-            written += text
-        elif letter == "#" and verbose:
-            line = pattern.find("\n", place)
-            width = (len(pattern) if line < 0 else line) - place
-            written += pattern[place : place + width]
-        elif verbose and letter.isspace() and letter not in " \t\n\r\f\v":  # which `regex` alone would skip
-            written += f"\\u{ord(letter):04x}"
-        elif letter == "{" and not _COUNT.match(pattern, place):
-            written += "\\{"
-        else:
-            written += end if letter == "$" else letter
-        place += width
-    return written
-
-
-def _set_for_regex(pattern: str, begun: int, classes: Mapping[str, str]) -> tuple[str, int]:
-    """The set `[...]` that begins there, and how long it is in `pattern`.
-
-    Classes such as \\W cannot be written inside a set in other words: they become branches beside it.
-    """
-    negated = pattern.startswith("^", begun + 1)
-    first = place = begun + 1 + negated
-    members, branches = "", []
-    while place == first or pattern[place] != "]":
-        letter = pattern[place]
-        if letter == "\\":
-            name = pattern[place + 1]
-            body = classes.get(name.lower())
-            if body is None:
-                members += letter + name
-            elif name.isupper():
-                branches.append(f"[^{body}]")
-            else:
-                members += body
-            place += 2
-            continue
-        members += f"\\{letter}" if letter in "[]" else letter
-        place += 1
-    width = place + 1 - begun
-    if not branches:
-        return f"[{'^' if negated else ''}{members}]", width
-    either = "|".join([*([f"[{members}]"] if members else []), *branches])
-    return (f"(?:(?!{either})(?s:.))" if negated else f"(?:{either})"), width
 
 
 @cache

@@ -9,9 +9,7 @@ from typing import Any
 
 from magistrate.datasets.fields import LABELS, POLARITY, UnknownLabel, field_of, label_of, plain
 from magistrate.datasets.files import open_file
-from magistrate.datasets.rows import RowError
-from magistrate.datasets.source import Problem, Row
-from magistrate.datasets.unread import MAX_UNREAD, Tally
+from magistrate.datasets.rows import MAX_UNREAD, Problem, Row, RowError, Tally
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED
 

@@ -8,10 +8,12 @@ as a whole (missing, a folder, damaged, UTF-16) raises.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import sys
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +22,64 @@ from typing import BinaryIO, Literal
 
 from magistrate.datasets import formats, inspect_logs, spans
 from magistrate.datasets.fields import near, plain
-from magistrate.datasets.packed import PACKED, unpacked
-from magistrate.datasets.source import Problem, Row
+from magistrate.datasets.rows import Problem, Row
 from magistrate.errors import DatasetError, SpecError
+
+PACKED = (".gz", ".zst")
+
+
+@contextmanager
+def unpacked(raw: io.BufferedReader, suffix: str, shown: str) -> Iterator[io.BufferedIOBase]:
+    """The bytes of an open file by its last suffix, which may be none of `PACKED`.
+
+    DatasetError where they are damaged or cut short, also while they are read.
+    """
+    match suffix.lower():
+        case ".gz":
+            with _gzip(raw, shown) as stream:
+                yield stream
+        case ".zst":
+            with _zstandard(raw, shown) as stream:
+                yield stream
+        case _:
+            yield raw
+
+
+@contextmanager
+def _gzip(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
+    try:
+        yield io.BufferedReader(gzip.GzipFile(fileobj=raw))
+    except EOFError:
+        raise _cut(shown, "gzip") from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise _unsound(shown, "gzip", error) from None
+
+
+@contextmanager
+def _zstandard(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
+    # Python has Zstandard of its own from 3.14 on.
+    import sys
+
+    if sys.version_info >= (3, 14):
+        from compression.zstd import ZstdError, ZstdFile
+    else:
+        from backports.zstd import ZstdError, ZstdFile
+    try:
+        with ZstdFile(raw) as stream:
+            yield stream
+    except EOFError:
+        raise _cut(shown, "Zstandard") from None
+    except ZstdError as error:
+        raise _unsound(shown, "Zstandard", error) from None
+
+
+def _cut(shown: str, kind: str) -> DatasetError:
+    return DatasetError(f"{shown} ends early: its {kind} data is cut short; copy it again")
+
+
+def _unsound(shown: str, kind: str, error: Exception) -> DatasetError:
+    return DatasetError(f"{shown} is not sound {kind} data ({error}); copy it again")
+
 
 Format = Literal["jsonl", "csv", "json", "parquet", "eval"]
 FORMATS: Mapping[str, Format] = {
@@ -78,9 +135,7 @@ class FileSource:
                 case "eval":
                     yield from inspect_logs.rows(self.path, self.shown)
                 case "parquet":
-                    from magistrate.datasets import parquet
-
-                    yield from parquet.rows(self.path, self.shown, self.stem)
+                    yield from formats.parquet_rows(self.path, self.shown, self.stem)
 
     def digest(self) -> str:
         with self.opened() as stream:
@@ -91,9 +146,7 @@ class FileSource:
             return None
         with self.opened() as stream:
             if self.format == "parquet":
-                from magistrate.datasets import parquet
-
-                return parquet.count(self.path, self.shown)
+                return formats.count_parquet(self.path, self.shown)
             if self.format == "csv":
                 return formats.count_csv(stream)
             return None if self._holds_spans(stream) else formats.count_jsonl(stream)

@@ -1,4 +1,4 @@
-"""The rows of JSONL, CSV and JSON, read from a stream of bytes.
+"""The rows of JSONL, CSV, JSON and Parquet files; Parquet needs the extra `parquet`.
 
 A line that cannot be read becomes a `Problem` with its file, line and reason, and the next ones go on.
 `shown` is the file's name in messages, `stem` begins the ids of rows without one.
@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 from magistrate.datasets.fields import plain
-from magistrate.datasets.source import Problem, Row
-from magistrate.errors import DatasetError
+from magistrate.datasets.rows import Problem, Row, json_row, kind_of
+from magistrate.errors import DatasetError, MissingExtra
 
 LONGEST_LINE = (
     16 << 20
@@ -52,8 +53,6 @@ def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
 def parse(line: bytes) -> Mapping[str, Any]:
     """The object on one line of JSON; ValueError with a short reason."""
     import jiter
-
-    from magistrate.datasets.rows import kind_of
 
     try:
         line.decode()
@@ -213,8 +212,6 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
     """
     import jiter
 
-    from magistrate.datasets.rows import kind_of
-
     start = stream.tell()
     first = next((line for line in iter(lambda: stream.readline(LONGEST_LINE), b"") if line.strip()), b"")
     stream.seek(start)
@@ -282,3 +279,98 @@ def _counted(lines: Iterable[str]) -> Iterator[None]:
             yield None
         except StopIteration:
             return
+
+
+ROWS_AT_ONCE = 200
+LARGEST_PACKED = 1 << 30  # bytes of a column's part that is much smaller while it is packed
+BOMB_RATIO = 200  # times smaller: texts are packed to a tenth, bombs to a thousandth
+READ_AHEAD = 1 << 18  # bytes of each column; without it a whole row group is read, perhaps the whole file
+
+
+def parquet_rows(path: Path, shown: str, stem: str) -> Iterator[Row | Problem]:
+    """The rows of a file, lists of structs as lists of objects; DatasetError where it is damaged or a bomb.
+
+    A row of more than `LONGEST_LINE` bytes is one that cannot be read.
+
+    `shown` is the file's name in messages, `stem` begins the ids of rows without one.
+    """
+    with _open_parquet(path, shown) as file:
+        number = 0
+        for batch in file.iter_batches(batch_size=_rows_at_once(file, shown), use_threads=False):
+            for found in _dicts(batch):
+                number += 1
+                where = f"{shown} row {number}"
+                try:
+                    if isinstance(found, ValueError):
+                        raise found
+                    yield Row(where, None, f"{stem}-{number}", json_row(found))
+                except ValueError as error:
+                    yield Problem(where, None, plain(" ".join(str(error).split()), 200))
+
+
+def count_parquet(path: Path, shown: str) -> int:
+    """How many rows the file says that it has."""
+    with _open_parquet(path, shown) as file:
+        return int(file.metadata.num_rows)
+
+
+@contextmanager
+def _open_parquet(path: Path, shown: str) -> Iterator[Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyarrow", "pyarrow.parquet"):
+            raise
+        raise MissingExtra("pyarrow", "parquet") from None
+    try:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_AHEAD) as file:
+            columns = file.schema_arrow.names
+            twice = sorted({name for name in columns if columns.count(name) > 1})
+            if twice:
+                raise DatasetError(f"{shown}: two columns are named {', '.join(map(repr, twice))}")
+            yield file
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = plain(" ".join(str(error).split()), 200)
+        raise DatasetError(f"{shown} is not sound Parquet data ({reason}); copy it again") from None
+
+
+def _rows_at_once(file: Any, shown: str) -> int:
+    """So few rows that they fit into memory even if each holds the longest text of its column.
+
+    A text that many rows share is in the file once. Raises `DatasetError` for a part that is a bomb.
+    """
+    groups = [file.metadata.row_group(each) for each in range(file.metadata.num_row_groups)]
+    parts = [group.column(each) for group in groups for each in range(group.num_columns)]
+    for part in parts:
+        size = part.total_uncompressed_size
+        if size > max(LARGEST_PACKED, BOMB_RATIO * part.total_compressed_size):
+            raise DatasetError(
+                f"{shown}: a part of column {part.path_in_schema!r} is {size >> 20:,} MiB once unpacked; "
+                "write smaller row groups"
+            )
+    largest = max((part.total_uncompressed_size for part in parts), default=0)
+    return int(min(ROWS_AT_ONCE, max(1, LARGEST_WHOLE // max(1, largest))))
+
+
+def _dicts(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a batch; where one cannot be made Python values, its error in its place."""
+    if batch.nbytes > LONGEST_LINE:
+        for place in range(batch.num_rows):
+            too_long = batch.slice(place, 1).nbytes > LONGEST_LINE
+            yield ValueError(TOO_LONG) if too_long else _single_row(batch, place)
+        return
+    try:
+        yield from batch.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, KeyError, OverflowError):
+        # A text that is no UTF-8 or a moment too fine for Python spoils its own row only.
+        for place in range(batch.num_rows):
+            yield _single_row(batch, place)
+
+
+def _single_row(batch: Any, place: int) -> dict[str, Any] | ValueError:
+    try:
+        found: dict[str, Any] = batch.slice(place, 1).to_pylist(maps_as_pydicts="strict")[0]
+    except (ValueError, KeyError, OverflowError) as error:
+        return ValueError(f"cannot be read: {error}")
+    return found

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.fields import plain
-from magistrate.datasets.source import Problem, Row
-from magistrate.datasets.values import json_value
+from magistrate.datasets.rows import Problem, Row, json_value
 from magistrate.errors import DatasetError, MissingPackage
 
 HEAD = re.compile(rb'\s*\{\s*"(?:version|status|eval)"\s*:')

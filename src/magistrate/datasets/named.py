@@ -1,10 +1,15 @@
-"""The sets that have a name: found in `MAGISTRATE_DATA_DIR`, in the package, or by a pinned download."""
+"""The sets that have a name, found in `MAGISTRATE_DATA_DIR`, in the package, or by a pinned download; and
+families.
+
+A family are sets of one making: what is learnt from one of them shows on the others too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,11 +18,40 @@ from typing import TYPE_CHECKING, Any
 from magistrate._paths import datasets_dir
 from magistrate.datasets.fields import near
 from magistrate.datasets.files import open_file
-from magistrate.datasets.source import Problem, Row, Source
+from magistrate.datasets.rows import Problem, Row, Source
 from magistrate.errors import DatasetError, SpecError
 
 if TYPE_CHECKING:
-    from magistrate.datasets.download import Host
+    from magistrate.datasets.hub import Host
+
+WITHIN: dict[str, tuple[str, ...]] = {"halubench": ("halueval", "ragtruth")}
+"""Families that hold samples of others (Ravi and others 2024, section 4)."""
+
+_ENDINGS = re.compile(r"(?:\.(?:csv|tsv|json|jsonl|ndjson|parquet|gz|zst))+$", re.IGNORECASE)
+# The named sets and their files, begun by the name of the family.
+_KNOWN = re.compile(
+    r"(?P<family>summedits|begin|ragtruth|halubench|halueval)(?:(?<=halueval)[-_](?:qa|dialogue|summarization))?"
+    r"(?:_(?:dev|train|test|article\d+))?"
+)
+
+
+def family_of(name: str) -> str:
+    """The family of a data set by its name or file; a set of no known family is one of its own.
+
+    >>> family_of("halueval-qa:dev"), family_of("data/summedits_dev.jsonl.gz"), family_of("my/begin.2024.csv")
+    ('halueval', 'summedits', 'begin.2024')
+    """
+    file = re.split(r"[\\/]", name)[-1]
+    base = _ENDINGS.sub("", file.partition(":")[0]) or file
+    known = _KNOWN.fullmatch(base.lower())
+    return known["family"] if known else base
+
+
+def shared(family: str, trained_on: Iterable[str]) -> list[str]:
+    """Those of the data sets (or families) learnt from that share samples with a family, in order."""
+    related = {family, *WITHIN.get(family, ()), *(each for each in WITHIN if family in WITHIN[each])}
+    return sorted(name for name in trained_on if family_of(name) in related)
+
 
 VARIABLE = "MAGISTRATE_DATA_DIR"
 CATALOGUE = Path(__file__).with_name("named.toml")
@@ -80,7 +114,7 @@ class UpstreamSource:
     expected: int | None
 
     def rows(self) -> Iterator[Row | Problem]:
-        from magistrate.datasets.upstream import CONVERTERS
+        from magistrate.datasets.converters import CONVERTERS
 
         return CONVERTERS[self.converter](self.paths)
 
@@ -102,7 +136,7 @@ class Conversations:
     column: str
 
     def rows(self) -> Iterator[Row | Problem]:
-        from magistrate.datasets.upstream import with_messages
+        from magistrate.datasets.converters import with_messages
 
         return (with_messages(row, self.column) for row in self.source.rows())
 
@@ -165,7 +199,7 @@ def _view(known: NamedSet, name: str | None) -> View:
 
 
 def _source(known: NamedSet, view: View) -> Source:
-    from magistrate.datasets import download
+    from magistrate.datasets import hub
 
     if local := _local(view):
         opened = open_file(local)
@@ -176,7 +210,7 @@ def _source(known: NamedSet, view: View) -> Source:
         raise DatasetError(f"{missing} and has no download; {wanted}")
     try:
         paths = tuple(
-            download.fetch(
+            hub.fetch(
                 datasets_dir(), known.repository, known.revision, path, known.sha256.get(path), known.host
             )
             for path in known.files
@@ -195,10 +229,10 @@ def _local(view: View) -> Path | None:
 
 
 def _kept(known: NamedSet) -> bool:
-    from magistrate.datasets import download
+    from magistrate.datasets import hub
 
     keep = datasets_dir()
-    at = (download.kept_at(keep, known.repository, known.revision, path) for path in known.files)
+    at = (hub.kept_at(keep, known.repository, known.revision, path) for path in known.files)
     return all(path.is_file() for path in at)
 
 

@@ -1,29 +1,73 @@
-"""One row of a foreign file becomes one `Sample`, by the field names that other tools use.
+"""Rows of a source of samples: where each stands, what it holds as JSON values, and those that cannot be
+read.
 
-Nothing is lost: a column that is no known field goes to the sample's metadata, and so does the raw
-value of a field that says more than a sample can hold (a span with a comment, a document with a URL).
+`Unread` says how many rows of how many could not be read, why, and what to do about it; `Tally` counts them.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import math
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Protocol
+from uuid import UUID
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from magistrate.datasets.fields import MEANINGS, label_word, plain
+from magistrate.errors import DatasetError, SpecError
 
-from magistrate.constraints.pointers import PLACE
-from magistrate.datasets.fields import UnknownLabel, field_of, label_of, plain, slot
-from magistrate.types import HALLUCINATED, Sample, Span, Turn
 
-KIND_KEYS = ("kind", "label_type", "label", "type")
-TEXT_KEYS = ("text", "content", "page_content")
-LONGEST_LABEL = 200  # characters of a value that is no known label, for a message
-JSON_FIELDS = ("context", "spans", "messages", "alternatives", "metadata")
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A row that could not become a sample; `line` counts from 1, or is None where there are no lines.
+
+    `label` is the column and the value that is no known label, where that is the reason.
+    """
+
+    file: str
+    line: int | None
+    reason: str
+    label: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}" if self.line else f"{self.file}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a source: where it stands, the id it gets if it has none, and what it holds."""
+
+    file: str
+    line: int | None
+    id: str
+    values: Mapping[str, Any]
+    cells: bool = False
+
+    @property
+    def where(self) -> str:
+        """Its file and line, for messages."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    def problem(self, reason: str, label: tuple[str, str] | None = None) -> Problem:
+        """A problem with this row."""
+        return Problem(self.file, self.line, reason, label)
+
+
+class Source(Protocol):
+    """Something that gives the same rows each time it is asked."""
+
+    def rows(self) -> Iterator[Row | Problem]: ...
+
+    def digest(self) -> str:
+        """sha256 of the bytes that the rows come from."""
+        ...
+
+    def count(self) -> int | None:
+        """How many rows there are, bad ones included, where that is known or cheap to learn."""
+        ...
 
 
 class RowError(Exception):
@@ -35,334 +79,6 @@ class RowError(Exception):
     def __init__(self, message: str, label: tuple[str, str] | None = None) -> None:
         super().__init__(message)
         self.label = label
-
-
-# --- the shapes that foreign values may have -------------------------------------------------------
-
-
-def _text_of(value: Any) -> Any:
-    """The text of a document or of a message part given as an object, else the value as it is."""
-    if isinstance(value, Mapping):
-        for key in TEXT_KEYS:
-            if isinstance(value.get(key), str):
-                return value[key]
-        raise ValueError(f"is an object without a text under {', '.join(TEXT_KEYS)}")
-    return value
-
-
-def _texts(value: Any) -> Any:
-    if value is None or value == "":
-        return ()
-    if isinstance(value, str | Mapping):
-        return (_text_of(value),)
-    if isinstance(value, Iterable):
-        return tuple(_text_of(item) for item in value)
-    return value
-
-
-def _listed(value: Any) -> Any:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _span(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        if len(value) not in (2, 3):
-            raise ValueError("must be [start, end], [start, end, kind] or {start, end, kind}")
-        return dict(zip(("start", "end", "kind"), value, strict=False))
-    return value
-
-
-def _content(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        parts = [_text_of(part) for part in value]
-        if all(isinstance(part, str) for part in parts):
-            return "".join(parts)
-    return value
-
-
-def _identifier(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class ForeignSpan(BaseModel):
-    """A span as a file gives it."""
-
-    model_config = ConfigDict(strict=True)
-    start: int = Field(ge=0)
-    end: int
-    kind: str | None = Field(None, validation_alias=AliasChoices(*KIND_KEYS))
-
-
-class ForeignTurn(BaseModel):
-    """A message as a file gives it; `content` may be a list of text parts."""
-
-    model_config = ConfigDict(strict=True)
-    role: str
-    text: Annotated[str | None, BeforeValidator(_content)] = Field(
-        validation_alias=AliasChoices("content", "text")
-    )
-
-
-class ForeignRow(BaseModel):
-    """What a row says, with every field at its canonical name; the label is read by `label_of`."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-    id: Annotated[str | None, BeforeValidator(_identifier)] = None
-    input: str | None = None
-    output: str | None = None
-    expected: str | None = None
-    context: Annotated[tuple[str, ...], BeforeValidator(_texts)] = ()
-    alternatives: Annotated[tuple[str, ...], BeforeValidator(_texts)] = ()
-    spans: Annotated[
-        tuple[Annotated[ForeignSpan, BeforeValidator(_span)], ...], BeforeValidator(_listed)
-    ] = ()
-    messages: Annotated[tuple[ForeignTurn, ...], BeforeValidator(_listed)] = ()
-
-
-# --- from a row to a sample ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """One column that gives one field."""
-
-    field: str
-    column: str
-    value: Any
-
-
-def to_sample(
-    row: Mapping[str, Any],
-    *,
-    id: str,
-    mapping: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    need_output: bool = True,
-    cells: bool = False,
-    blank: Callable[[str, str], None] | None = None,
-) -> Sample:
-    """The sample that `row` describes.
-
-    `id` is used where the row has none. `mapping` (field -> column or dotted path) wins over known
-    names; `labels` says what values of the label mean, see `check_labels`. `cells` says that values are
-    table cells: an empty one is missing, and lists and objects may stand in them as JSON. `blank` hears of
-    the field and the column of cells that hold nothing, where the column was named by the mapping or gives
-    the context or the output. Raises RowError with a short reason.
-    """
-    mapping = mapping or {}
-    claimed, rest, blanks = _claim(row, mapping, cells)
-    columns = {part: claim.column for part, claim in claimed.items()}
-    metadata = _metadata(claimed.pop("metadata", None))
-    label = _label(claimed.pop("label", None), labels)
-    values = {part: claim.value for part, claim in claimed.items()}
-    try:
-        found = ForeignRow.model_validate(values)
-    except ValidationError as error:
-        raise RowError(_reason(error, columns)) from None
-    messages = tuple(Turn(turn.role, turn.text or "") for turn in found.messages)
-    said = Sample(id=found.id or id, output=found.output, messages=messages).answered()
-    if said.output is None and need_output:
-        if "output" in blanks:
-            raise RowError(f"column {plain(blanks['output'])!r}, which gives the output, is blank")
-        raise RowError(f"no output; {_columns(row)}; say which with --map output=COLUMN")
-    for name, column in blanks.items():
-        if blank is not None and (name in mapping or name in ("context", "output")):
-            blank(name, column)
-    spans = _spans(found, said.output or "", columns)
-    for part in ("context", "spans", "messages"):
-        if part in values and _says_more(part, values[part]):
-            _keep(metadata, columns[part], values[part])
-    for column, value in rest.items():
-        _keep(metadata, column, value)
-    return replace(
-        said,
-        context=found.context,
-        input=found.input,
-        expected=found.expected,
-        alternatives=found.alternatives,
-        label=label,
-        spans=spans,
-        metadata=metadata,
-    )
-
-
-def to_row(sample: Sample) -> dict[str, Any]:
-    """The canonical row of a sample, in plain JSON values; `to_sample` reads it back unchanged."""
-    row: dict[str, Any] = {"id": sample.id}
-    for name in ("input", "output", "expected", "label"):
-        if getattr(sample, name) is not None:
-            row[name] = getattr(sample, name)
-    for name in ("context", "alternatives"):
-        if getattr(sample, name):
-            row[name] = list(getattr(sample, name))
-    if sample.messages:
-        row["messages"] = [{"role": turn.role, "content": turn.text} for turn in sample.messages]
-    if sample.spans:
-        row["spans"] = [{"start": s.start, "end": s.end, "kind": s.kind} for s in sample.spans]
-    if sample.metadata:
-        row["metadata"] = dict(sample.metadata)
-    return row
-
-
-def canonical(sample: Sample) -> bytes:
-    """The canonical row as one line of UTF-8 JSON with sorted keys; RowError where it is not plain JSON."""
-    try:
-        text = json.dumps(to_row(sample), ensure_ascii=False, sort_keys=True, allow_nan=False)
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:
-        raise RowError("holds half of a surrogate pair, which no UTF-8 text can") from None
-    except (TypeError, ValueError) as error:
-        raise RowError(f"holds what JSON cannot: {error}") from None
-
-
-def _claim(
-    row: Mapping[str, Any], mapping: Mapping[str, str], cells: bool
-) -> tuple[dict[str, Claimed], dict[str, Any], dict[str, str]]:
-    """Which column gives which part of the sample, the columns that give none, and the blank ones."""
-    rest = dict(row)
-    claimed: dict[str, Claimed] = {}
-    blanks: dict[str, str] = {}
-    for asked, path in mapping.items():
-        value = _at(row, path)
-        rest = _without(rest, path)
-        if _blank(value):
-            blanks[asked] = path
-        if not _missing(value, cells):
-            claimed[slot(asked)] = Claimed(asked, path, _opened(asked, value) if cells else value)
-    said = {slot(field) for field in mapping}
-    for column in list(rest):
-        field = field_of(column)
-        if field is None or slot(field) in said:
-            continue
-        part, value = slot(field), rest.pop(column)
-        if _blank(value):
-            blanks.setdefault(field, column)
-        if _missing(value, cells):
-            continue
-        if part in claimed:
-            first = claimed[part]
-            raise RowError(
-                f"columns {first.column!r} and {column!r} both give the {part}; "
-                f"say which with --map {first.field}={first.column} or --map {field}={column}"
-            )
-        claimed[part] = Claimed(field, column, _opened(field, value) if cells else value)
-    return claimed, rest, {field: column for field, column in blanks.items() if _lacks(claimed, field)}
-
-
-def _lacks(claimed: Mapping[str, Claimed], field: str) -> bool:
-    """Whether no other column says what a blank one left out."""
-    return slot(field) not in claimed or _blank(claimed[slot(field)].value)
-
-
-def _blank(value: Any) -> bool:
-    """Whether nothing stands there, whatever the kind of file."""
-    return _missing(value, cells=True) or (isinstance(value, str) and not value.strip())
-
-
-def _missing(value: Any, cells: bool) -> bool:
-    # A missing cell of a data frame arrives as the number NaN.
-    return value is None or (cells and value == "") or (isinstance(value, float) and math.isnan(value))
-
-
-def _at(row: Mapping[str, Any], path: str) -> Any:
-    """The value at a column name or dotted path; RowError where there is none."""
-    if path in row:
-        return row[path]
-    value: Any = row
-    for step in path.split("."):
-        if isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and PLACE.fullmatch(step) and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            raise RowError(f"no column {path!r}, which --map asks for; {_columns(row)}")
-    return value
-
-
-def _without(row: dict[str, Any], path: str) -> dict[str, Any]:
-    """`row` without what stands at `path`, and without objects that this leaves empty."""
-    head, _, tail = path.partition(".")
-    if path in row or not tail:
-        return {name: value for name, value in row.items() if name != path}
-    inner = row.get(head)
-    if not isinstance(inner, Mapping):
-        return row
-    left = _without(dict(inner), tail)
-    return {name: left if name == head else value for name, value in row.items() if name != head or left}
-
-
-def _opened(field: str, cell: Any) -> Any:
-    """A cell's value, where it holds a list or object as JSON or as Python prints it."""
-    text = cell.strip() if isinstance(cell, str) else ""
-    if field not in JSON_FIELDS or text[:1] + text[-1:] not in ("[]", "{}"):
-        return cell
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return cell
-    if field in ("context", "alternatives"):
-        # "[1]" and "{…}" are also how a plain text can begin and end.
-        return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else cell
-    return value
-
-
-def _label(claim: Claimed | None, labels: Mapping[str, str] | None) -> str | None:
-    if claim is None:
-        return None
-    try:
-        return label_of(claim.field, claim.value, labels)
-    except UnknownLabel as error:
-        raise RowError(
-            f"{plain(claim.column)} {error}", (claim.column, str(claim.value).strip()[:LONGEST_LABEL])
-        ) from None
-
-
-def _metadata(claim: Claimed | None) -> dict[str, Any]:
-    if claim is None:
-        return {}
-    return dict(claim.value) if isinstance(claim.value, Mapping) else {claim.column: claim.value}
-
-
-def _keep(metadata: dict[str, Any], name: str, value: Any) -> None:
-    while name in metadata:
-        if metadata[name] == value:
-            return
-        name += "~2"
-    metadata[name] = value
-
-
-def _spans(found: ForeignRow, output: str, columns: Mapping[str, str]) -> tuple[Span, ...]:
-    for number, span in enumerate(found.spans):
-        length = len(output)
-        if not span.start <= span.end <= length:
-            raise RowError(
-                f"{plain(columns['spans'])}[{number}] is [{span.start}, {span.end}), outside the output's "
-                f"{length} characters"
-            )
-    return tuple(Span(span.start, span.end, span.kind or HALLUCINATED) for span in found.spans)
-
-
-def _says_more(part: str, value: Any) -> bool:
-    """Whether a raw value holds more than the sample's field keeps of it."""
-    if isinstance(value, str):
-        return False
-    if part == "context":
-        return isinstance(value, Mapping) or any(isinstance(item, Mapping) for item in value)
-    keys = {"start", "end", *KIND_KEYS} if part == "spans" else {"role", "content", "text"}
-    plain = (isinstance(item, list | tuple) or set(item) <= keys for item in value)
-    return not all(plain) or any(
-        isinstance(item, Mapping) and isinstance(item.get("content"), list) for item in value
-    )
-
-
-# --- reasons ---------------------------------------------------------------------------------------
 
 
 def kind_of(value: object) -> str:
@@ -380,29 +96,230 @@ def kind_of(value: object) -> str:
     return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
-def _columns(row: Mapping[str, Any]) -> str:
-    names = [plain(str(name), 40) for name in list(row)[:15]]
-    more = f" and {len(row) - 15} more" if len(row) > 15 else ""
-    return f"columns: {', '.join(names) or 'none'}{more}"
+MISSING = ("NaTType", "NAType")  # how pandas says that there is nothing, by the names of the types
 
 
-def _reason(error: ValidationError, columns: Mapping[str, str]) -> str:
-    first = error.errors(include_url=False)[0]
-    head, *tail = first["loc"]
-    place = plain(columns.get(str(head), str(head)))
-    place += "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in tail)
-    got = kind_of(first["input"])
-    match first["type"]:
-        case "value_error":
-            return f"{place} {first['ctx']['error']}"
-        case "string_type":
-            return f"{place} must be text, got {got}"
-        case "int_type":
-            return f"{place} must be a whole number, got {got}"
-        case "tuple_type":
-            shape = "text or a list of texts" if head in ("context", "alternatives") else "a list"
-            return f"{place} must be {shape}, got {got}"
-        case "missing":
-            return f"{place} is missing"
-        case _:
-            return f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+def json_value(value: Any) -> Any:
+    """`value` as None, bool, int, float, str, list or dict.
+
+    NaN is None, as a missing number is in most tables; dates, times, decimals and UUIDs are texts, dates
+    in ISO 8601. Raises ValueError with a short reason for what JSON has no word for, such as bytes.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return _number(float(value))
+    kind = type(value).__name__
+    if kind in MISSING:
+        return None
+    if isinstance(value, Mapping):
+        return {_key(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(item) for item in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return str(timedelta(value.days, value.seconds, value.microseconds))
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if type(value).__module__ == "numpy" and kind not in ("datetime64", "timedelta64"):
+        # Arrays and scalars, told by the module so that numpy need not be imported.
+        return json_value(value.tolist())
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError(f"holds {len(value)} bytes, which JSON has no word for; decode them first")
+    raise ValueError(f"holds a {kind}, which JSON has no word for; make it a text first")
+
+
+def _number(value: float) -> float | None:
+    if math.isinf(value):
+        raise ValueError("holds an infinite number, which JSON has no word for")
+    return None if math.isnan(value) else value
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool | int | float | Decimal | date | time):
+        return str(key)
+    raise ValueError(f"holds an object with a {type(key).__name__} for a key; make it a text first")
+
+
+def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON values; ValueError names the column of a value that cannot be one."""
+    row = {}
+    for column, value in values.items():
+        try:
+            row[column] = json_value(value)
+        except ValueError as error:
+            raise ValueError(f"{column!r} {error}") from None
+        except RecursionError:
+            raise ValueError(f"{column!r} is nested too deep") from None
+    return row
+
+
+MAX_UNREAD = 0.1
+"""The share of rows that may go unread before a run is refused, unless somebody asks for another one."""
+
+SETTING = "unread"  # the setting of a stored run that holds what went unread
+REASONS_TOLD = 3
+ROWS_TOLD = 3
+VALUES_TOLD = 8  # so many values of a label column are asked about one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """Blank cells of a column that gives `field`: how many, and where the first of them are."""
+
+    field: str
+    column: str
+    n: int
+    rows: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {self.n - len(self.rows)} more" if self.n > len(self.rows) else ""
+        return f"column {plain(self.column)!r} ({self.field}) is blank in {', '.join(self.rows)}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """`n` of `rows` rows could not be read, for these `reasons`, the most frequent first.
+
+    `rows` are those that were gone through; what a limit left out is not among them. `blanks` are cells
+    that hold nothing in rows that were read.
+    """
+
+    n: int
+    rows: int
+    reasons: tuple[str, ...] = ()
+    blanks: tuple[Blank, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """`n / rows`, in [0, 1]; 0 where there are no rows."""
+        return self.n / self.rows if self.rows else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.short}: {', '.join(self.reasons)}" if self.reasons else self.short
+
+    @property
+    def short(self) -> str:
+        """How many, without the reasons."""
+        return f"{self.n:,} of {self.rows:,} rows could not be read"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` reads them back."""
+        blanks = [
+            {"field": each.field, "column": each.column, "n": each.n, "rows": list(each.rows)}
+            for each in self.blanks
+        ]
+        return {"n": self.n, "rows": self.rows, "reasons": list(self.reasons), "blanks": blanks}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Unread:
+        """What `to_dict` has written."""
+        blanks = [
+            Blank(each["field"], each["column"], each["n"], tuple(each["rows"])) for each in values["blanks"]
+        ]
+        return cls(values["n"], values["rows"], tuple(values["reasons"]), tuple(blanks))
+
+
+def unread_of(settings: Mapping[str, Any]) -> Unread | None:
+    """What the settings of a stored run say of it; None where nobody counted."""
+    return None if SETTING not in settings else Unread.from_dict(settings[SETTING])
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts rows as they pass by."""
+
+    read: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    labels: dict[str, Counter[str]] = field(default_factory=dict)
+    first: Problem | None = None
+    blanks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    places: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of the first blank cells
+    before: tuple[Blank, ...] = ()  # those that were counted before
+
+    @property
+    def unread(self) -> int:
+        """How many rows could not be read so far."""
+        return self.reasons.total() + sum(each.total() for each in self.labels.values())
+
+    def problem(self, found: Problem) -> None:
+        """One more row that cannot be read."""
+        self.first = self.first or found
+        if found.label is None:
+            self.reasons[found.reason] += 1
+        else:
+            column, value = found.label
+            self.labels.setdefault(column, Counter())[value] += 1
+
+    def blank(self, where: str, field: str, column: str) -> None:
+        """One more blank cell, in the row that is `where`."""
+        self.blanks[field, column] += 1
+        if len(places := self.places.setdefault((field, column), [])) < ROWS_TOLD:
+            places.append(where)
+
+    def found(self) -> Unread:
+        """What was counted so far."""
+        told = Counter(self.reasons)
+        for column, values in self._values():
+            for value, n in values.items():
+                told[f"{plain(column)} {plain(repr(value))} is not a known label"] += n
+        reasons = [f"{reason} ({_rows(n)})" for reason, n in told.most_common(REASONS_TOLD)]
+        if rest := told.total() - sum(n for _, n in told.most_common(REASONS_TOLD)):
+            reasons.append(f"other reasons ({_rows(rest)})")
+        blanks = [Blank(*key, n, tuple(self.places[key])) for key, n in self.blanks.items()]
+        return Unread(self.unread, self.read + self.unread, tuple(reasons), (*self.before, *blanks))
+
+    def mend(self) -> str:
+        """What to do about the rows that could not be read."""
+        if not self.labels:
+            return f"mend them or the mapping (--map FIELD=COLUMN); the first is {self.first}"
+        asked = "; ".join(_asked(column, values) for column, values in self._values())
+        other = f"; the other {_rows(n)}: {self.first}" if (n := self.reasons.total()) else ""
+        return f"{asked}{other}"
+
+    def refuse(self, name: str, most: float) -> None:
+        """Raise `DatasetError` where a greater share than `most` could not be read."""
+        found = self.found()
+        if found.n and found.share > most:
+            allowed = "" if most == 0 else f", more than --max-unread {most:g} allows"
+            told = f"{found.n:,} of {found.rows:,} rows of {name} could not be read{allowed}: "
+            raise DatasetError(f"{told}{', '.join(found.reasons)}; {self.mend()}")
+
+    def _values(self) -> list[tuple[str, Counter[str]]]:
+        """The values of each label column, those that differ in case or blanks alone taken together."""
+        found = []
+        for column, values in self.labels.items():
+            first: dict[str, str] = {}
+            counts: Counter[str] = Counter()
+            for value, n in values.items():
+                counts[first.setdefault(label_word(value), value)] += n
+            found.append((column, counts))
+        return found
+
+
+def _asked(column: str, values: Mapping[str, int]) -> str:
+    """The question what the values of a label column mean; it is never guessed."""
+    if len(values) > VALUES_TOLD:
+        return (
+            f"column {plain(column)!r} holds {len(values)} values that are no known label; is another column "
+            "the label (--map label=COLUMN)? If not, say what each value means: --labels VALUE=MEANING,…"
+        )
+    pairs = ",".join(f"{value.strip()}=MEANING" for value in values)
+    meanings = f"{', '.join(MEANINGS[:-1])} or {MEANINGS[-1]}"
+    return (
+        f"say what each value means, {meanings} for each MEANING: --labels {plain(shlex.quote(pairs), 400)}"
+    )
+
+
+def _rows(n: int) -> str:
+    return f"{n:,} row{'' if n == 1 else 's'}"
+
+
+def check_max_unread(value: float) -> float:
+    """`value`, or `SpecError` where it is no share."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise SpecError(f"max_unread must be a share from 0 to 1, got {value!r}")
+    return value

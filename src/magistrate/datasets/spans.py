@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from magistrate.datasets.fields import field_of, plain
-from magistrate.datasets.source import Problem, Row
+from magistrate.datasets.rows import Problem, Row
 
 OUTER = ("CHAIN", "AGENT")
 DEEPEST = 16  # names between the dots of an attribute; what lies deeper stays one name

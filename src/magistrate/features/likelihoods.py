@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from magistrate.constraints.pieces import edges
+from magistrate.constraints.quote import edges
 from magistrate.errors import InputError
 from magistrate.features.splitting import sentences
 

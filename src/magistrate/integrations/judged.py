@@ -12,7 +12,8 @@ from typing import Any
 
 from magistrate import _async, _logging
 from magistrate.api.judge import judge_sample
-from magistrate.datasets.rows import RowError, to_sample
+from magistrate.datasets.rows import RowError
+from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
 from magistrate.engines.remote.addresses import checked
 from magistrate.engines.settings import EngineSettings

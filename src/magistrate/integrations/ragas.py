@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magistrate.datasets.rows import to_row
+from magistrate.datasets.samples import to_row
 from magistrate.errors import SpecError
 from magistrate.integrations.judged import Adapted, Model, missing, verdict_of
 from magistrate.integrations.samples import ragas_row

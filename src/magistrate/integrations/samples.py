@@ -18,10 +18,9 @@ from typing import Any
 from magistrate.datasets import Dataset, Problem, load
 from magistrate.datasets.frames import rows_of_frame
 from magistrate.datasets.inspect_logs import of_samples
-from magistrate.datasets.rows import RowError, to_sample
-from magistrate.datasets.source import Row
+from magistrate.datasets.rows import Row, RowError, json_row
+from magistrate.datasets.samples import to_sample
 from magistrate.datasets.spans import gathered
-from magistrate.datasets.values import json_row
 from magistrate.types import Sample
 
 Mapped = Mapping[str, str] | None

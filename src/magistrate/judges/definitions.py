@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from magistrate._yaml import Document, Key, parse_document, read_document
 from magistrate.constraints import compile_check, constraint
-from magistrate.constraints.pointers import PLACE
+from magistrate.constraints.schema import PLACE
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
 from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magistrate.constraints import Quote, QuoteOf
-from magistrate.constraints.pieces import Unit, has_run, pieces
-from magistrate.constraints.quote import locate
+from magistrate.constraints.quote import Unit, has_run, locate, pieces
 from magistrate.errors import InvalidOutput
 
 __all__ = ["Unit", "quote_schema", "quoted", "short_text"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from magistrate.constraints.pieces import edges
+from magistrate.constraints.quote import edges
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Piece, merged, trimmed, units

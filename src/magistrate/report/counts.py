@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from magistrate.datasets.unread import unread_of
+from magistrate.datasets.rows import unread_of
 from magistrate.errors import StoreError
 from magistrate.report.kept import MADE_BY, kept, report_from, scores_from
 from magistrate.report.scores import JudgeScores, Scores

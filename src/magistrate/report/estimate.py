@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from magistrate.datasets.unread import Unread
+from magistrate.datasets.rows import Unread
 from magistrate.engines.none import NO_MODEL
 from magistrate.report.figures import duration, tally
 from magistrate.report.plain import plain

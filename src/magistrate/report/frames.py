@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from magistrate.datasets.index import FrameIndex
+from magistrate.datasets.frames import FrameIndex
 from magistrate.errors import MissingExtra
 from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 

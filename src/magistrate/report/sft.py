@@ -18,9 +18,8 @@ from magistrate.judges.base import Judge
 from magistrate.judges.classify import Classify
 from magistrate.judges.hallucination import Hallucination
 from magistrate.report.export import write_whole
-from magistrate.training.answers import answer_of, asked_of
-from magistrate.training.chats import escaped
-from magistrate.training.holding import held_out
+from magistrate.training.chats import answer_of, asked_of, escaped
+from magistrate.training.split import held_out
 from magistrate.types import Outcome, Sample, Step, Verdict
 
 DISAGREES = "the judge and the label disagree"

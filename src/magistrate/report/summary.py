@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from magistrate.analysis.columns import NOT_STORED, groups_of
 from magistrate.analysis.quoting import against, measured_spans
-from magistrate.datasets.columns import like_context
+from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.reliability import reliability

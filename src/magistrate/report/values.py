@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magistrate.datasets.unread import Unread
+from magistrate.datasets.rows import Unread
 from magistrate.metrics.classification import Classification
 from magistrate.metrics.reliability import Reliability
 from magistrate.metrics.shift import ScoreShift

@@ -18,8 +18,8 @@ from magistrate._yaml import Document, Key, read_document
 from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
+from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.datasets.selection import Selection
-from magistrate.datasets.unread import MAX_UNREAD
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.engines.settings import CONCURRENCY, EngineSettings

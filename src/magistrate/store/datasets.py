@@ -19,8 +19,7 @@ from magistrate.datasets import Dataset, Selection
 from magistrate.datasets.fields import check_labels, check_mapping, plain
 from magistrate.datasets.files import HUB, named_like_file
 from magistrate.datasets.named import catalogue
-from magistrate.datasets.source import Problem, Row
-from magistrate.datasets.unread import check_max_unread
+from magistrate.datasets.rows import Problem, Row, check_max_unread
 from magistrate.errors import DatasetError, SpecError, StoreError
 from magistrate.store.codec import sample_from, sample_key
 from magistrate.store.dialects import insert_missing, stop_writers
@@ -313,7 +312,7 @@ class StoredSource:
         return self.version.ref
 
     def rows(self) -> Iterator[Row | Problem]:
-        from magistrate.datasets.rows import to_row
+        from magistrate.datasets.samples import to_row
         from magistrate.store import Store
 
         with Store.open(self.place) as store:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, case, exists, func, not_, or_, select
 
-from magistrate.datasets.unread import Unread, unread_of
+from magistrate.datasets.rows import Unread, unread_of
 from magistrate.store.codec import loads, recipes_from
 from magistrate.store.tables import figures, outcomes, run_tags, runs
 

@@ -1,1 +1,1 @@
-"""What is learnt from labels: calibrations of judges, and the files that keep them."""
+"""Training: a detector, a probe, a model to judge with, and synthetic data to train on."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.analysis.columns import groups_of
 from magistrate.bench.quality.protocol import Split
-from magistrate.datasets.families import shared
+from magistrate.datasets.named import shared
 from magistrate.features.overlap import ngram_novelty, output_length
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.types import HALLUCINATED, Sample

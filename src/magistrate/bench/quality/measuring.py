@@ -13,7 +13,7 @@ from magistrate.api.run import Run
 from magistrate.bench.machine import load
 from magistrate.bench.quality.protocol import PROTOCOL, SEED, Split
 from magistrate.datasets import load as load_data
-from magistrate.datasets.families import shared
+from magistrate.datasets.named import shared
 from magistrate.engines.base import Engine, Option
 from magistrate.engines.none import NONE
 from magistrate.judges import registry

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magistrate.datasets import load
-from magistrate.datasets.families import family_of
-from magistrate.datasets.named import VARIABLE, at_hand, catalogue
+from magistrate.datasets.named import VARIABLE, at_hand, catalogue, family_of
 from magistrate.errors import DatasetError, SpecError
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, express
-from magistrate.constraints.reader import read
+from magistrate.constraints.partial_json import read
 from magistrate.engines.remote.wording import described
 from magistrate.errors import ConstraintError
 

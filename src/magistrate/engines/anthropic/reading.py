@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from magistrate.constraints.reader import read as from_text
+from magistrate.constraints.partial_json import read as from_text
 from magistrate.engines.anthropic.forms import TOOL
 from magistrate.engines.remote.foreign import Count, Foreign, read
 from magistrate.engines.remote.redaction import shown

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from magistrate.constraints.reader import read
+from magistrate.constraints.partial_json import read
 
 KEPT = frozenset(
     [

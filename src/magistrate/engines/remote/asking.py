@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from magistrate.constraints import Constraint, repair
-from magistrate.constraints.shortening import shorter
+from magistrate.constraints.constraint import shorter
 from magistrate.engines.base import Attempt, Generation, UnusableAnswer
 from magistrate.engines.remote.reply import Reply
 from magistrate.errors import InvalidOutput

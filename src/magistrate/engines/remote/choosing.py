@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from magistrate.constraints.reader import read
+from magistrate.constraints.partial_json import read
 from magistrate.constraints.repair import unmarked
 from magistrate.engines.base import Option
 from magistrate.errors import InvalidOutput

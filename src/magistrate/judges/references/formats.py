@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from magistrate.constraints.patterns import compiled, searched
+from magistrate.constraints.regex import compiled, searched
 from magistrate.constraints.validation import bounded_class, counted_steps, specifications
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError

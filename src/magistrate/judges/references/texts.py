@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from magistrate._deadline import alone
-from magistrate.constraints.patterns import compiled, searched
+from magistrate.constraints.regex import compiled, searched
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import JudgeInfo

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from magistrate.errors import InputError, ModelError
 from magistrate.training.detector.examples import Example
-from magistrate.training.detector.loss import batch_of, loss_of
-from magistrate.training.detector.network import Network
+from magistrate.training.detector.network import Network, batch_of, loss_of
 from magistrate.training.memory import keep_freed_memory
 
 STATE = "training.pt"

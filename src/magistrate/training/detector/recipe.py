@@ -1,4 +1,8 @@
-"""What a detector is trained on, as data: sources with shares and caps, read from YAML, drawn by a seed."""
+"""What a detector is trained on, as data: sources with shares and caps, read from YAML, drawn by a seed.
+
+`samples` reads a source and makes what its settings ask for, statements about statements among it; `pool`
+turns them into examples, read once and kept in packed files until their source changes.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,92 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
+from tokenizers import Tokenizer
 
+from magistrate.detectors.reading import Reader
 from magistrate.errors import InputError, SpecError
-from magistrate.training.detector.framing import framed
+from magistrate.training.detector.examples import Example, examples
 from magistrate.training.synthetic import Lexicon, perturb
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
+
+ENTAILED = frozenset({"entailment", "supported"})
+CONTRADICTED = frozenset({"contradiction", "refuted"})
+NEUTRAL = frozenset({"neutral"})
+
+SILENT = (
+    "The document does not say whether {}.",
+    "The text doesn't mention whether {}.",
+    "Whether {} is not stated.",
+    "It isn't stated whether {}.",
+    "Nothing here tells us whether {}.",
+    "There is no information on whether {}.",
+    "The source gives no answer as to whether {}.",
+    "From what is given one cannot tell whether {}.",
+    "It remains open whether {}.",
+    "It is unclear from the passage whether {}.",
+    "I can't tell from this whether {}.",
+    "No details are provided about whether {}.",
+)
+SAID = (
+    "According to the text, {}.",
+    "The document says that {}.",
+    "The passage makes it clear that {}.",
+    "Yes, {}.",
+    "As the source puts it, {}.",
+    "It follows that {}.",
+    "We are told that {}.",
+    "What we learn is that {}.",
+)
+DENIED = (
+    "It is not true that {}.",
+    "It is not the case that {}.",
+    "The text rules out that {}.",
+    "It is false that {}.",
+    "According to the document, it is wrong that {}.",
+    "No, it isn't so that {}.",
+)
+LONGEST_STATEMENT = 200  # characters of a statement that is framed
+
+
+def framed(every: Iterable[Sample], seed: int, share: float) -> Iterator[Sample]:
+    """For a `share` of the rows a statement about theirs, with the label that follows.
+
+    What a text is silent on it neither supports nor denies; what it contradicts it denies. Rows that do not
+    tell these three apart, and questions, are passed over.
+    """
+    for sample in every:
+        kind = str(sample.metadata.get("kind"))
+        said = (sample.output or "").strip()
+        order = random.Random(f"{seed}/framed/{sample.id}")
+        if order.random() >= share or not said or said.endswith("?") or len(said) > LONGEST_STATEMENT:
+            continue
+        if kind not in ENTAILED | CONTRADICTED | NEUTRAL:
+            continue
+        frames, right = order.choice(
+            ((SILENT, NEUTRAL), (SILENT, NEUTRAL), (SAID, ENTAILED), (DENIED, CONTRADICTED))
+        )
+        if kind in right:
+            told = "entailment"
+        elif frames is SILENT or (kind not in NEUTRAL):
+            told = "contradiction"
+        else:
+            told = "neutral"
+        yield replace(
+            sample,
+            id=f"{sample.id}~framed",
+            output=order.choice(frames).format(said.rstrip(". ")),
+            label=FAITHFUL if kind in right else HALLUCINATED,
+            spans=(),
+            metadata={"kind": told, "of": sample.id},
+        )
+
 
 SUFFIX = ".jsonl.gz"
 LONGEST = 40_000  # characters of a context that are read
@@ -218,3 +297,75 @@ def digest(folder: Path, source: Source, recipe: Recipe) -> str:
     with path.open("rb") as file:
         found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()[:16]
+
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Examples by source and label, and how often each of them is drawn."""
+
+    of: Mapping[Key, Sequence[Example]]
+    shares: Mapping[Key, float]
+    seed: int
+
+    def round(self, number: int) -> list[Example]:
+        """The examples of one round, the same for the same number."""
+        sizes = {key: len(each) for key, each in self.of.items()}
+        return [self.of[key][place] for key, place in draw(sizes, self.shares, self.seed, number)]
+
+
+def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache: Path) -> Pool:
+    """The examples of all sources; those that were read before come from `cache`."""
+    reader = Reader(Tokenizer.from_file(str(tokenizer)), recipe.window)
+    found: dict[Key, list[Example]] = {}
+    cache.mkdir(parents=True, exist_ok=True)
+    for source in recipe.sources:
+        path = cache / f"{source.name}-{digest(folder, source, recipe)}.npz"
+        if not path.is_file():
+            _write(path, list(examples(samples(folder, source, recipe, lexicon), reader)))
+        for example in _read(path):
+            label = HALLUCINATED if example.hallucinated else FAITHFUL
+            found.setdefault((source.name, label), []).append(example)
+    sizes = {key: len(each) for key, each in found.items()}
+    return Pool(found, shares(recipe, sizes), recipe.seed)
+
+
+def _write(path: Path, every: Sequence[Example]) -> None:
+    part = path.with_suffix(".part.npz")
+    np.savez(
+        part,
+        ids=np.concatenate([each.ids for each in every] or [np.zeros(0, np.uint16)]),
+        tokens=np.concatenate([each.tokens for each in every] or [np.zeros(0, np.int8)]),
+        bounds=np.array([at for each in every for at in each.bounds], np.uint16),
+        truths=np.array([truth for each in every for truth in each.truths], np.uint8),
+        lengths=np.array([each.length for each in every], np.uint16),
+        seconds=np.array([each.second for each in every], np.uint16),
+        sentences=np.array([len(each.truths) for each in every], np.uint16),
+        hallucinated=np.array([each.hallucinated for each in every], bool),
+    )
+    part.replace(path)
+
+
+def _read(path: Path) -> list[Example]:
+    with np.load(path) as held:
+        kept = {name: held[name] for name in held.files}
+    found = []
+    at = bound = token = truth = 0
+    columns = (kept[name].tolist() for name in ("lengths", "seconds", "sentences", "hallucinated"))
+    for length, second, count, hallucinated in zip(*columns, strict=True):
+        bounds = tuple(kept["bounds"][bound : bound + count + 1].tolist())
+        size = bounds[-1] - bounds[0]
+        found.append(
+            Example(
+                ids=kept["ids"][at : at + length],
+                second=second,
+                bounds=bounds,
+                truths=tuple(kept["truths"][truth : truth + count].tolist()),
+                tokens=kept["tokens"][token : token + size],
+                hallucinated=hallucinated,
+            )
+        )
+        at, bound, token, truth = at + length, bound + count + 1, token + size, truth + count
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,16 @@ import torch
 from tokenizers import Tokenizer
 
 from magistrate._version import __version__
-from magistrate.detectors.folder import CARD, LONGEST_NAME, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
+from magistrate.detectors.folder import (
+    CARD,
+    LONGEST_NAME,
+    MANIFEST,
+    TOKENIZER,
+    WEIGHTS,
+    Figure,
+    Manifest,
+    digest_of,
+)
 from magistrate.detectors.model import Detector
 from magistrate.detectors.network import write_weights
 from magistrate.detectors.reading import Reader
@@ -22,19 +31,95 @@ from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import WORK, check_free, whole
 from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
-from magistrate.training import holding
 from magistrate.training.detector.bases import Base
-from magistrate.training.detector.card import card
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.detector.loop import STATE, Schedule, Training
 from magistrate.training.detector.network import Network, from_base
-from magistrate.training.detector.pool import pool
-from magistrate.training.detector.recipe import Recipe, digest
+from magistrate.training.detector.recipe import Recipe, digest, pool
+from magistrate.training.split import held_out
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 if TYPE_CHECKING:
     from magistrate.metrics.classification import Estimate
+
+USE = "`magistrate run DATA --judge detector:FOLDER`"
+LIMITS = """\
+It was trained on English prose, tables and conversations; what it says of other languages and of program
+code means nothing. It reads what it is given, and knows nothing of the world beyond it. A score is a
+probability at the base rate that is assumed, calibrated on data of its own: on other data
+`magistrate calibrate` says what it is worth."""
+
+
+def card(manifest: Manifest) -> str:
+    """The card as Markdown."""
+    stages = list(stages_of(manifest.recipe))
+    read = sum(stage["tokens"] for stage in stages)
+    base = stages[0]["base"]
+    return f"""\
+# {manifest.name}
+
+A detector for {USE}: an encoder that reads an
+output together with its context. It says of each sentence whether the context supports it, contradicts it or
+does not hold it, and of each word how probably it is unsupported.
+
+It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1 else "trainings"} of \
+{read:,} tokens in all; its weights are 8-bit integers. The weights of
+{base["name"]} have the sha256 `{base["sha256"]}`.
+
+## Measured
+
+{_measured(manifest.figures)}
+
+## Limits
+
+{LIMITS}
+
+## Data
+
+{chr(10).join(_data(stages[-1]["data"]))}
+
+`detector.json` holds the recipe of every training, the digests of what it read, and its learning curve.
+"""
+
+
+def stages_of(recipe: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The trainings that led to a detector, the first one first."""
+    if (before := recipe["base"].get("recipe")) is not None:
+        yield from stages_of(before)
+    yield recipe
+
+
+def _measured(figures: tuple[Figure, ...]) -> str:
+    if not figures:
+        return f"Nothing was measured yet: {USE} does."
+    rows = (
+        f"| {each.set} | {each.n:,} | {_interval(each.auroc)} | {_interval(each.balanced_accuracy)} | "
+        f"{'no' if each.left_out else 'yes'} |"
+        for each in figures
+    )
+    head = "| set | samples | AUROC | balanced accuracy | learnt from its family |"
+    return "\n".join((head, "| --- " * 5 + "|", *rows))
+
+
+def _data(data: Mapping[str, Any]) -> Iterator[str]:
+    """Of a mixture how many examples each source has; of labels how many there were."""
+    if "examples" not in data:
+        yield ", ".join(f"{value:g} {name}" for name, value in data.items())
+        return
+    counts: dict[str, dict[str, int]] = {}
+    for name, count in data["examples"].items():
+        source, _, label = name.rpartition(", ")
+        counts.setdefault(source, {})[label] = count
+    yield "| source | faithful | hallucinated |"
+    yield "| --- | --- | --- |"
+    for source, of in counts.items():
+        yield f"| {source} | {of.get(FAITHFUL, 0):,} | {of.get(HALLUCINATED, 0):,} |"
+
+
+def _interval(value: tuple[float, float, float]) -> str:
+    return f"{value[0]:.3f} [{value[1]:.3f}, {value[2]:.3f}]"
+
 
 TOKEN_THRESHOLD = 0.5
 HELD_OUT = 0.25  # of the contexts of one's own labels: they calibrate, and say whether training has helped
@@ -95,7 +180,7 @@ def train_on_labels(
     ]
     _check_labels(usable, "labelled samples with a context and an output", LEAST_LABELS)
     groups = ["\n".join(each.sources) for each in usable]
-    apart = holding.held_out(groups, HELD_OUT, schedule.seed)
+    apart = held_out(groups, HELD_OUT, schedule.seed)
     learnt = [each for each, out in zip(usable, apart, strict=True) if not out]
     held = [each for each, out in zip(usable, apart, strict=True) if out]
     _check_labels(learnt, "samples to learn from", 2)

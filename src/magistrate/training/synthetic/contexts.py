@@ -7,8 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from magistrate.training.synthetic.drafts import Draft, Edit, Variant, edited, shuffled, sort_of
-from magistrate.training.synthetic.text import STOP, Place, Text, content
+from magistrate.training.synthetic.draft import (
+    STOP,
+    Draft,
+    Edit,
+    Place,
+    Text,
+    Variant,
+    content,
+    edited,
+    shuffled,
+    sort_of,
+)
 from magistrate.types import Span
 
 LOST = 3  # words that a removed sentence must have been the only one to support

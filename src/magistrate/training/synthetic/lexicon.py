@@ -1,14 +1,306 @@
-"""What words can stand for others: synonyms, opposites and words of one family, inflections kept."""
+"""What words can stand for others: the shipped word lists, English inflections, WordNet, and the `Lexicon` of
+these.
+
+Inflections go by rule and by exception, from a form to its base and back. WordNet's own files are read as
+they are asked for: senses, how often each was seen, and what they point to; the format is that of wndb(5WN)
+and cntlist(5WN) of WordNet 3.0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 
-from magistrate.training.synthetic.inflection import Analysis, Form, analyses, inflected
-from magistrate.training.synthetic.wordnet import WordNet
-from magistrate.training.synthetic.words import table, word_set
+from magistrate.errors import InputError
+
+
+@cache
+def table() -> Mapping[str, Any]:
+    """All of `words.toml`."""
+    return tomllib.loads(files(__package__).joinpath("words.toml").read_text("utf-8"))
+
+
+def listed(name: str) -> list[Any]:
+    """One of its lists: months, units, openers and so on."""
+    found: list[Any] = table()["lists"][name]
+    return found
+
+
+def word_set(name: str) -> frozenset[str]:
+    """One of its sets of words, written there as one text."""
+    return frozenset(str(table()["sets"][name]).split())
+
+
+PartOfSpeech = Literal["noun", "verb", "adjective", "adverb"]
+Form = Literal["base", "s", "ing", "ed", "past", "participle", "er", "est"]
+"""`s`: plural of a noun, third person of a verb; `ed`: past and participle where they are the same."""
+
+PLURALS = dict(row.split() for row in listed("irregular_plurals"))
+INVARIABLE = word_set("invariable")
+DEGREES = {"good": ("better", "best"), "bad": ("worse", "worst"), "far": ("farther", "farthest")}
+# Verbs of several syllables that double their last letter before -ed and -ing.
+DOUBLING = word_set("doubling")
+VOWELS = "aeiou"
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A form taken apart."""
+
+    base: str
+    part: PartOfSpeech
+    form: Form
+
+
+VERBS = {base: (past, participle) for base, past, participle in map(str.split, listed("irregular_verbs"))}
+FORMS: dict[str, list[Analysis]] = {}
+for _base, (_past, _participle) in VERBS.items():
+    if _past == _participle:
+        FORMS.setdefault(_past, []).append(Analysis(_base, "verb", "ed"))
+    else:
+        FORMS.setdefault(_past, []).append(Analysis(_base, "verb", "past"))
+        FORMS.setdefault(_participle, []).append(Analysis(_base, "verb", "participle"))
+for _base, _many in PLURALS.items():
+    FORMS.setdefault(_many, []).append(Analysis(_base, "noun", "s"))
+for _base, (_er, _est) in DEGREES.items():
+    FORMS.setdefault(_er, []).append(Analysis(_base, "adjective", "er"))
+    FORMS.setdefault(_est, []).append(Analysis(_base, "adjective", "est"))
+
+
+def analyses(word: str) -> Iterator[Analysis]:
+    """What a lower-case form may be; most bases do not exist, so the caller looks them up."""
+    irregular = FORMS.get(word, ())
+    yield from irregular
+    for part in ("noun", "verb", "adjective", "adverb"):
+        if not any(each.part == part for each in irregular):
+            yield Analysis(word, part, "base")
+    if word in INVARIABLE:
+        return
+    for ending, form, parts in (
+        ("s", "s", ("noun", "verb")),
+        ("ed", "ed", ("verb",)),
+        ("ing", "ing", ("verb",)),
+        ("er", "er", ("adjective",)),
+        ("est", "est", ("adjective",)),
+    ):
+        if not word.endswith(ending) or len(word) < len(ending) + 3 or word.endswith(("ss", "us", "is")):
+            continue
+        for base in _bases(word[: -len(ending)], ending):
+            for part in parts:
+                # A base is right only if it is inflected back to what stands there.
+                if inflected(base, part, form) == word:  # type: ignore[arg-type]
+                    yield Analysis(base, part, form)  # type: ignore[arg-type]
+
+
+def _bases(stem: str, ending: str) -> Iterator[str]:
+    yield stem
+    if ending != "s":
+        yield stem + "e"
+        if len(stem) > 2 and stem[-1] == stem[-2]:
+            yield stem[:-1]
+        if stem.endswith("i"):
+            yield stem[:-1] + "y"
+    elif stem.endswith("ie"):
+        yield stem[:-2] + "y"
+    elif stem.endswith("e"):
+        yield stem[:-1]
+
+
+def inflected(base: str, part: PartOfSpeech, form: Form) -> str | None:
+    """The form of a base, or None where it has none of that kind."""
+    if form == "base":
+        return base
+    if part == "noun":
+        return _plural(base) if form == "s" else None
+    if part == "verb":
+        return _verb(base, form)
+    if part == "adjective" and form in ("er", "est"):
+        return _degree(base, form)
+    return None
+
+
+def _plural(base: str) -> str | None:
+    if base in INVARIABLE:
+        return None
+    return PLURALS.get(base) or (
+        base[:-3] + "men" if base.endswith("man") and len(base) > 5 else _with_s(base)
+    )
+
+
+def _with_s(base: str) -> str:
+    if re.search(r"(?:s|x|z|ch|sh)$", base):
+        return base + "es"
+    if base.endswith("y") and base[-2:-1] not in VOWELS:
+        return base[:-1] + "ies"
+    return base + ("es" if base in ("go", "do", "undergo", "veto", "echo") else "s")
+
+
+def _verb(base: str, form: Form) -> str | None:
+    if form == "s":
+        return {"be": "is", "have": "has"}.get(base) or _with_s(base)
+    if form == "ing":
+        if base.endswith("ie"):
+            return base[:-2] + "ying"
+        return (base[:-1] if base.endswith("e") and not base.endswith(("ee", "oe", "ye")) and base != "be"
+                else _doubled(base)) + "ing"  # fmt: skip
+    if base in VERBS:
+        past, participle = VERBS[base]
+        if form == "ed":
+            return past if past == participle else None
+        return past if form == "past" else participle
+    if base.endswith("e"):
+        return base + "d"
+    if base.endswith("y") and base[-2:-1] not in VOWELS:
+        return base[:-1] + "ied"
+    return _doubled(base) + "ed"
+
+
+def _degree(base: str, form: Form) -> str | None:
+    if base in DEGREES:
+        return DEGREES[base][form == "est"]
+    if len(re.findall(r"[aeiouy]+", base.removesuffix("e"))) > 1 and not base.endswith("y"):
+        return None  # such adjectives take more and most
+    ending = "er" if form == "er" else "est"
+    if base.endswith("e"):
+        return base + ending[1:]
+    if base.endswith("y"):
+        return base[:-1] + "i" + ending
+    return _doubled(base) + ending
+
+
+def _doubled(base: str) -> str:
+    """The base with its last consonant doubled where English doubles it before an ending."""
+    short = re.fullmatch(r"[^aeiou]*(?:qu)?[aeiouy][bdfgklmnprtvz]", base)
+    return base + base[-1] if short or base in DOUBLING else base
+
+
+FILES: dict[PartOfSpeech, str] = {"noun": "noun", "verb": "verb", "adjective": "adj", "adverb": "adv"}
+NUMBERS = {"1": "noun", "2": "verb", "3": "adjective", "4": "adverb", "5": "adjective"}
+LETTERS: dict[str, PartOfSpeech] = {
+    "n": "noun",
+    "v": "verb",
+    "a": "adjective",
+    "s": "adjective",
+    "r": "adverb",
+}
+GLOSS_WORDS = word_set("gloss_words")
+Relation = Literal["!", "@", "~", "&", "@i"]
+"""Antonym, hypernym, hyponym, similar adjective, class of a named thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synset:
+    """Words that share a sense, the number of their file, and pointers `(relation, part, offset, source)`."""
+
+    words: tuple[str, ...]
+    topic: int
+    pointers: tuple[tuple[str, str, int, int], ...]
+    gloss: str
+
+    @property
+    def about(self) -> set[str]:
+        """The longer words of what the synset says about itself."""
+        return {word for word in re.findall(r"[a-z]{4,}", self.gloss) if word not in GLOSS_WORDS}
+
+
+@dataclass(slots=True, eq=False)
+class WordNet:
+    """The dictionary files of one folder, in memory as bytes; a synset is parsed when it is asked for."""
+
+    folder: Path
+    _senses: dict[PartOfSpeech, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    _data: dict[PartOfSpeech, bytes] = field(default_factory=dict)
+    _synsets: dict[tuple[str, int], Synset] = field(default_factory=dict)
+    _counts: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part, name in FILES.items():
+            self._data[part] = read_file(self.folder, f"data.{name}")
+            self._senses[part] = dict(
+                self._index(read_file(self.folder, f"index.{name}").decode("ascii", "replace"))
+            )
+        for line in read_file(self.folder, "cntlist.rev").decode("ascii", "replace").splitlines():
+            key, number, count = line.split()
+            lemma, _, rest = key.partition("%")
+            self._counts.setdefault((NUMBERS[rest[0]], lemma), {})[int(number)] = int(count)
+
+    @staticmethod
+    def _index(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for line in text.splitlines():
+            if line.startswith(" "):  # the licence
+                continue
+            fields = line.split()
+            offsets = fields[6 + int(fields[3]) :]
+            yield fields[0], tuple(map(int, offsets))
+
+    def senses(self, lemma: str, part: PartOfSpeech) -> tuple[int, ...]:
+        """Offsets of the synsets of a lemma, the commonest first."""
+        return self._senses[part].get(lemma, ())
+
+    def count(self, lemma: str, part: PartOfSpeech) -> int:
+        """How often the lemma was seen as that part of speech in the sense-tagged texts."""
+        return sum(self._counts.get((part, lemma), {}).values())
+
+    def share(self, lemma: str, part: PartOfSpeech) -> float:
+        """What share of a lemma's occurrences has its first sense, in [0, 1]; 1 where it has no other."""
+        if len(self.senses(lemma, part)) == 1:
+            return 1.0
+        counts = self._counts.get((part, lemma), {})
+        return counts.get(1, 0) / total if (total := sum(counts.values())) else 0.0
+
+    def synset(self, part: PartOfSpeech, offset: int) -> Synset:
+        """The synset at a byte offset of its data file."""
+        key = (part, offset)
+        if key not in self._synsets:
+            data = self._data[part]
+            self._synsets[key] = _parsed(data[offset : data.index(b"\n", offset)].decode("ascii", "replace"))
+        return self._synsets[key]
+
+    def is_common(self, lemma: str, part: PartOfSpeech) -> bool:
+        """Whether a lemma is written in small letters in some sense, so that it is not only a name."""
+        return any(lemma in self.synset(part, offset).words for offset in self.senses(lemma, part))
+
+    def related(
+        self, part: PartOfSpeech, offset: int, relation: str, word: str | None = None
+    ) -> list[tuple[PartOfSpeech, int]]:
+        """Synsets pointed to; with `word`, only by pointers of that word or of the whole synset."""
+        synset = self.synset(part, offset)
+        number = synset.words.index(word) + 1 if word in synset.words else 0
+        return [
+            (LETTERS[letter], target)
+            for sign, letter, target, source in synset.pointers
+            if sign == relation and source in (0, number)
+        ]
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """One of WordNet's files. Raises `InputError` where the folder does not have it."""
+    path = folder / name
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no file {name}; a WordNet folder holds data.noun, index.noun, "
+            "cntlist.rev and the others of the package wordnet-base (or of WordNet-3.0/dict)"
+        )
+    return path.read_bytes()
+
+
+def _parsed(line: str) -> Synset:
+    fields = line.partition(" | ")[0].split()
+    size = int(fields[3], 16)
+    words = tuple(fields[4 + 2 * at].partition("(")[0] for at in range(size))
+    at = 4 + 2 * size
+    pointers = tuple(
+        (fields[place], fields[place + 2], int(fields[place + 1]), int(fields[place + 3][:2], 16))
+        for place in range(at + 1, at + 1 + 4 * int(fields[at]), 4)
+    )
+    return Synset(words, int(fields[1]), pointers, line.partition(" | ")[2].partition('; "')[0])
+
 
 # Lexicographer files whose words exclude each other: animal, body, food, person, plant, time.
 SIBLINGS_OF = frozenset((5, 8, 13, 18, 20, 28))

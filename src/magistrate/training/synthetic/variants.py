@@ -10,17 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from magistrate.training.synthetic import (
-    contexts,
-    harmless,
-    harmless_parts,
-    wrong_facts,
-    wrong_parts,
-    wrong_words,
-)
-from magistrate.training.synthetic.drafts import Draft, Pools, Variant, sort_of
+from magistrate.training.synthetic import contexts, harmless, wrong
+from magistrate.training.synthetic.draft import Draft, Pools, Text, Variant, content, sort_of
 from magistrate.training.synthetic.lexicon import Lexicon
-from magistrate.training.synthetic.text import Text, content
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 Make = Callable[[Draft, Random], Variant | None]
@@ -43,27 +35,27 @@ def _kinds(label: str, kinds: Mapping[str, tuple[float, Make]]) -> tuple[Kind, .
 WRONG = _kinds(
     HALLUCINATED,
     {
-        "name_from_context": (4, wrong_facts.name_from_context),
-        "name_from_elsewhere": (0.7, wrong_facts.name_from_elsewhere),
-        "roles_exchanged": (4, wrong_facts.roles_exchanged),
-        "number": (2, wrong_facts.number),
-        "date": (2, wrong_facts.date),
-        "unit": (2, wrong_facts.unit),
-        "negation_inserted": (2.5, wrong_words.negation_inserted),
-        "negation_removed": (3, wrong_words.negation_removed),
-        "antonym": (4, wrong_words.antonym),
-        "quantifier": (1.5, wrong_words.quantifier),
-        "preposition": (1.5, wrong_words.preposition),
-        "modality": (1.5, wrong_words.modality),
-        "qualifier_dropped": (3, wrong_words.qualifier_dropped),
-        "nationality": (1.5, wrong_words.nationality),
-        "sibling": (2.5, wrong_words.sibling),
-        "other_word": (1, wrong_words.other_word),
-        "word_from_context": (2.5, wrong_parts.word_from_context),
-        "sentence_elsewhere": (0.5, wrong_parts.sentence_elsewhere),
-        "generic_claim": (0.2, wrong_parts.generic_claim),
-        "clause_inserted": (0.5, wrong_parts.clause_inserted),
-        "merged": (2.5, wrong_parts.merged),
+        "name_from_context": (4, wrong.name_from_context),
+        "name_from_elsewhere": (0.7, wrong.name_from_elsewhere),
+        "roles_exchanged": (4, wrong.roles_exchanged),
+        "number": (2, wrong.number),
+        "date": (2, wrong.date),
+        "unit": (2, wrong.unit),
+        "negation_inserted": (2.5, wrong.negation_inserted),
+        "negation_removed": (3, wrong.negation_removed),
+        "antonym": (4, wrong.antonym),
+        "quantifier": (1.5, wrong.quantifier),
+        "preposition": (1.5, wrong.preposition),
+        "modality": (1.5, wrong.modality),
+        "qualifier_dropped": (3, wrong.qualifier_dropped),
+        "nationality": (1.5, wrong.nationality),
+        "sibling": (2.5, wrong.sibling),
+        "other_word": (1, wrong.other_word),
+        "word_from_context": (2.5, wrong.word_from_context),
+        "sentence_elsewhere": (0.5, wrong.sentence_elsewhere),
+        "generic_claim": (0.2, wrong.generic_claim),
+        "clause_inserted": (0.5, wrong.clause_inserted),
+        "merged": (2.5, wrong.merged),
         "fact_changed": (2.5, contexts.fact_changed),
         "support_removed": (0.8, contexts.support_removed),
     },
@@ -80,13 +72,13 @@ HARMLESS = _kinds(
         "opener": (1.2, harmless.opener),
         "lower_case": (0.3, harmless.lower_case),
         "spacing": (0.3, harmless.spacing),
-        "dropped": (1, harmless_parts.dropped),
-        "sentence_dropped": (0.4, harmless_parts.sentence_dropped),
-        "reordered": (1, harmless_parts.reordered),
-        "time_moved": (2, harmless_parts.time_moved),
-        "voice_changed": (4, harmless_parts.voice_changed),
-        "extracted": (1, harmless_parts.extracted),
-        "only_extracted": (0.3, harmless_parts.only_extracted),
+        "dropped": (1, harmless.dropped),
+        "sentence_dropped": (0.4, harmless.sentence_dropped),
+        "reordered": (1, harmless.reordered),
+        "time_moved": (2, harmless.time_moved),
+        "voice_changed": (4, harmless.voice_changed),
+        "extracted": (1, harmless.extracted),
+        "only_extracted": (0.3, harmless.only_extracted),
         "irrelevant_added": (0.6, contexts.irrelevant_added),
         "irrelevant_removed": (0.6, contexts.irrelevant_removed),
         "both_changed": (2.5, contexts.both_changed),
@@ -240,7 +232,7 @@ def gathered(samples: Iterable[Sample], lexicon: Lexicon) -> Pools:
         draft = Draft(sample, lexicon)
         for name in draft.names:
             names.setdefault(sort_of(name.text, lexicon), {})[name.text] = None
-        for found, analysis, _ in wrong_words.content_words(draft):
+        for found, analysis, _ in wrong.content_words(draft):
             words.setdefault(f"{analysis.part} {analysis.form}", {})[found.lower] = None
         for text in (draft.output, *(Text(each[:LOOKED_AT]) for each in sample.context)):
             own = [each.text for each in text.sentences if 20 < len(each.text) < 250 and each.text[-1] == "."]

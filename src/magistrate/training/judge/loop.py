@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.errors import ModelError, SpecError
-from magistrate.training.lora.lessons import Lesson, Lessons
-from magistrate.training.lora.trees import Laid, batches, laid
+from magistrate.training.judge.examples import Example, Examples
+from magistrate.training.judge.trees import Laid, batches, laid
 from magistrate.training.memory import keep_freed_memory
 
 STATE = "state.pt"
@@ -102,7 +102,7 @@ class Training:
     def __init__(
         self,
         model: Any,
-        lessons: Lessons,
+        lessons: Examples,
         settings: Settings,
         folder: Path,
         pins: str,
@@ -112,7 +112,7 @@ class Training:
     ) -> None:
         import torch
 
-        from magistrate.training.lora.low_rank import attach
+        from magistrate.training.judge.low_rank import attach
 
         keep_freed_memory()
         self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
@@ -127,7 +127,7 @@ class Training:
         self._learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(self._learnt.values(), lr=settings.rate, weight_decay=0.0)
         self._groups = _groups(lessons.train)
-        self._epoch, self._steps = -1, list[list[Lesson]]()
+        self._epoch, self._steps = -1, list[list[Example]]()
         self._an_epoch = len(self._updates(0))
         self.updates = max(1, math.ceil(settings.epochs * self._an_epoch))
         self._every = max(1, round(settings.every * self._an_epoch))
@@ -263,18 +263,18 @@ class Training:
             return self._settings.rate * (self.update + 1) / warm
         return self._settings.rate * (self.updates - self.update) / max(1, self.updates - warm)
 
-    def _chosen(self) -> list[Lesson]:
+    def _chosen(self) -> list[Example]:
         """The examples of the next update."""
         epoch, at = divmod(self.update, self._an_epoch)
         if epoch != self._epoch:
             self._epoch, self._steps = epoch, self._updates(epoch)
         return self._steps[at % len(self._steps)]
 
-    def _updates(self, epoch: int) -> list[list[Lesson]]:
+    def _updates(self, epoch: int) -> list[list[Example]]:
         """All examples in an order of their own, whole contexts after each other, cut into updates."""
         order = list(self._groups)
         random.Random(f"{self._settings.seed} {epoch}").shuffle(order)
-        found: list[list[Lesson]] = [[]]
+        found: list[list[Example]] = [[]]
         for group in order:
             if len(found[-1]) >= self._settings.batch:
                 found.append([])
@@ -320,9 +320,9 @@ def pinned(**parts: Any) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def _groups(lessons: Sequence[Lesson]) -> list[list[Lesson]]:
+def _groups(lessons: Sequence[Example]) -> list[list[Example]]:
     """The lessons of each context, at most `TOGETHER` in a group."""
-    found: dict[str, list[Lesson]] = {}
+    found: dict[str, list[Example]] = {}
     for each in lessons:
         found.setdefault(each.group, []).append(each)
     return [every[at : at + TOGETHER] for every in found.values() for at in range(0, len(every), TOGETHER)]

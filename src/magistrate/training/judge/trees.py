@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from magistrate.training.lora.lessons import Lesson
+from magistrate.training.judge.examples import Example
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ class Tree:
     """Lessons whose prompts share their first `stem` tokens, each with a token of its own behind them."""
 
     stem: int
-    lessons: tuple[Lesson, ...]
+    lessons: tuple[Example, ...]
 
     def __len__(self) -> int:
         """How many tokens are read."""
@@ -40,10 +40,10 @@ class Laid:
     rows: Tensor
     columns: Tensor
     answers: Tensor
-    lessons: tuple[Lesson, ...]
+    lessons: tuple[Example, ...]
 
 
-def trees(lessons: Iterable[Lesson], most: int) -> Iterator[Tree]:
+def trees(lessons: Iterable[Example], most: int) -> Iterator[Tree]:
     """Lessons of one context in trees of at most `most` tokens; a longer lesson is a tree alone."""
     tree: Tree | None = None
     for each in sorted(lessons, key=lambda lesson: (lesson.group, lesson.prompt, lesson.answer)):
@@ -57,7 +57,7 @@ def trees(lessons: Iterable[Lesson], most: int) -> Iterator[Tree]:
         yield tree
 
 
-def _grown(tree: Tree, lesson: Lesson) -> Tree | None:
+def _grown(tree: Tree, lesson: Example) -> Tree | None:
     """The tree with one more lesson; None where both have nothing in common."""
     last = tree.lessons[-1]
     if last.group != lesson.group:
@@ -68,7 +68,7 @@ def _grown(tree: Tree, lesson: Lesson) -> Tree | None:
     return Tree(stem, (*tree.lessons, lesson)) if stem else None
 
 
-def batches(lessons: Sequence[Lesson], most: int) -> Iterator[list[Tree]]:
+def batches(lessons: Sequence[Example], most: int) -> Iterator[list[Tree]]:
     """Trees of like length, with padding at most `most` tokens at once, at least one tree."""
     some: list[Tree] = []
     for each in sorted(trees(lessons, most), key=len):

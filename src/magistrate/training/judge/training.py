@@ -19,13 +19,12 @@ from magistrate.judges.base import Judge
 from magistrate.judges.calibrated import words_of
 from magistrate.judges.folders import WORK
 from magistrate.metrics.classification import classification
-from magistrate.training.answers import answer_of, asked_of
-from magistrate.training.chats import read_chats
-from magistrate.training.lora.bases import LIBRARIES, Base, base_of, check_libraries, quiet_transformers
-from magistrate.training.lora.lessons import Lesson, Lessons, from_chats, from_samples, parted
-from magistrate.training.lora.loop import STATE, Measured, Settings, Tell, Training, pinned
-from magistrate.training.lora.packed import obstacle
-from magistrate.training.lora.written import Figure, Recipe, Side, check_target, write_model
+from magistrate.training.chats import answer_of, asked_of, read_chats
+from magistrate.training.judge.bases import LIBRARIES, Base, base_of, check_libraries, quiet_transformers
+from magistrate.training.judge.examples import Example, Examples, from_chats, from_samples, parted
+from magistrate.training.judge.gguf import obstacle
+from magistrate.training.judge.loop import STATE, Measured, Settings, Tell, Training, pinned
+from magistrate.training.judge.model_folder import Figure, Recipe, Side, check_target, write_model
 from magistrate.types import Sample
 
 FIGURES = ("balanced_accuracy", "f1")
@@ -113,7 +112,7 @@ def _trained(
 class _Read:
     """The lessons and what they were read from."""
 
-    lessons: Lessons
+    lessons: Examples
     sources: tuple[dict[str, Any], ...]
 
 
@@ -127,7 +126,7 @@ def _read(
         samples, sources = _samples(data)
         found, left_out = from_samples(samples, judge, chat, most)
     else:
-        found, left_out, sources = list[Lesson](), Counter[str](), list[dict[str, Any]]()
+        found, left_out, sources = list[Example](), Counter[str](), list[dict[str, Any]]()
         for path in chats:
             some, reasons = from_chats(read_chats(path), chat, most)
             found += some

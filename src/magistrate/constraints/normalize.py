@@ -1,16 +1,113 @@
-"""Recursion down to a depth: a definition that refers to itself becomes one definition a level."""
+"""A JSON Schema in the one spelling that is read here: draft 2020-12, recursion unrolled to a depth.
+
+`normalized` rewrites older spellings; `unrolled` makes of a definition that refers to itself one definition a
+level.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from magistrate.constraints.pointers import LISTS, Path, pointer_to, reference_path, resolve, walk
+from magistrate.constraints.schema import (
+    IN_PLACE,
+    LISTS,
+    MAPS,
+    Node,
+    Path,
+    pointer_to,
+    reference_path,
+    resolve,
+    walk,
+)
 from magistrate.errors import ConstraintError
 
+DEFINITIONS = ("$defs", "definitions")
 MOST_DEFINITIONS = 2000
+_FURTHER = ("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 
-Node = Mapping[str, Any]
+
+def normalized(schema: Node) -> dict[str, Any]:
+    """`schema` with `items` lists as `prefixItems`, `{}` for `true`, and every definition under `$defs`, also
+    what a `$ref` finds by `$anchor` or elsewhere. What is not understood is left as it is."""
+    written: dict[str, Any] = _respelled(schema)
+    nodes = [node for node, _ in walk(written) if isinstance(node, dict)]
+    anchors = {f"#{node.pop('$anchor')}": node for node in nodes if isinstance(node.get("$anchor"), str)}
+    moved: dict[str, str] = {}
+    definitions: dict[str, Any] = {}
+    for node in nodes:
+        reference = node.get("$ref")
+        if not isinstance(reference, str) or reference == "#" or _is_definition(reference):
+            continue
+        if reference not in moved:
+            try:
+                target = anchors[reference] if reference in anchors else resolve(written, reference)
+            except (KeyError, IndexError, TypeError, ValueError):
+                continue
+            if not isinstance(target, dict):
+                continue
+            if target is written:
+                moved[reference] = "#"
+            else:
+                name = _free_name(reference, {**written.get("$defs", {}), **definitions})
+                moved[reference], definitions[name] = f"#/$defs/{name}", target
+        node["$ref"] = moved[reference]
+    if definitions:
+        written["$defs"] = {**written.get("$defs", {}), **definitions}
+    return written
+
+
+def _respelled(node: Any) -> Any:
+    """`node` and all inside it in the newest spelling."""
+    if not isinstance(node, Mapping):
+        return {} if node is True else node
+    written: dict[str, Any] = {}
+    for keyword, value in node.items():
+        if keyword in MAPS and isinstance(value, Mapping):
+            written[keyword] = {name: _respelled(child) for name, child in value.items()}
+        elif keyword == "items" and isinstance(value, list):
+            written["prefixItems"] = list(map(_respelled, value))
+            if "additionalItems" in node:
+                written["items"] = _respelled(node["additionalItems"])
+        elif keyword == "additionalItems" and isinstance(node.get("items"), list):
+            continue
+        elif keyword in LISTS and isinstance(value, list):
+            written[keyword] = list(map(_respelled, value))
+        elif keyword in _FURTHER and (keyword == "items" or not isinstance(value, bool)):
+            written[keyword] = _respelled(value)
+        else:
+            written[keyword] = value
+    if not written.keys() & set(IN_PLACE):  # else what a schema beside this one describes counts too
+        for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+            if isinstance(written.get(old), bool) and written.pop(old) is False:
+                written.setdefault(new, False)
+    return _with_names(written)
+
+
+def _with_names(node: dict[str, Any]) -> dict[str, Any]:
+    """A map over listed names as an object with these properties; any other node as it is."""
+    names, free = node.get("propertyNames"), node.get("additionalProperties")
+    if not isinstance(names, Mapping) or not names.keys() <= {"enum", "const", "type", "title"}:
+        return node
+    known = names.get("enum", [names["const"]] if "const" in names else None)
+    if known and isinstance(free, Mapping) and "properties" not in node and "type" in node:
+        del node["propertyNames"]
+        node["properties"] = {name: free for name in known if isinstance(name, str)}
+        node["additionalProperties"] = False
+    return node
+
+
+def _is_definition(reference: str) -> bool:
+    place = reference_path(reference) if reference.startswith("#/") else ()
+    return len(place) == 2 and place[0] in DEFINITIONS
+
+
+def _free_name(reference: str, taken: Mapping[str, Any]) -> str:
+    name = "_".join(reference_path(reference)) if reference.startswith("#/") else reference.lstrip("#")
+    name = "".join(letter if letter.isalnum() else "_" for letter in name) or "part"
+    while name in taken:
+        name += "_"
+    return name
 
 
 def unrolled(schema: Node, depth: int) -> dict[str, Any]:
@@ -31,6 +128,8 @@ def unrolled(schema: Node, depth: int) -> dict[str, Any]:
 
 
 class _Levels:
+    """The definitions of a schema, written once for each level that is left."""
+
     def __init__(self, root: Node) -> None:
         self.root = root
         self.recursive = _recursive(root)
@@ -38,9 +137,11 @@ class _Levels:
 
     def node(self, node: Any, left: int, path: Path) -> dict[str, Any] | None:
         """`node` with `left` more levels inside it; None where nothing can be written."""
+        if not isinstance(node, Mapping):  # false
+            return None
         written: dict[str, Any] = {}
         for keyword, value in node.items():
-            if keyword in ("$defs", "definitions"):
+            if keyword in DEFINITIONS:
                 continue
             if keyword == "$ref":
                 name = self.definition(value, left)
@@ -115,4 +216,4 @@ def _recursive(root: Node) -> set[str]:
 def _own(root: Node, reference: str) -> Any:
     """What a reference means, without the definitions that only stand there."""
     node = resolve(root, reference)
-    return {keyword: value for keyword, value in node.items() if keyword not in ("$defs", "definitions")}
+    return {keyword: value for keyword, value in node.items() if keyword not in DEFINITIONS}

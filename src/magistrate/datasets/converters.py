@@ -1,7 +1,7 @@
 """How the files that public sets publish become rows of the layout in `MAGISTRATE_DATA_DIR`.
 
-Each converter takes the downloaded files and gives rows `{id, dataset, task, question, context,
-answer, label, meta}`, with the ids that the local layout has.
+Each converter takes the downloaded files and gives rows `{id, dataset, task, question, context, answer,
+label, meta}`, with the ids that the local layout has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.files import open_file
-from magistrate.datasets.source import Problem, Row
+from magistrate.datasets.rows import Problem, Row
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 Rows = Iterator[Row | Problem]
@@ -34,24 +34,7 @@ def halueval_qa(paths: Sequence[Path]) -> Rows:
 
     The generator is seeded with 42; per item in file order a draw above .5 takes the hallucinated one.
     """
-    draw = random.Random(ARTICLE_SEED)
-    for pair, row in enumerate(open_file(paths[0]).rows()):
-        wrong = draw.random() > 0.5
-        if isinstance(row, Problem):
-            yield row
-            continue
-        answer = row.values.get("hallucinated_answer" if wrong else "right_answer")
-        yield _row(
-            row,
-            f"halueval_qa-{pair}-{'hall' if wrong else 'right'}",
-            dataset="halueval_qa",
-            task="qa",
-            question=row.values.get("question"),
-            context=row.values.get("knowledge"),
-            answer=answer,
-            label=HALLUCINATED if wrong else FAITHFUL,
-            meta={"pair": pair, "sampled": True},
-        )
+    return _halueval(paths[0], "qa", "answer", context="knowledge", question="question")
 
 
 def halueval_qa_article200(paths: Sequence[Path]) -> Rows:

@@ -1,15 +1,74 @@
-"""A Lark grammar as the text of a JSON string: its rules under names of their own, its letters escaped."""
+"""Lark grammars in the mask engine's dialect: compiled, followed byte by byte, embedded in a JSON string."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple
 
-from magistrate.constraints.bytewise import follow
-from magistrate.constraints.verbatim import escape
 from magistrate.errors import ConstraintError
+
+Status = Literal["valid", "incomplete", "invalid"]
+
+
+def follow(grammar: str, text: str) -> Status:
+    """Whether `text` is in the language of `grammar`, can still come into it, or cannot any more.
+
+    `grammar` is in llguidance's Lark dialect. Raises `ConstraintError` where it cannot be compiled.
+    """
+    matcher = compile_grammar(grammar).deep_copy()
+    raw = list(text.encode("utf-8", "surrogatepass"))
+    if matcher.try_consume_tokens(raw) < len(raw):
+        return "invalid"
+    return "valid" if matcher.is_accepting() else "incomplete"
+
+
+@lru_cache(maxsize=16)
+def compile_grammar(grammar: str) -> Any:
+    """An `LLMatcher` over bytes at the beginning of `grammar`; copy it before use.
+
+    Raises `ConstraintError` with the compiler's message, also where the compiler panics.
+    """
+    from llguidance import LLMatcher
+
+    try:
+        matcher = LLMatcher(
+            _byte_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits()
+        )
+        problem = matcher.get_error() if matcher.is_error() else ""
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of the compiler derives from BaseException alone
+        problem = f"the compiler failed: {error}"
+    if problem:
+        lines = problem.split("\n   1 |", 1)[0]  # what follows repeats the grammar
+        raise ConstraintError(f"the grammar cannot be compiled: {lines[:500]}")
+    return matcher
+
+
+@cache
+def limits() -> Any:
+    """How much the mask engine may spend, in its own units: about half a second of compiling, a tenth of a
+    second and 250,000 states (up to 2 kB each) of masks. Its messages leave out the text that was written."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=20_000_000,
+        step_lexer_fuel=2_000_000,
+        max_lexer_states=250_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+@cache
+def _byte_tokenizer() -> Any:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//[^\n]*|\#[^\n]*)
@@ -21,12 +80,19 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_PLAIN = r'/[^"\\\x00-\x1f\x7f]*/'  # what stands in a JSON string as it is
+_JSON_PLAIN = r'/[^"\\\x00-\x1f\x7f]*/'  # what stands in a JSON string as it is
+_ESCAPED = re.compile(r'[\x00-\x1f"\\\ud800-\udfff\U00040000-\U000bffff]')
+_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 class _Token(NamedTuple):
     kind: str
     text: str
+
+
+def escape(text: str) -> str:
+    """`text` inside a JSON string, written the one way that quotes are written: short."""
+    return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or json.dumps(match[0])[1:-1], text)
 
 
 def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
@@ -43,7 +109,7 @@ def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
     ]
     if not starts or starts[0] != 0:
         raise ConstraintError("a Lark grammar begins with a rule: start: ...")
-    lines = [f"{prefix.upper()}PLAIN: {_PLAIN}"]
+    lines = [f"{prefix.upper()}PLAIN: {_JSON_PLAIN}"]
     hoisted: dict[str, str] = {}
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         parts = [_written(token, prefix, hoisted) for token in tokens[begin + 2 : end]]

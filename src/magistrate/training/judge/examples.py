@@ -14,14 +14,13 @@ from magistrate.errors import InputError
 from magistrate.judges.base import Judge
 from magistrate.judges.classify import Classify
 from magistrate.judges.considering import present
-from magistrate.training.answers import LABELS, answer_of, asked_of, question_of
-from magistrate.training.chats import Chat
-from magistrate.training.holding import held_out
+from magistrate.training.chats import LABELS, Chat, answer_of, asked_of, question_of
+from magistrate.training.split import held_out
 from magistrate.types import HALLUCINATED, Data, Message, Prompt, Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class Example:
     """A prompt and the answer to learn, end of turn included, in token ids.
 
     `group` is the same for what shares a context. `wrong` says whether the right label is hallucinated, None
@@ -41,11 +40,11 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class Examples:
     """Those to learn from and those held out; `left_out` counts what became none, by the reason."""
 
-    train: tuple[Lesson, ...]
-    test: tuple[Lesson, ...]
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
     left_out: Mapping[str, int]
 
     @property
@@ -62,7 +61,7 @@ class Lessons:
 
 def from_samples(
     samples: Sequence[Sample], judge: Judge, chat: ChatTokenizer, most: int
-) -> tuple[list[Lesson], Counter[str]]:
+) -> tuple[list[Example], Counter[str]]:
     """A lesson for each labelled sample: the judge's question about it and the label's answer.
 
     What takes more than `most` tokens is left out, not cut: a cut context would make right labels wrong.
@@ -70,7 +69,7 @@ def from_samples(
     answer = answer_of(judge)
     asked = asked_of(judge)
     told_apart = isinstance(asked, Classify)
-    found, left_out = list[Lesson](), Counter[str]()
+    found, left_out = list[Example](), Counter[str]()
     for sample, group in zip(samples, groups_of(samples), strict=True):
         if reason := _unusable(sample, judge):
             left_out[reason] += 1
@@ -83,7 +82,7 @@ def from_samples(
         place = next(
             (at for at, pair in enumerate(zip(right, other, strict=False)) if len(set(pair)) > 1), None
         )
-        lesson = Lesson(
+        lesson = Example(
             sample.id,
             str(group),
             tuple(chat.tokens(question_of(asked, sample))),
@@ -95,16 +94,16 @@ def from_samples(
     return found, left_out
 
 
-def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[list[Lesson], Counter[str]]:
+def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[list[Example], Counter[str]]:
     """A lesson for each chat; its texts are data, so that none of them opens a turn."""
-    found, left_out = list[Lesson](), Counter[str]()
+    found, left_out = list[Example](), Counter[str]()
     for number, each in enumerate(chats, 1):
         *asked, (_, answer) = each.messages
         prompt = Prompt(tuple(Message(role, (Data(text),)) for role, text in asked))
         known = each.metadata
         shared = known.get("context") or hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
         label = known.get("label")
-        lesson = Lesson(
+        lesson = Example(
             str(known.get("sample", number)),
             str(shared),
             tuple(chat.tokens(prompt)),
@@ -115,7 +114,7 @@ def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[l
     return found, left_out
 
 
-def parted(found: Sequence[Lesson], left_out: Mapping[str, int], test: float, seed: int) -> Lessons:
+def parted(found: Sequence[Example], left_out: Mapping[str, int], test: float, seed: int) -> Examples:
     """Lessons with the share `test` of their groups held out.
 
     Raises `InputError` where there are too few to learn from, and where all of them have one label.
@@ -138,7 +137,7 @@ def parted(found: Sequence[Lesson], left_out: Mapping[str, int], test: float, se
         for wanted in (False, True)
     )
     train, tested = parts
-    return Lessons(train, tested, dict(left_out))
+    return Examples(train, tested, dict(left_out))
 
 
 def _unusable(sample: Sample, judge: Judge) -> str:
@@ -156,7 +155,7 @@ def _answered(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
     return (*chat.encode(text).tokens, chat.ends[0])
 
 
-def _keep(lesson: Lesson, most: int, found: list[Lesson], left_out: Counter[str]) -> None:
+def _keep(lesson: Example, most: int, found: list[Example], left_out: Counter[str]) -> None:
     if len(lesson) <= most:
         found.append(lesson)
     else:
