@@ -20,8 +20,7 @@ from magistrate.engines.none import NONE
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, InputError, SpecError
 from magistrate.features.attention import attention_share, lookback_ratio
-from magistrate.features.likelihoods import gains
-from magistrate.features.recorded import recorded_logprob, recorded_logprobs
+from magistrate.features.likelihoods import gains, recorded_logprobs
 from magistrate.judges.likelihood import Gain
 from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Prompt, Sample, Verdict
@@ -248,14 +247,12 @@ def test_what_is_no_list_of_log_probabilities_is_refused_with_its_place(given: o
 def test_nothing_recorded_is_said() -> None:
     with pytest.raises(InputError, match="is not there"):
         recorded_logprobs(Sample("a", "Bern"))
-    reading = recorded_logprob(Sample("a", "Bern"))
-    assert reading.value is None and "is not there" in reading.reason
 
 
-def test_the_reading_flags_the_tokens_that_the_generator_doubted() -> None:
-    reading = recorded_logprob(Sample("a", "Bern is", metadata={"logprobs": TOKENS}))
-    assert reading.value == pytest.approx(1 - math.exp(-1))
-    assert [(span.start, span.end) for span in reading.spans] == [(4, 7)]
+def test_the_tokens_that_the_generator_doubted_are_found() -> None:
+    recorded = recorded_logprobs(Sample("a", "Bern is", metadata={"logprobs": TOKENS}))
+    assert recorded.doubt == pytest.approx(1 - math.exp(-1))
+    assert [(start, end) for start, end, _ in recorded.least_probable("Bern is")] == [(4, 7)]
 
 
 def test_the_judge_of_recorded_log_probabilities_asks_no_model() -> None:

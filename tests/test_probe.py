@@ -20,7 +20,7 @@ from magistrate.engines.base import Capability, Captured
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, DatasetError, InputError, OverLength, SpecError
-from magistrate.features.states import pooled
+from magistrate.features.hidden_states import pooled
 from magistrate.judges import registry
 from magistrate.judges.likelihood import prompts
 from magistrate.judges.probe import Probe

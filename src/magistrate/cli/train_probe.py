@@ -10,7 +10,7 @@ import click
 from magistrate.cli.options import console, json_option, model_options, print_json, reading_options
 
 if TYPE_CHECKING:
-    from magistrate.features.states import Pooling
+    from magistrate.features.hidden_states import Pooling
 
 EXAMPLE = (
     "Example: magistrate train probe --data labelled.csv --to my-probe; "

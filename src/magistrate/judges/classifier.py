@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from magistrate.detectors.classifier import Classifier, Over, Pair, Scored
+from magistrate.detectors.hf_classifier import HFClassifier, Over, Pair, Scored
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
@@ -52,11 +52,11 @@ class ForeignClassifier:
             _ = self.classifier
 
     @cached_property
-    def classifier(self) -> Classifier:
+    def classifier(self) -> HFClassifier:
         """What the folder holds; its network is loaded when it is first asked."""
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
-        return Classifier(
+        return HFClassifier(
             self.folder,
             positive=self.positive,
             negative=self.negative,

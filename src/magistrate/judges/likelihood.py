@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.likelihoods import Gained, Gains, gains
-from magistrate.features.overlap import words as spoken
-from magistrate.features.stopwords import STOP
+from magistrate.features.words import STOP
+from magistrate.features.words import words as spoken
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.considering import fields_of, together
 from magistrate.judges.template import builtin

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.ranking import Ranking
-from magistrate.features.splitting import merged, passages
+from magistrate.features.splitting import Ranking, merged, passages
 from magistrate.judges.base import Judge, JudgeInfo
 from magistrate.judges.considering import considered, shortage
 from magistrate.judges.parts import Parts, left_out

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from magistrate.engines.base import Capture, Engine
 from magistrate.errors import SpecError
-from magistrate.features.states import pooled
+from magistrate.features.hidden_states import pooled
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.likelihood import READS, prompts
 from magistrate.judges.template import builtin

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from magistrate._version import __version__
 from magistrate.errors import SpecError
-from magistrate.features.states import Pooling
+from magistrate.features.hidden_states import Pooling
 from magistrate.judges.folders import check_free, read_values, whole
 
 if TYPE_CHECKING:

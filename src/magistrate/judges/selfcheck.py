@@ -8,8 +8,8 @@ from typing import Literal
 from magistrate.engines.base import Capability, Engine, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
-from magistrate.features.overlap import words
 from magistrate.features.splitting import sentences
+from magistrate.features.words import words
 from magistrate.judges.aggregation import Aggregate, aggregated
 from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.considering import together

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from magistrate._deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.ranking import Ranking
-from magistrate.features.splitting import passages, sentences
+from magistrate.features.splitting import Ranking, passages, sentences
 from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.considering import considered, planned, together

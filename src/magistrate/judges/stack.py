@@ -26,7 +26,7 @@ from magistrate.types import (
 )
 
 if TYPE_CHECKING:
-    from magistrate.features.reading import Reading
+    from magistrate.features.prepared import Reading
     from magistrate.judges.stack_folder import StackFile
 
 NO_FOLDER = (

@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 from magistrate._paths import home
 from magistrate.engines.base import Capture, Engine
 from magistrate.errors import OverLength
-from magistrate.features.states import POOLINGS, Pooling, pooled
+from magistrate.features.hidden_states import POOLINGS, Pooling, pooled
 from magistrate.judges.considering import together
 from magistrate.judges.likelihood import prompts
 from magistrate.types import Sample

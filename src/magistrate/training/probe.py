@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from magistrate.analysis.columns import groups_of
 from magistrate.engines.base import EngineInfo
 from magistrate.errors import InputError, SpecError
-from magistrate.features.states import POOLINGS, Pooling
+from magistrate.features.hidden_states import POOLINGS, Pooling
 from magistrate.judges.probe_folder import ProbeData, ProbedModel, ProbeFigure, ProbeFile
 from magistrate.judges.template import builtin
 from magistrate.metrics.classification import Classification, classification

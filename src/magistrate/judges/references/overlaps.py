@@ -10,7 +10,7 @@ from typing import Literal
 from magistrate._deadline import alone
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.overlap import words
+from magistrate.features.words import words
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.references.matching import check_threshold, matched, reference_info
 from magistrate.types import Outcome, Sample

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from magistrate.detectors.reading import SIDES
+from magistrate.detectors.windows import SIDES
 from magistrate.errors import ModelError
 from magistrate.training.detector.examples import KINDS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from magistrate.detectors.reading import Reader
+from magistrate.detectors.windows import Reader
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.detector.recipe import Recipe, digest, draw, samples, shares
 from magistrate.training.synthetic import Lexicon
