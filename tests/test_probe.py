@@ -23,8 +23,7 @@ from magistrate.errors import CapabilityError, DatasetError, InputError, OverLen
 from magistrate.features.hidden_states import pooled
 from magistrate.judges import registry
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.probe import Probe
-from magistrate.judges.probe_folder import read_probe, write_probe
+from magistrate.judges.probe import Probe, read_probe, write_probe
 from magistrate.training.activations import activations, digest_of
 from magistrate.training.probe import card_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Prompt, Sample, Verdict

@@ -12,7 +12,7 @@ from magistrate.datasets.unread import MAX_UNREAD
 from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError
 from magistrate.features.hidden_states import Pooling
-from magistrate.judges.probe_folder import ProbeData
+from magistrate.judges.probe import ProbeData
 from magistrate.training.activations import Activations, activations, kept_in
 from magistrate.training.probe import FOLDS, STRENGTH, Probed, fit_probe
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample

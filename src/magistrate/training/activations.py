@@ -15,7 +15,7 @@ from magistrate._paths import home
 from magistrate.engines.base import Capture, Engine
 from magistrate.errors import OverLength
 from magistrate.features.hidden_states import POOLINGS, Pooling, pooled
-from magistrate.judges.considering import together
+from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.likelihood import prompts
 from magistrate.types import Sample
 
@@ -57,7 +57,7 @@ async def activations(
     too_long = done = 0
     for batch in _batches(samples):
         for sample, states in zip(
-            batch, await together(_states(each, engine, folder) for each in batch), strict=True
+            batch, await gather_or_cancel(_states(each, engine, folder) for each in batch), strict=True
         ):
             if states is None:
                 too_long += 1

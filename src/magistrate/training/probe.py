@@ -15,8 +15,8 @@ from magistrate.analysis.columns import groups_of
 from magistrate.engines.base import EngineInfo
 from magistrate.errors import InputError, SpecError
 from magistrate.features.hidden_states import POOLINGS, Pooling
-from magistrate.judges.probe_folder import ProbeData, ProbedModel, ProbeFigure, ProbeFile
-from magistrate.judges.template import builtin
+from magistrate.judges.probe import ProbeData, ProbedModel, ProbeFigure, ProbeFile
+from magistrate.judges.template import builtin_prompt
 from magistrate.metrics.classification import Classification, classification
 from magistrate.types import HALLUCINATED
 
@@ -87,7 +87,7 @@ def fit_probe(
         layer=chosen,
         layers=layers,
         pooling=pooling,
-        prompt=builtin("answer").digest,
+        prompt=builtin_prompt("answer").digest,
         means=_short(means),
         spreads=_short(spreads),
         weights=_short(weights),
