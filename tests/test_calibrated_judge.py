@@ -14,14 +14,14 @@ from ruamel.yaml import YAML
 
 import magistrate
 from magistrate import Limits, ScriptedEngine
-from magistrate.analysis.calibration import fit
+from magistrate.analysis.calibration import described, fit
 from magistrate.analysis.columns import Columns
 from magistrate.api.audit import audit_judge
 from magistrate.api.calibrate import calibrate
 from magistrate.errors import SpecError
 from magistrate.judges import Windows, registry
 from magistrate.judges.calibrated import Calibrated, calibrated, words_of
-from magistrate.judges.calibration_file import described, read_calibration, write_calibration
+from magistrate.judges.calibration_file import read_calibration, write_calibration
 from magistrate.metrics.thresholds import Aim
 from magistrate.runs.execute import check_stream, judge_one
 from magistrate.runs.plan import recipe

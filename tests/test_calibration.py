@@ -21,12 +21,12 @@ from sklearn.isotonic import IsotonicRegression
 
 import magistrate
 from magistrate import ScriptedEngine
-from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, fit
+from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, described, fit
 from magistrate.analysis.calibration_remarks import remarks_of
 from magistrate.analysis.columns import Columns
 from magistrate.api.calibrate import Calibration, calibrate
 from magistrate.errors import InputError, SpecError
-from magistrate.judges.calibration_file import CalibrationFile, described, read_calibration, write_calibration
+from magistrate.judges.calibration_file import CalibrationFile, read_calibration, write_calibration
 from magistrate.metrics.calibration import CLIP, METHODS, Calibrator, fitted, shifted
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.reliability import LOSSES, reliability

@@ -13,13 +13,13 @@ import pytest
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.engines.kinds import KINDS, Kind
-from magistrate.engines.registry import tuned_for
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.cascade import Cascade
 from magistrate.judges.classify import Classify, classifier
+from magistrate.judges.registry import tuned_for
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 RECORDED = Path(__file__).parent.parent / "benchmarks" / "engines.jsonl"
