@@ -35,7 +35,7 @@ from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.openvino_backend import OpenVINOBackend
 from magistrate.judges import registry
-from magistrate.judges.considering import planned
+from magistrate.judges.preflight import planned_calls
 from magistrate.types import Data, Message, Prompt
 
 SEED = 3
@@ -81,7 +81,7 @@ def prompts(tokenizer: ChatTokenizer) -> list[list[int]]:
             tokens = []
             while len(tokens) < length:
                 context += order[len(context) % len(order)].context
-                (call,) = planned(judge, replace(first, context=tuple(context)))
+                (call,) = planned_calls(judge, replace(first, context=tuple(context)))
                 tokens = tokenizer.tokens(call.prompt)
         made.append(tokens)
     return made

@@ -29,7 +29,7 @@ from magistrate.engines.cache import Cached, CallCache, call_key
 from magistrate.engines.catalog import default
 from magistrate.engines.local.engine import LocalEngine
 from magistrate.judges import registry
-from magistrate.judges.considering import planned
+from magistrate.judges.preflight import planned_calls
 from magistrate.runs.execute import stream
 from magistrate.types import Prompt, Usage
 
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     judge, samples = registry.judge("faithfulness"), list(load("quickstart"))
-    plans = [planned(judge, sample)[0].prompt for sample in samples]
+    plans = [planned_calls(judge, sample)[0].prompt for sample in samples]
     prompts = [
         plans[number % len(plans)].continued(*Prompt.of(str(number)).messages[0].parts)
         for number in range(given.entries)

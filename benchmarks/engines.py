@@ -33,8 +33,8 @@ from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.judges.considering import planned
 from magistrate.judges.likelihood import prompts
+from magistrate.judges.preflight import planned_calls
 from magistrate.report.data import outcome_data
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample
@@ -172,7 +172,7 @@ async def chosen(one: Engine, other: Engine, samples: Sequence[Sample]) -> str:
     judge = registry.judge("faithfulness")
     apart, alike = [], 0
     for sample in samples:
-        prompt = planned(judge, sample)[0].prompt
+        prompt = planned_calls(judge, sample)[0].prompt
         ours, theirs = [await engine.choose(prompt, ANSWERS) for engine in (one, other)]
         alike += ours.best == theirs.best
         if ours.probabilities is not None and theirs.probabilities is not None:

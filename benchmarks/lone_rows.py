@@ -15,7 +15,7 @@ from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.local.openvino_backend import OpenVINOBackend
 from magistrate.judges import instance
-from magistrate.judges.considering import planned
+from magistrate.judges.preflight import planned_calls
 
 PROMPTS = 12
 
@@ -37,7 +37,7 @@ def main() -> None:
 
     moved: dict[int, list[float]] = {1: [], 2: []}
     for sample in load("quickstart", limit=PROMPTS):
-        (call,) = planned(instance("faithfulness"), sample)
+        (call,) = planned_calls(instance("faithfulness"), sample)
         tokens = tokenizer.tokens(call.prompt)
         whole = last(tokens, 0)
         for cut, differences in moved.items():

@@ -15,6 +15,7 @@ import pytest
 from magistrate import Judge, JudgeInfo
 from magistrate.errors import SpecError
 from magistrate.judges import registry
+from magistrate.judges.base import FolderJudge
 from magistrate.types import FAITHFUL, HALLUCINATED, Prompt, Sample, Verdict
 
 LABELS = (FAITHFUL, HALLUCINATED)
@@ -41,11 +42,10 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Shelf(FolderJudge):
     """As `Plain`, with the word from a file of a folder."""
 
-    FOLDER_OPTION: ClassVar[str] = "folder"
-    FOLDER_FILE: ClassVar[str] = "shelf.txt"
+    FOLDER_FILE: ClassVar[str | None] = "shelf.txt"
 
     folder: Path | None = None
     threshold: float = 0.5
@@ -71,7 +71,7 @@ class Shelf:
 class Rack(Shelf):
     """Another kind of folder."""
 
-    FOLDER_FILE: ClassVar[str] = "rack.txt"
+    FOLDER_FILE: ClassVar[str | None] = "rack.txt"
 
     name: str = "rack"
 

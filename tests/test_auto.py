@@ -15,8 +15,8 @@ from magistrate import Sample, ScriptedEngine
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import CapabilityError, EngineError, SpecError
 from magistrate.judges import Auto, Classify, Hallucination, registry
-from magistrate.judges.builtin_judges import instance
-from magistrate.judges.considering import planned
+from magistrate.judges.builtin import instance
+from magistrate.judges.preflight import planned_calls
 from magistrate.runs.spec import RunSpec
 from magistrate.testing import assert_faithful
 from magistrate.types import Abstention, Failure, Prompt, Verdict
@@ -197,8 +197,8 @@ def test_a_model_that_cannot_write_is_refused_before_anything_is_spent() -> None
 
 def test_the_plan_has_the_explanation_which_may_be_left_out() -> None:
     sample = Sample("s", "false", (CONTEXT,))
-    assert planned(Auto(Plain()), sample) == ()
-    calls = planned(Auto(Plain(), explain="flagged"), sample)
+    assert planned_calls(Auto(Plain()), sample) == ()
+    calls = planned_calls(Auto(Plain(), explain="flagged"), sample)
     assert calls and all(call.optional for call in calls)
 
 

@@ -26,7 +26,7 @@ from magistrate.engines.base import Engine
 from magistrate.errors import DatasetError, SpecError
 from magistrate.features.catalog import SIGNALS, readings
 from magistrate.judges import registry
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 from terminal import Call
 
@@ -268,10 +268,9 @@ def test_a_signal_that_has_nothing_to_look_at_is_no_label(data: Path, tmp_path: 
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(FolderJudge):
     """A judge of code that lies in a folder and has learnt from the set that its folder names."""
 
-    FOLDER_OPTION = "folder"
     folder: Path | None = None
     name: str = "trained"
 

@@ -14,7 +14,7 @@ from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.cascade import Cascade
-from magistrate.judges.considering import planned
+from magistrate.judges.preflight import planned_calls
 from magistrate.runs.execute import judge_one
 from magistrate.types import (
     FAITHFUL,
@@ -156,7 +156,7 @@ def test_it_is_what_its_judges_are() -> None:
     assert set(info.requires) == {"output", "context"}
     assert info.prompt == "p-cheap+p-dear"
     assert Cascade(Told({}, "cheap"), Told({}, changes={"kind": "llm"})).info.kind == "llm"
-    assert [call.prompt for call in planned(cascade, Sample("s", "x"))] == [
+    assert [call.prompt for call in planned_calls(cascade, Sample("s", "x"))] == [
         Prompt.of("cheap x"),
         Prompt.of("dear x"),
     ]

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magistrate.detectors.classifier import Classifier
-from magistrate.detectors.graph import graph_of
-from magistrate.detectors.labels import meaning
+from magistrate.detectors.hf_classifier import HFClassifier as Model
+from magistrate.detectors.hf_classifier import meaning
+from magistrate.detectors.hf_network import graph_of
 from magistrate.engines.none import NONE
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
 from magistrate.judges import registry
-from magistrate.judges.classifier import ForeignClassifier
+from magistrate.judges.hf_classifier import HFClassifier
 from magistrate.types import Sample, Verdict
 from terminal import Call
 
@@ -132,8 +132,8 @@ def judged(judge: Any, given: Sample) -> Verdict:
 
 
 def test_a_classifier_of_pairs_is_a_judge(tmp_path: Path) -> None:
-    judge = registry.judge(f"classifier:{folder(tmp_path / 'mine')}")
-    assert judge.info.kind == "code" and judge.info.name == "classifier:mine"
+    judge = registry.judge(f"hf_classifier:{folder(tmp_path / 'mine')}")
+    assert judge.info.kind == "code" and judge.info.name == "hf_classifier:mine"
     right, wrong = judged(judge, sample("Bern is old")), judged(judge, sample("Bern is new"))
     assert (right.label, wrong.label) == ("faithful", "hallucinated")
     assert right.score == pytest.approx(1 / (1 + np.exp(10))) and wrong.score == pytest.approx(
@@ -145,13 +145,13 @@ def test_a_classifier_of_pairs_is_a_judge(tmp_path: Path) -> None:
 def test_the_order_of_the_texts_matters(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine")
     part = sample("Bern is old")
-    assert judged(ForeignClassifier(place), part).label == "faithful"
-    assert judged(ForeignClassifier(place, pair="output_context"), part).label == "hallucinated"
+    assert judged(HFClassifier(place), part).label == "faithful"
+    assert judged(HFClassifier(place, pair="output_context"), part).label == "hallucinated"
 
 
 def test_a_classifier_of_tokens_says_where(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine", {"0": "O", "1": "B-hallucination"}, per_token=True)
-    verdict = judged(ForeignClassifier(place), sample("Bern  is new blue, and wide"))
+    verdict = judged(HFClassifier(place), sample("Bern  is new blue, and wide"))
     assert [claim.output_text for claim in verdict.claims] == ["new blue", "wide"]
     for claim in verdict.claims:
         quote = claim.output_quote
@@ -168,19 +168,19 @@ def test_every_part_of_a_long_context_and_of_a_long_output_is_read(tmp_path: Pat
     place = folder(tmp_path / "mine", window=23, per_token=per_token)
     long = "the bridge is a bridge " * 12
     supported = sample("Bern is old", long, "Bern is old", long)
-    least = judged(ForeignClassifier(place), supported)
+    least = judged(HFClassifier(place), supported)
     assert least.label == "faithful" and least.details["windows"] > 3
-    assert judged(ForeignClassifier(place, over="max"), supported).label == "hallucinated"
+    assert judged(HFClassifier(place, over="max"), supported).label == "hallucinated"
     output = "Bern is old and large " * 12
-    assert judged(ForeignClassifier(place), sample(output)).label == "faithful"
-    verdict = judged(ForeignClassifier(place), sample(f"{output} Bern is blue {output}"))
+    assert judged(HFClassifier(place), sample(output)).label == "faithful"
+    verdict = judged(HFClassifier(place), sample(f"{output} Bern is blue {output}"))
     assert verdict.label == "hallucinated"
     assert [claim.output_text for claim in verdict.claims] == (["blue"] if per_token else [])
 
 
 def test_special_tokens_in_a_text_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As a token [SEP] would end the first text, and what is behind it would be the second.
-    classifier, read = Classifier.load(folder(tmp_path / "mine")), list[list[int]]()
+    classifier, read = Model.load(folder(tmp_path / "mine")), list[list[int]]()
     logits = classifier.graph.logits
 
     def watched(rows: Any) -> Any:
@@ -197,13 +197,13 @@ def test_special_tokens_in_a_text_are_text(tmp_path: Path, monkeypatch: pytest.M
 def test_any_text_has_a_score(tmp_path: Path, text: str) -> None:
     place = folder(tmp_path / "mine")
     for given in (sample(text), sample("Bern", text)):
-        assert 0 <= Classifier.load(place).scores(given).score <= 1
+        assert 0 <= Model.load(place).scores(given).score <= 1
 
 
 def test_a_text_without_tokens_is_no_verdict(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine")
     with pytest.raises(InputError, match="reads the output as nothing"):
-        Classifier.load(place).scores(sample(" \n "))
+        Model.load(place).scores(sample(" \n "))
 
 
 # --- labels -------------------------------------------------------------------------------------------
@@ -255,8 +255,8 @@ def test_what_is_named_counts() -> None:
 def test_options_are_written_as_for_any_judge(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine", {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"})
     with pytest.raises(SpecError, match="LABEL_0, LABEL_1, LABEL_2"):
-        registry.judge(f"classifier:{place}")
-    judge = registry.judge(f"classifier:{place},positive=LABEL_1+LABEL_2,threshold=.9")
+        registry.judge(f"hf_classifier:{place}")
+    judge = registry.judge(f"hf_classifier:{place},positive=LABEL_1+LABEL_2,threshold=.9")
     assert judged(judge, sample("Bern is new")).label == "hallucinated"
 
 
@@ -264,10 +264,10 @@ def test_options_are_written_as_for_any_judge(tmp_path: Path) -> None:
 
 
 def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
-    judge = registry.judge("classifier")
-    assert "classifier:FOLDER" in judge.info.lacks
-    with pytest.raises(SpecError, match=r"nothing is not there; write classifier:FOLDER"):
-        registry.judge(f"classifier:{tmp_path / 'nothing'}")
+    judge = registry.judge("hf_classifier")
+    assert "hf_classifier:FOLDER" in judge.info.lacks
+    with pytest.raises(SpecError, match=r"nothing is not there; write hf_classifier:FOLDER"):
+        registry.judge(f"hf_classifier:{tmp_path / 'nothing'}")
     place = folder(tmp_path / "mine")
     (place / "openvino_model.xml").unlink()
     (place / "openvino_model.bin").unlink()
@@ -276,13 +276,13 @@ def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
         graph_of(place)
     (place / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"lacks tokenizer\.json"):
-        Classifier.load(place)
+        Model.load(place)
 
 
 @pytest.mark.parametrize("config", [{"id2label": ["a", "b"]}, {"id2label": None, "num_labels": "x"}])
 def test_classes_that_are_told_wrongly_name_the_file(tmp_path: Path, config: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"config\.json does not say what its classes are"):
-        Classifier.load(folder(tmp_path / "mine", **config))
+        Model.load(folder(tmp_path / "mine", **config))
 
 
 def test_torch_weights_without_torch_name_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,24 +300,24 @@ def test_a_network_of_other_classes_and_one_of_no_numbers_are_errors(tmp_path: P
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**config, "id2label": {**TWO, "2": "fail"}}))
     with pytest.raises(ModelError, match="2 classes"):
-        Classifier.load(place).scores(sample("Bern"))
+        Model.load(place).scores(sample("Bern"))
     other = folder(tmp_path / "other")
     network(other / "openvino_model.xml", per_token=False, wrong=float("inf"))
     with pytest.raises(ModelError, match="is no number"):
-        Classifier.load(other).scores(sample("Bern"))
+        Model.load(other).scores(sample("Bern"))
 
 
 def test_another_network_is_another_judge(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "a"), tmp_path / "b"
     shutil.copytree(first, second)
-    assert ForeignClassifier(first).info.prompt == ForeignClassifier(second).info.prompt
+    assert HFClassifier(first).info.prompt == HFClassifier(second).info.prompt
     network(second / "openvino_model.xml", per_token=False, wrong=4.0)
-    assert ForeignClassifier(first).info.prompt != ForeignClassifier(second).info.prompt
+    assert HFClassifier(first).info.prompt != HFClassifier(second).info.prompt
 
 
 def test_the_command_asks_it_and_no_model(home: Path, call: Call) -> None:
     folder(Path("mine"))
-    words = ("judge", "--judge", "classifier:mine", "--context", "Bern is old")
+    words = ("judge", "--judge", "hf_classifier:mine", "--context", "Bern is old")
     done = call(*words, "--output", "Bern is blue", "--json")
     assert (done.code, done.data["label"]) == (0, "hallucinated")
     assert call(*words, "--output", "Bern is old").code == 0
@@ -326,5 +326,5 @@ def test_the_command_asks_it_and_no_model(home: Path, call: Call) -> None:
 def test_the_judge_is_not_in_the_way_of_the_function_of_its_name(tmp_path: Path) -> None:
     import magistrate
 
-    registry.judge(f"classifier:{folder(tmp_path / 'mine')}")
+    registry.judge(f"hf_classifier:{folder(tmp_path / 'mine')}")
     assert callable(magistrate.classifier)

@@ -13,7 +13,7 @@ from magistrate.engines.base import Choice, Option
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, EngineError, SpecError
 from magistrate.judges import Classify, Criterion, Judge, Label, classifier, instance
-from magistrate.judges.question import Weighed, without_prior
+from magistrate.judges.question import LabelProbabilities, without_prior
 from magistrate.judges.template import PromptTemplate
 from magistrate.runs.execute import judge_one, stream
 from magistrate.types import Data, Failure, Outcome, Prompt, Sample, Verdict
@@ -203,8 +203,8 @@ def test_the_prior_of_an_empty_context_divides_the_odds() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 1e-15, 0.3, 1.0])
 def test_a_prior_moves_probabilities_within_their_range(p: float) -> None:
-    def weighed(share: float) -> Weighed:
-        return Weighed("a" if share >= 0.5 else "b", {"a": share, "b": 1 - share}, 1.0, "exact")
+    def weighed(share: float) -> LabelProbabilities:
+        return LabelProbabilities("a" if share >= 0.5 else "b", {"a": share, "b": 1 - share}, 1.0, "exact")
 
     def left(prior: float) -> float:
         return without_prior(weighed(p), weighed(prior)).probability("a")

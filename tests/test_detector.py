@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from magistrate.detectors.folder import WEIGHTS
-from magistrate.detectors.reading import Reader, lines
+from magistrate.detectors.windows import Reader, lines
 from magistrate.engines.none import NONE
 from magistrate.errors import ModelError, SpecError
 from magistrate.judges import registry

@@ -20,9 +20,8 @@ from magistrate.engines.none import NONE
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, InputError, SpecError
 from magistrate.features.attention import attention_share, lookback_ratio
-from magistrate.features.likelihoods import gains
-from magistrate.features.recorded import recorded_logprob, recorded_logprobs
-from magistrate.judges.likelihood import Gain
+from magistrate.features.likelihoods import gains, recorded_logprobs
+from magistrate.judges.likelihood import Likelihood as LikelihoodJudge
 from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Prompt, Sample, Verdict
 
@@ -48,7 +47,7 @@ def judged(first: list[float], second: list[float], *, output: str = OUTPUT, **o
         return first if CONTEXT[0] in prompt.messages[-1].text else second
 
     engine = ScriptedEngine(script, name="likely")
-    found = magistrate.judge(output=output, context=CONTEXT, judge=Gain(**options), model=engine)  # type: ignore[arg-type]
+    found = magistrate.judge(output=output, context=CONTEXT, judge=LikelihoodJudge(**options), model=engine)  # type: ignore[arg-type]
     assert isinstance(found, Verdict), found
     return found
 
@@ -148,7 +147,12 @@ def test_both_prompts_are_the_same_but_for_the_context_and_what_was_said() -> No
     engine = ScriptedEngine([[-1.0] * 6] * 2, name="likely")
     messages = [{"role": "user", "content": "Tell me."}]
     magistrate.judge(
-        output=OUTPUT, context=CONTEXT, input="Where is Bern?", messages=messages, judge=Gain(), model=engine
+        output=OUTPUT,
+        context=CONTEXT,
+        input="Where is Bern?",
+        messages=messages,
+        judge=LikelihoodJudge(),
+        model=engine,
     )
     first, second = (prompt.messages[-1].text for prompt in engine.prompts)
     assert CONTEXT[0] in first and "Tell me." in first and "Where is Bern?" in first
@@ -166,10 +170,10 @@ def test_the_heat_map_is_of_the_words_within_its_scale() -> None:
 
 def test_without_context_it_abstains_and_too_long_a_sample_is_told_before_anything_is_asked() -> None:
     engine = ScriptedEngine([], name="likely")
-    bare = magistrate.judge(output=OUTPUT, judge=Gain(), model=engine)
+    bare = magistrate.judge(output=OUTPUT, judge=LikelihoodJudge(), model=engine)
     assert isinstance(bare, Abstention) and bare.reason == "no_context"
     small = ScriptedEngine([], name="likely", context_window=40)
-    long = magistrate.judge(output="word " * 50, context=CONTEXT, judge=Gain(), model=small)
+    long = magistrate.judge(output="word " * 50, context=CONTEXT, judge=LikelihoodJudge(), model=small)
     assert isinstance(long, Abstention) and long.reason == "over_length"
     assert engine.prompts == small.prompts == []
 
@@ -177,7 +181,7 @@ def test_without_context_it_abstains_and_too_long_a_sample_is_told_before_anythi
 def test_options_and_engines_that_cannot_do_it_are_refused() -> None:
     for options in ({"threshold": 0}, {"threshold": 1}, {"most": 0}, {"unit": "letters"}):
         with pytest.raises(SpecError):
-            Gain(**options)
+            LikelihoodJudge(**options)
     engine = ScriptedEngine([], name="mute", can=frozenset({"choose"}))
     with pytest.raises(CapabilityError, match="likelihood"):
         magistrate.judge(output=OUTPUT, context=CONTEXT, judge="likelihood", model=engine)
@@ -248,14 +252,12 @@ def test_what_is_no_list_of_log_probabilities_is_refused_with_its_place(given: o
 def test_nothing_recorded_is_said() -> None:
     with pytest.raises(InputError, match="is not there"):
         recorded_logprobs(Sample("a", "Bern"))
-    reading = recorded_logprob(Sample("a", "Bern"))
-    assert reading.value is None and "is not there" in reading.reason
 
 
-def test_the_reading_flags_the_tokens_that_the_generator_doubted() -> None:
-    reading = recorded_logprob(Sample("a", "Bern is", metadata={"logprobs": TOKENS}))
-    assert reading.value == pytest.approx(1 - math.exp(-1))
-    assert [(span.start, span.end) for span in reading.spans] == [(4, 7)]
+def test_the_tokens_that_the_generator_doubted_are_found() -> None:
+    recorded = recorded_logprobs(Sample("a", "Bern is", metadata={"logprobs": TOKENS}))
+    assert recorded.doubt == pytest.approx(1 - math.exp(-1))
+    assert [(start, end) for start, end, _ in recorded.least_probable("Bern is")] == [(4, 7)]
 
 
 def test_the_judge_of_recorded_log_probabilities_asks_no_model() -> None:

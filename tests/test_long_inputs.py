@@ -19,7 +19,7 @@ from magistrate.engines.local.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Candidates, Judge, JudgeInfo, Passages, Rubric, Windows, classifier, instance
-from magistrate.judges.considering import SPECIALS, planned, shortage
+from magistrate.judges.preflight import SPECIALS, planned_calls, shortage
 from magistrate.judges.registry import judge as named
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Data, Message, Outcome, Prompt, Sample, Trusted, Turn, Verdict
@@ -48,7 +48,7 @@ def ink(*texts: str) -> str:
 
 def room_for(n: int, judge: Judge = FAITHFULNESS, sample: Sample = SAMPLE) -> int:
     """A limit that leaves room for n words of context."""
-    calls = planned(judge, replace(sample, context=()))
+    calls = planned_calls(judge, replace(sample, context=()))
     return max(words(call.prompt) + call.answer + call.extra for call in calls) + n
 
 
@@ -121,7 +121,7 @@ TERSE = classifier(
     ids=["as it comes", "at least four", "an explanation after"],
 )
 def test_nothing_is_asked_where_only_a_later_step_does_not_fit(judge: Judge) -> None:
-    first, *_, last = (words(call.prompt) + call.answer + call.extra for call in planned(judge, SAMPLE))
+    first, *_, last = (words(call.prompt) + call.answer + call.extra for call in planned_calls(judge, SAMPLE))
     assert first < last
     for window in (first, last - 1):
         refused(judge, ScriptedEngine([], context_window=window))
@@ -157,7 +157,7 @@ def test_a_prompt_has_no_more_tokens_than_are_reckoned_without_counting(
 def test_a_long_prompt_is_counted_by_the_models_own_tokenizer(engine: LocalEngine) -> None:
     sample = replace(SAMPLE, context=(LONG, LONG))
     short = asyncio.run(shortage(FAITHFULNESS, sample, engine))
-    (call,) = planned(FAITHFULNESS, sample)
+    (call,) = planned_calls(FAITHFULNESS, sample)
     takes = len(engine.tokenizer.tokens(call.prompt))
     assert takes > engine.info.context_window
     assert short is not None and f"a step takes {takes:,} tokens" in short

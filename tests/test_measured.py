@@ -15,7 +15,7 @@ from magistrate.bench.quality.rows import read as rows_of
 from magistrate.errors import SpecError
 from magistrate.judges import quality, registry
 from magistrate.judges.quality import Measured, measured, read, summaries, table
-from magistrate.judges.spelling import spelled
+from magistrate.judges.registry import spelled
 from magistrate.types import Recipe
 from terminal import Call
 

@@ -20,11 +20,10 @@ from magistrate.engines.base import Capability, Captured
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, DatasetError, InputError, OverLength, SpecError
-from magistrate.features.states import pooled
+from magistrate.features.hidden_states import pooled
 from magistrate.judges import registry
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.probe import Probe
-from magistrate.judges.probe_folder import read_probe, write_probe
+from magistrate.judges.probe import Probe, read_probe, write_probe
 from magistrate.training.probe import activations, card_of, digest_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Prompt, Sample, Verdict
 from terminal import Call

@@ -15,7 +15,8 @@ from magistrate.engines.none import NONE
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.judges.references import Bleu, Chrf, Contains, Exact, JsonValid, Levenshtein, Regex, Rouge
+from magistrate.judges.json_valid import JsonValid
+from magistrate.judges.references import Bleu, Chrf, Contains, Exact, Levenshtein, Regex, Rouge
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 from terminal import Call

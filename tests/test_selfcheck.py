@@ -16,7 +16,7 @@ from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import CapabilityError, InvalidOutput, SpecError
 from magistrate.judges.base import NO_LIMIT, Judge
 from magistrate.judges.chainpoll import ChainPoll
-from magistrate.judges.considering import planned
+from magistrate.judges.preflight import planned_calls
 from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.judges.selfcheck import SelfCheck
 from magistrate.judges.semantic_entropy import SemanticEntropy, normalized_entropy
@@ -264,7 +264,7 @@ JUDGES = [SelfCheck(n=3), SelfCheck(n=3, check="ngrams"), ChainPoll(n=3), Semant
 def test_what_is_planned_is_at_least_what_is_asked(judge: Judge) -> None:
     on = ScriptedEngine(votes(*[FAITHFUL] * 3), name="poll") if isinstance(judge, ChainPoll) else engine(same)
     found = verdict(judged(judge, on))
-    assert sum(call.times for call in planned(judge, SAMPLE)) >= found.usage.calls > 0
+    assert sum(call.times for call in planned_calls(judge, SAMPLE)) >= found.usage.calls > 0
 
 
 @pytest.mark.parametrize("judge", JUDGES, ids=lambda judge: judge.info.name)

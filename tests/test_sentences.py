@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineError, SpecError
-from magistrate.features.ranking import Ranking
-from magistrate.features.splitting import PASSAGE, Piece, merged, passages, sentences, units
+from magistrate.features.splitting import PASSAGE, Piece, Ranking, merged, passages, sentences, units
 from magistrate.judges import Judge, JudgeInfo, Rubric, Sentences, instance
-from magistrate.judges.aggregation import aggregated
+from magistrate.judges.composite import aggregated
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, AbstentionReason, Failure, Outcome, Prompt, Sample, Verdict
 

@@ -25,7 +25,7 @@ from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineBusy, EngineGone, ModelError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge, JudgeInfo
-from magistrate.judges.outside import LARGEST, TEXTS
+from magistrate.judges.option_policy import LARGEST, TEXTS
 from magistrate.runs.execute import GRACE
 from magistrate.server.asking import LONGEST_EXPECTED, LONGEST_OUTPUT, Question
 from magistrate.server.judging import BusyError, Judging
@@ -248,7 +248,7 @@ def test_no_option_of_any_judge_leads_to_a_file_from_outside(
                 assert told[0][0] == 422 and "is not set from outside" in told[0][1]
 
 
-@pytest.mark.parametrize("kind", ["detector", "stack", "probe", "classifier", "calibrated", "json_valid"])
+@pytest.mark.parametrize("kind", ["detector", "stack", "probe", "hf_classifier", "calibrated", "json_valid"])
 @pytest.mark.parametrize(
     "form", ["{kind}:{path}", "windows:of=({kind}:{path})", "auto:of=({kind}:folder={path})"]
 )

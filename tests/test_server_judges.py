@@ -38,7 +38,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {
         "absent": "no_such_package.at_all:Judge",
         "<img src=x>": "magistrate.judges:NoSuchJudge",
-        "twice": "magistrate.judges.parts:read",
+        "twice": "magistrate.judges.context_slice:read",
     }
     known = dict(registry.judge_entries())
     known |= {name: EntryPoint(name, value, registry.JUDGES) for name, value in broken.items()}

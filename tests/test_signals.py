@@ -15,12 +15,10 @@ from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
 from magistrate.features.catalog import SIGNALS, readings
-from magistrate.features.cover import Passages, covers
-from magistrate.features.dates import dates
-from magistrate.features.overlap import ngram_novelty, words
-from magistrate.features.quantities import Amounts, quantities
-from magistrate.features.reading import Reading, listed
-from magistrate.features.wording import stem, worded
+from magistrate.features.numbers import Amounts, dates, quantities
+from magistrate.features.overlap import ngram_novelty
+from magistrate.features.prepared import Passages, Reading, covers, listed
+from magistrate.features.words import stem, worded, words
 from magistrate.types import Sample, Turn
 
 TEXTS = st.text(

@@ -22,11 +22,10 @@ from magistrate.datasets.named import family_of, shared
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.stack import Stack
-from magistrate.judges.stack_figures import fit
-from magistrate.judges.stack_fit import Table, evenly, families_of, fitted, folds_of, standardized
-from magistrate.judges.stack_fit import scaled as on_scales
-from magistrate.judges.stack_folder import read_stack
+from magistrate.judges.stack_folder import read_stack, standardized
+from magistrate.judges.stack_folder import scaled as on_scales
 from magistrate.runs.execute import judge_one
+from magistrate.training.stack import Table, evenly, families_of, fit, fitted, folds_of
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
 from terminal import Call
 

@@ -18,8 +18,8 @@ from twins import samples as twins
 from magistrate.bench.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
 from magistrate.datasets.named import shared
+from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
-from magistrate.detectors.model import Detector, detector
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
 from magistrate.types import HALLUCINATED, Sample

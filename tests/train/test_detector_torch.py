@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
+from magistrate.detectors.detector import detector
 from magistrate.detectors.folder import CARD, MANIFEST, read_manifest
-from magistrate.detectors.model import detector
-from magistrate.detectors.reading import Reader
+from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.training.detector.bases import base
 from magistrate.training.detector.examples import (

@@ -15,7 +15,7 @@ from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import OverLength, SpecError
 from magistrate.judges.base import Judge
-from magistrate.judges.considering import planned, present, shortage
+from magistrate.judges.preflight import planned_calls, present, shortage
 from magistrate.report.estimate import Estimate as Estimate
 from magistrate.report.estimate import JudgeEstimate
 from magistrate.runs.execute import FATAL
@@ -203,7 +203,7 @@ async def _one(judge: Judge, sample: Sample, engine: Engine) -> _Counted:
     try:
         if await shortage(judge, sample, engine):
             return _Counted(long=1)
-        for call in planned(judge, sample):
+        for call in planned_calls(judge, sample):
             if not call.times:
                 continue
             prompt = call.times * (await (call.engine or engine).count(call.prompt) + call.extra)

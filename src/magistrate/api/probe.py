@@ -11,8 +11,8 @@ from magistrate.datasets import Dataset, load
 from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.engines.base import Engine, require
 from magistrate.errors import DatasetError
-from magistrate.features.states import Pooling
-from magistrate.judges.probe_folder import ProbeData
+from magistrate.features.hidden_states import Pooling
+from magistrate.judges.probe import ProbeData
 from magistrate.training.probe import FOLDS, STRENGTH, Activations, Probed, activations, fit_probe, kept_in
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 

@@ -17,12 +17,12 @@ from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry
-from magistrate.judges.aggregation import check_binary
 from magistrate.judges.base import Judge
-from magistrate.judges.several import suspicion
-from magistrate.judges.stack_fit import Scale, Table
+from magistrate.judges.composite import check_binary, suspicion
+from magistrate.judges.stack_folder import Scale
 from magistrate.runs.limits import UNLIMITED, Limits
 from magistrate.runs.plan import Watcher
+from magistrate.training.stack import Table
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 SIGNAL = "signal:"

@@ -22,8 +22,7 @@ from magistrate.api.stored import RunRef
 from magistrate.datasets.named import family_of
 from magistrate.errors import SpecError
 from magistrate.judges import registry
-from magistrate.judges.stack_figures import EVEN, StackFit, fit
-from magistrate.judges.stack_fit import FOLDS
+from magistrate.training.stack import EVEN, FOLDS, StackFit, fit
 from magistrate.types import HALLUCINATED, Sample
 
 if TYPE_CHECKING:

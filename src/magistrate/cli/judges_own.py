@@ -165,7 +165,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
     from rich.text import Text
 
     from magistrate.judges.base import FIELDS
-    from magistrate.judges.considering import present
+    from magistrate.judges.preflight import present
     from magistrate.report.plain import plain
 
     info, asks = judge.info, asks_of(judge)

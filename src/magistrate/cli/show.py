@@ -58,7 +58,7 @@ def command(
     """
     from magistrate.api.run import report_of
     from magistrate.cli import DONE
-    from magistrate.judges.flagging import reflagged
+    from magistrate.judges.decision import reflagged
     from magistrate.report import outcome_panel
     from magistrate.report.data import outcome_data
     from magistrate.report.junit import fresh

@@ -10,7 +10,7 @@ import click
 from magistrate.cli.options import console, json_option, model_options, print_json, reading_options
 
 if TYPE_CHECKING:
-    from magistrate.features.states import Pooling
+    from magistrate.features.hidden_states import Pooling
 
 EXAMPLE = (
     "Example: magistrate train probe --data labelled.csv --to my-probe; "
@@ -75,7 +75,7 @@ def command(
     from magistrate.api.probe import train_probe
     from magistrate.engines.settings import EngineSettings
     from magistrate.judges.folders import check_free
-    from magistrate.judges.probe_folder import FILE, write_probe
+    from magistrate.judges.probe import FILE, write_probe
     from magistrate.judges.registry import engine as engine_of
     from magistrate.report.probe import render_probe
     from magistrate.runs.progress import waiting

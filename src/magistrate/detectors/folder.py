@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magistrate.detectors.reading import LEAST_WINDOW
+from magistrate.detectors.windows import LEAST_WINDOW
 from magistrate.errors import ModelError, SpecError
 from magistrate.metrics.calibration import sigmoid
 from magistrate.metrics.prior import EVEN, shifted_odds

@@ -1,24 +1,166 @@
-"""A sample cut into words and sentences once, for every signal that looks at it."""
+"""A sample cut into words, sentences and passages once for all text signals, and what a signal returns."""
 
 from __future__ import annotations
 
+import math
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from magistrate._deadline import checked
+from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
-from magistrate.features.cover import Cover, Passages, Run, covers
-from magistrate.features.dates import Calendar
-from magistrate.features.mentions import initials
-from magistrate.features.quantities import Amounts
-from magistrate.features.sequence import WordSequence
+from magistrate.features.language import language_of
+from magistrate.features.names import initials
+from magistrate.features.numbers import Amounts, Calendar, Date, Quantity, dates_and_numbers
 from magistrate.features.splitting import sentences
-from magistrate.features.wording import Wording, form, language_of, stem, worded
+from magistrate.features.words import Run, Wording, form, stem, worded
 from magistrate.types import Sample, Span
+
+MOST_NAMED = 4  # pieces that a reason quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A signal's value in [0, 1], higher being more suspicious, with what of the output it flags.
+
+    `value` is None where it is undefined, and `reason` then says why; else `reason` says in words what was
+    found. `spans` are offsets into the output.
+    """
+
+    value: float | None
+    spans: tuple[Span, ...] = ()
+    reason: str = ""
+
+
+def undefined(reason: str) -> Reading:
+    """The reading of a signal that has nothing to look at."""
+    return Reading(None, (), reason)
+
+
+def listed(pieces: Sequence[str]) -> str:
+    """Pieces of text in a sentence: each once, the first few, the others counted.
+
+    >>> listed(["1,998", "12 km", "1,998"])
+    '1,998 and 12 km'
+    """
+    several = list(dict.fromkeys(pieces))
+    named = several[:MOST_NAMED]
+    if (rest := len(several) - len(named)) > 0:
+        return f"{', '.join(named)} and {rest} more"
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+
+
+LONGEST = 256  # words of the other run that are aligned together: memory grows with the product
+ABSENT = LONGEST + 1
+
+
+class WordSequence:
+    """Words in their order, as numbers."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        import numpy as np
+
+        self._numbers: dict[str, int] = {}
+        self._words = np.fromiter(
+            (self._numbers.setdefault(word, len(self._numbers)) for word in words), np.int32, len(words)
+        )
+
+    def shared(self, words: Sequence[str]) -> Iterator[int]:
+        """The numbers of those of `words` that are in a longest common subsequence with this.
+
+        Of more than `LONGEST` words each stretch of so many is aligned by itself.
+        """
+        for begin in range(0, len(words), LONGEST):
+            check()
+            for at in self._aligned(words[begin : begin + LONGEST]):
+                yield begin + at
+
+    def _aligned(self, words: Sequence[str]) -> Iterator[int]:
+        import numpy as np
+        from rapidfuzz.distance import LCSseq
+
+        # Words that only one side has change nothing, so the others alone are compared, as characters.
+        letters: dict[int, int] = {}
+        written = [
+            ABSENT if number is None else letters.setdefault(number, len(letters) + 1)
+            for number in map(self._numbers.get, words)
+        ]
+        if not letters:
+            return
+        table = np.zeros(len(self._numbers), np.uint32)
+        table[list(letters)] = list(letters.values())
+        found = table[self._words]
+        mine = found[found > 0].tobytes().decode("utf-32")
+        for block in LCSseq.opcodes("".join(map(chr, written)), mine):
+            if block.tag == "equal":
+                yield from range(block.src_start, block.src_end)
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A sentence, how many words with content it has, and the share in [0, 1] of their weight that is lacking
+    from `passage`, the number of the one that covers most."""
+
+    span: Span
+    words: int
+    lack: float
+    passage: int
+
+
+class Passages:
+    """Runs of words of the sources, and for each stem the numbers of the passages that have it."""
+
+    def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
+        self.runs = tuple(passages)
+        self._having: dict[str, array[int]] = {}
+        for number, (source, (first, last)) in enumerate(self.runs):
+            if number % 64 == 0:
+                check()
+            for each in set(source.stems[first:last]):
+                self._having.setdefault(each, array("l")).append(number)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def having(self, stem: str) -> Sequence[int]:
+        """The numbers of the passages with a word of this stem, in their order."""
+        return self._having.get(stem, ())
+
+
+def covers(
+    output: Wording, sentences: Sequence[Run], passages: Passages, ignored: Container[str] = frozenset()
+) -> tuple[Cover, ...]:
+    """Each sentence against the passage that covers most of it; sentences without content are left out, and
+    words whose stems are `ignored` do not count.
+
+    A word weighs its inverse frequency among the passages (Spärck Jones 1972), in a form that gives words
+    that no passage has the most.
+    """
+    import numpy as np
+
+    content = frozenset(number for number in output.content if output.stems[number] not in ignored)
+    n = max(len(passages), 1)
+    found = []
+    for first, last in sentences:
+        check()
+        counted = [output.stems[at] for at in range(first, last) if at in content]
+        if counted:
+            covered, whole = np.zeros(n), 0.0
+            for stem in dict.fromkeys(counted):
+                having = passages.having(stem)
+                weight = math.log1p(n / (len(having) + 0.5))
+                whole += weight
+                if having:
+                    covered[np.asarray(having)] += weight
+            best = int(covered.argmax())
+            lack = max(0.0, 1.0 - float(covered[best] / whole))
+            found.append(Cover(output.span(first, last - 1), len(counted), lack, best))
+    return tuple(found)
+
 
 BETWEEN = 1_000  # words with content between two texts: words so far apart are not said together
 
@@ -89,24 +231,39 @@ class Sources:
         return found
 
     @cached_property
+    def _facts(self) -> tuple[tuple[tuple[Date, ...], tuple[Quantity, ...]], ...]:
+        """Of each text its dates, and its numbers that are no dates."""
+        return tuple(dates_and_numbers(text.text) for text in self.texts)
+
+    @property
+    def dates(self) -> Iterator[Date]:
+        """All dates of the texts."""
+        return (date for dates, _ in self._facts for date in dates)
+
+    @property
+    def quantities(self) -> Iterator[Quantity]:
+        """All numbers of the texts that are no dates."""
+        return (number for _, numbers in self._facts for number in numbers)
+
+    @cached_property
     def amounts(self) -> Amounts:
-        """The numbers."""
-        return Amounts(chain.from_iterable(text.quantities for text in self.texts))
+        """The numbers, to look one up."""
+        return Amounts(self.quantities)
 
     @cached_property
     def values(self) -> frozenset[float]:
         """What the numbers are, whatever their units."""
-        return frozenset(each.value for text in self.texts for each in text.quantities)
+        return frozenset(each.value for each in self.quantities)
 
     @cached_property
     def calendar(self) -> Calendar:
-        """The dates."""
-        return Calendar(chain.from_iterable(text.dates for text in self.texts))
+        """The dates, to look one up."""
+        return Calendar(self.dates)
 
     @cached_property
     def years(self) -> frozenset[int | None]:
         """The years of the dates."""
-        return frozenset(date.year for text in self.texts for date in text.dates)
+        return frozenset(date.year for date in self.dates)
 
     @cached_property
     def question(self) -> Sources:
@@ -126,20 +283,24 @@ class Sources:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is on trial, as words, and what it may rely on."""
+    """The output as words, and the sources that it may rely on."""
 
     output: Wording
     said: Sources
 
-    @property
-    def known(self) -> frozenset[str]:
-        """As `Sources` has it."""
-        return self.said.known
+    @cached_property
+    def _facts(self) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
+        return dates_and_numbers(self.output.text)
 
     @property
-    def repeated(self) -> frozenset[str]:
-        """As `Sources` has it."""
-        return self.said.repeated
+    def dates(self) -> tuple[Date, ...]:
+        """The output's dates."""
+        return self._facts[0]
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        """The output's numbers that are no dates."""
+        return self._facts[1]
 
     @cached_property
     def sentences(self) -> tuple[Run, ...]:
@@ -149,7 +310,7 @@ class Prepared:
     @cached_property
     def covers(self) -> tuple[Cover, ...]:
         """What the best passage of the sources leaves uncovered of each sentence."""
-        return covers(self.output, self.sentences, self.said.passages, self.repeated)
+        return covers(self.output, self.sentences, self.said.passages, self.said.repeated)
 
 
 def prepared(sample: Sample) -> Prepared:

@@ -1,11 +1,14 @@
-"""Texts cut into sentences and passages, with where each stands."""
+"""Texts cut into sentences and passages, and passages ranked by what they share with a text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from magistrate._deadline import check
+from magistrate._deadline import check, checked
+from magistrate.features.words import words
 
 PASSAGE = 600  # characters from which on a passage takes no further sentence
 WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
@@ -94,3 +97,30 @@ def merged(pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
         else:
             found.append(piece)
     return found
+
+
+class Ranking:
+    """Texts in the order of what they share with another (BM25, Robertson & Zaragoza 2009)."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._words = [words(text) for text in checked(texts, 64)]
+        self._known = {word for each in self._words for word in each}
+
+    def order(self, query: str) -> list[int]:
+        """The numbers of the texts, most alike first; equal ones in the order that they had."""
+        import numpy as np
+
+        check()
+
+        asked = sorted(set(words(query)) & self._known)
+        if not asked:
+            return list(range(len(self._words)))
+        return [int(number) for number in np.argsort(-self._index.get_scores(asked), kind="stable")]
+
+    @cached_property
+    def _index(self) -> Any:
+        import bm25s  # type: ignore[import-untyped]
+
+        index = bm25s.BM25()
+        index.index(self._words, show_progress=False)
+        return index

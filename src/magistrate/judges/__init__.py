@@ -1,4 +1,4 @@
-"""Judges: what decides whether an output is faithful. Names are imported when they are first used."""
+"""Judges, which decide whether an output is faithful. Names are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from magistrate.judges.auto import Auto
     from magistrate.judges.base import Call, Judge, JudgeInfo
     from magistrate.judges.bound import Bound
-    from magistrate.judges.builtin_judges import instance
+    from magistrate.judges.builtin import instance
     from magistrate.judges.candidates import Candidates
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
+    from magistrate.judges.decision import decided
     from magistrate.judges.definitions import judge_from_file, judge_from_package
-    from magistrate.judges.flagging import decided
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
-    from magistrate.judges.likelihood import Gain
+    from magistrate.judges.likelihood import Likelihood
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
     from magistrate.judges.recorded_logprob import RecordedLogprob
@@ -27,29 +27,34 @@ if TYPE_CHECKING:
     from magistrate.judges.sentences import Sentences
     from magistrate.judges.windows import Windows
 
-_HOMES = {
-    "auto": ("Auto",),
-    "base": ("Call", "Judge", "JudgeInfo"),
-    "bound": ("Bound",),
-    "candidates": ("Candidates",),
-    "chainpoll": ("ChainPoll",),
-    "classify": ("Classify", "Criterion", "classifier"),
-    "definitions": ("judge_from_file", "judge_from_package"),
-    "semantic_entropy": ("SemanticEntropy",),
-    "flagging": ("decided",),
-    "likelihood": ("Gain",),
-    "grade": ("Form", "Grade"),
-    "hallucination": ("Hallucination",),
-    "builtin_judges": ("instance",),
-    "passages": ("Passages",),
-    "question": ("Label",),
-    "recorded_logprob": ("RecordedLogprob",),
-    "rubric": ("Rubric",),
-    "selfcheck": ("SelfCheck",),
-    "sentences": ("Sentences",),
-    "windows": ("Windows",),
+_MODULE_OF = {
+    "Auto": "auto",
+    "Call": "base",
+    "Judge": "base",
+    "JudgeInfo": "base",
+    "Bound": "bound",
+    "instance": "builtin",
+    "Candidates": "candidates",
+    "ChainPoll": "chainpoll",
+    "Classify": "classify",
+    "Criterion": "classify",
+    "classifier": "classify",
+    "decided": "decision",
+    "judge_from_file": "definitions",
+    "judge_from_package": "definitions",
+    "Form": "grade",
+    "Grade": "grade",
+    "Hallucination": "hallucination",
+    "Likelihood": "likelihood",
+    "Passages": "passages",
+    "Label": "question",
+    "RecordedLogprob": "recorded_logprob",
+    "Rubric": "rubric",
+    "SelfCheck": "selfcheck",
+    "SemanticEntropy": "semantic_entropy",
+    "Sentences": "sentences",
+    "Windows": "windows",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Auto",
@@ -60,12 +65,12 @@ __all__ = [
     "Classify",
     "Criterion",
     "Form",
-    "Gain",
     "Grade",
     "Hallucination",
     "Judge",
     "JudgeInfo",
     "Label",
+    "Likelihood",
     "Passages",
     "RecordedLogprob",
     "Rubric",
@@ -84,8 +89,8 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that sees it would take every misspelt name for a good one
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOME_OF:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'magistrate.judges' has no attribute {name!r}")
-        value = getattr(import_module(f"magistrate.judges.{_HOME_OF[name]}"), name)
+        value = getattr(import_module(f"magistrate.judges.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value

@@ -8,11 +8,11 @@ from functools import cache
 from typing import Literal
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.judges.aggregation import check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.builtin_judges import instance
+from magistrate.judges.builtin import instance
 from magistrate.judges.classify import Classify
-from magistrate.judges.considering import considered, planned, unfit
+from magistrate.judges.composite import check_binary
+from magistrate.judges.preflight import planned_calls, run_judge, unfit
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
@@ -70,13 +70,13 @@ class Auto:
 
     def plan(self, sample: Sample) -> Sequence[Call]:
         """What the judge itself plans, and the explanation, which is left out where it does not fit."""
-        calls = planned(self.of, sample)
+        calls = planned_calls(self.of, sample)
         if self.explain == "never":
             return calls
         return [*calls, *(replace(each, optional=True) for each in _explainer().explaining(sample))]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        outcome = await considered(self.of, sample, engine)
+        outcome = await run_judge(self.of, sample, engine)
         if not isinstance(outcome, Verdict) or self.explain == "never":
             return outcome
         if self.explain == "flagged" and outcome.label != HALLUCINATED:

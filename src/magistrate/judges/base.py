@@ -1,9 +1,10 @@
-"""What every judge is: a frozen dataclass with one async method."""
+"""The `Judge` protocol: a frozen dataclass with one async method, and what it may declare beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.types import CalibratedOn, Direction, Outcome, Prompt, Sample, Scoring
@@ -14,7 +15,7 @@ FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
 LISTS = ("context", "messages", "alternatives")
 
 NO_LIMIT = "read as a whole, however long"
-"""What a judge that asks no model does with a long sample, where it does nothing else."""
+"""`JudgeInfo.long` of judges that ask no model and read any sample whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,46 @@ def _schema(name: str) -> dict[str, Any]:
 class Judge(Protocol):
     """Decides on one sample with one engine. What it raises becomes a `Failure`, never a label.
 
-    A judge may have a second method, `plan(sample)`, that answers the `Call`s that the sample can take:
-    then one that does not fit the model is known before anything is spent.
+    `info` and `judge` are all that a judge needs. It may offer more: see `PlansCalls`, `MadeOfJudges` and
+    `FolderJudge`.
     """
 
     @property
     def info(self) -> JudgeInfo: ...
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome: ...
+
+
+@runtime_checkable
+class PlansCalls(Protocol):
+    """A judge that says beforehand what it may ask, so that a sample that does not fit costs nothing."""
+
+    def plan(self, sample: Sample) -> Sequence[Call]:
+        """The engine calls that judging the sample may take."""
+
+
+@runtime_checkable
+class MadeOfJudges(Protocol):
+    """A judge whose file or folder names other judges, which are made from their words."""
+
+    def with_parts(self, make: Callable[[str], Judge]) -> Judge:
+        """The same judge, with the judges that `make` makes of their words."""
+
+
+class FolderJudge:
+    """Base class of judges that are loaded from a folder, as in `detector:some/folder`.
+
+    `FOLDER_OPTION` is the option that holds the folder: its value may stand without a key. `FOLDER_FILE` is
+    the file by which a folder is known to be of this judge; where it is None any folder may be.
+    """
+
+    FOLDER_OPTION: ClassVar[str] = "folder"
+    FOLDER_FILE: ClassVar[str | None] = None
+
+    @property
+    def card(self) -> str | None:
+        """What the folder says for people of how it was made, None where it says nothing."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import FIELDS, LISTS, Call, JudgeInfo
-from magistrate.judges.considering import considered, planned
+from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.types import Abstention, Outcome, Sample
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Bound:
     def plan(self, sample: Sample) -> Sequence[Call]:
         """What the judge plans for the sample as it reads it; nothing where it cannot be read."""
         try:
-            return planned(self.of, self._read(sample))
+            return planned_calls(self.of, self._read(sample))
         except SpecError:
             return ()  # `judge` says so
 
@@ -62,7 +62,7 @@ class Bound:
             read = self._read(sample)
         except SpecError as error:
             return Abstention(sample.id, self.info.name, "missing_input", str(error))
-        return await considered(self.of, read, engine)
+        return await run_judge(self.of, read, engine)
 
     def _read(self, sample: Sample) -> Sample:
         found: dict[str, Any] = {}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.aggregation import check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.builtin_judges import instance
-from magistrate.judges.considering import considered, planned
-from magistrate.judges.spelling import spelled
+from magistrate.judges.builtin import instance
+from magistrate.judges.composite import check_binary
+from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.registry import spelled
 from magistrate.types import FAITHFUL, HALLUCINATED, CalibratedOn, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Calibrated:
 
     def plan(self, sample: Sample) -> Sequence[Call]:
         """What the judge itself plans."""
-        return planned(self.of, sample)
+        return planned_calls(self.of, sample)
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         told = self.calibration
@@ -89,7 +89,7 @@ class Calibrated:
                 f"calibrated for {told.model.name} ({told.model.fingerprint[:12]}), asked on "
                 f"{engine.info.model} ({engine.info.fingerprint[:12]})"
             )
-        outcome = await considered(self.of, sample, engine)
+        outcome = await run_judge(self.of, sample, engine)
         return calibrated(outcome, told) if isinstance(outcome, Verdict) else outcome
 
 

@@ -10,10 +10,10 @@ from magistrate.constraints import Constraint, Quote, constraint
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of, together, written_freely
-from magistrate.judges.question import Answers, Label, Weighed, weigh
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
-from magistrate.judges.template import builtin
+from magistrate.judges.template import builtin_prompt, fields_of, written_freely
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Prompt, Sample, Span, Verdict
 
 READS = ("context", "messages", "input", "output")
@@ -53,7 +53,7 @@ class Candidates:
 
     @property
     def info(self) -> JudgeInfo:
-        prompt = builtin("candidates")
+        prompt = builtin_prompt("candidates")
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
@@ -163,26 +163,28 @@ class Candidates:
             "order": self.order,
             "reply": (answers or Answers(SUPPORTED)).reply(),
         }
-        return builtin("candidates").prompt({**fields_of(sample, READS), "statement": statement}, words)
+        return builtin_prompt("candidates").prompt(
+            {**fields_of(sample, READS), "statement": statement}, words
+        )
 
-    async def _checked(self, sample: Sample, quotes: list[Quote], engine: Engine) -> list[Weighed]:
+    async def _checked(self, sample: Sample, quotes: list[Quote], engine: Engine) -> list[LabelProbabilities]:
         """Each candidate's check, up to the one that decides."""
 
         def check(quote: str) -> Any:
-            return weigh(
+            return choose_label(
                 engine, SUPPORTED, lambda answers: self._prompt(sample, quote, answers), permute=self.permute
             )
 
         if self.exhaustive:
-            return await together(check(quote) for quote in quotes)
-        checked: list[Weighed] = []
+            return await gather_or_cancel(check(quote) for quote in quotes)
+        checked: list[LabelProbabilities] = []
         for quote in quotes:
             checked.append(await check(quote))
             if checked[-1].probability(HALLUCINATED) >= self.threshold:
                 break
         return checked
 
-    def _claim(self, quote: Quote, reason: str, found: Weighed) -> Claim:
+    def _claim(self, quote: Quote, reason: str, found: LabelProbabilities) -> Claim:
         confirmed = found.probability(HALLUCINATED) >= self.threshold
         share = (
             None

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.aggregation import check_binary
 from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.considering import considered, planned
-from magistrate.judges.several import suspicion, together_info
+from magistrate.judges.composite import check_binary, composite_info, suspicion
+from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (
@@ -54,7 +53,7 @@ class Cascade:
             labels, summary = (FAITHFUL, HALLUCINATED), "a cheap judge first, the next where it is not sure"
             return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_JUDGES)
         first, then = self.first.info, self.then.info
-        return together_info(
+        return composite_info(
             (first, then),
             name=self.name,
             summary=f"{first.name}, and {then.name} where its score is {self.low:g} to {self.high:g}",
@@ -63,11 +62,11 @@ class Cascade:
 
     def plan(self, sample: Sample) -> Sequence[Call]:
         """The calls of both: whether `then` is asked is not known before."""
-        return [call for judge in self._judges for call in planned(judge, sample)]
+        return [call for judge in self._judges for call in planned_calls(judge, sample)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         first, then = self._judges
-        found = await considered(first, sample, engine)
+        found = await run_judge(first, sample, engine)
         if isinstance(found, Verdict):
             score = suspicion(found, first.info)
             note = {"first_score": score, "first_label": found.label, "band": [self.low, self.high]}
@@ -78,7 +77,7 @@ class Cascade:
             note = {"first_abstained": found.message, "band": [self.low, self.high]}
         else:
             return replace(found, judge=self.name, message=f"{first.info.name}: {found.message}")
-        last = await considered(then, sample, engine)
+        last = await run_judge(then, sample, engine)
         if not isinstance(last, Verdict):
             return replace(last, judge=self.name, message=f"{then.info.name}: {last.message}")
         score = suspicion(last, then.info)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from magistrate.engines.base import Engine
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of
-from magistrate.judges.entailing import draws
 from magistrate.judges.quoting import short_text
-from magistrate.judges.template import builtin
+from magistrate.judges.sampled_answers import draws
+from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class ChainPoll:
 
     @property
     def info(self) -> JudgeInfo:
-        prompt = builtin("chainpoll")
+        prompt = builtin_prompt("chainpoll")
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
@@ -108,7 +107,7 @@ class ChainPoll:
         self, prompt: Prompt, how: list[Sampling], engine: Engine
     ) -> tuple[list[dict[str, str]], int]:
         """Every vote that can be read, in the order of the seeds, and how many cannot."""
-        from magistrate.judges.considering import together
+        from magistrate.judges.composite import gather_or_cancel
 
         async def vote(each: Sampling) -> Generation | InvalidOutput:
             try:
@@ -116,7 +115,7 @@ class ChainPoll:
             except InvalidOutput as error:
                 return error
 
-        found = await together(vote(each) for each in how)
+        found = await gather_or_cancel(vote(each) for each in how)
         votes = [each.value for each in found if not isinstance(each, InvalidOutput)]
         broken = [each for each in found if isinstance(each, InvalidOutput)]
         if 2 * len(broken) > len(found):
@@ -129,4 +128,4 @@ class ChainPoll:
         return self.characters + 48
 
     def _prompt(self, sample: Sample) -> Prompt:
-        return builtin("chainpoll").prompt(fields_of(sample, READS))
+        return builtin_prompt("chainpoll").prompt(fields_of(sample, READS))

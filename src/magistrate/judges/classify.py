@@ -14,17 +14,17 @@ from magistrate.engines.base import Capability, Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.bound import Bound
-from magistrate.judges.considering import fields_of, together
+from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import (
     Answers,
     Explain,
     Label,
-    Weighed,
+    LabelProbabilities,
     check_labels,
-    weigh,
+    choose_label,
     without_prior,
 )
-from magistrate.judges.template import Field, PromptTemplate, builtin
+from magistrate.judges.template import Field, PromptTemplate, builtin_prompt, fields_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -286,7 +286,7 @@ class Classify:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if self.criterion.copied and (sample.output or "").strip() in [s.strip() for s in sample.sources]:
             return self._copied(sample)
-        verdicts = await together(self._decided(sample, engine, words) for words in self._questions)
+        verdicts = await gather_or_cancel(self._decided(sample, engine, words) for words in self._questions)
         worst = self._worst(verdicts, key=lambda verdict: verdict.score)
         if not self.criterion.categories:
             return worst
@@ -335,11 +335,11 @@ class Classify:
                 return asked(answers).continued(*spoken)
 
         labels = self.criterion.labels
-        found = await weigh(engine, labels, prompt, permute=self.permute)
+        found = await choose_label(engine, labels, prompt, permute=self.permute)
         details: dict[str, Any] = {"method": found.method}
         if self.prior != "none":
             empty = self._prompt({**fields, "context": ("",), "messages": ()}, words)
-            prior = await weigh(engine, labels, empty, permute=self.permute)
+            prior = await choose_label(engine, labels, empty, permute=self.permute)
             details |= {"raw_score": self._score(found), "prior": self._score(prior)}
             found = without_prior(found, prior)
         score = self._score(found)
@@ -358,11 +358,11 @@ class Classify:
         )
         return await self._explained(verdict, decided, asked, engine) if self.explain == "after" else verdict
 
-    def _score(self, found: Weighed) -> float:
+    def _score(self, found: LabelProbabilities) -> float:
         score = sum(found.probability(each.name) * each.score for each in self.criterion.labels)
         return min(max(score, 0.0), 1.0)
 
-    def _label(self, found: Weighed, score: float) -> Label:
+    def _label(self, found: LabelProbabilities, score: float) -> Label:
         labels = self.criterion.labels
         if len(labels) > 2:
             return next(each for each in labels if each.name == found.best)
@@ -393,7 +393,9 @@ class Classify:
         explanation = await self._sentence(engine, prompt(self._answers), _opening(decided))
         if not explanation:
             return verdict
-        again = await weigh(engine, self._reread_labels, lambda answers: self._reread(explanation, answers))
+        again = await choose_label(
+            engine, self._reread_labels, lambda answers: self._reread(explanation, answers)
+        )
         return replace(verdict, explanation=explanation, explanation_agrees=again.best == verdict.label)
 
     @property
@@ -403,7 +405,7 @@ class Classify:
         return labels if self.criterion.reread else tuple(replace(each, answers=()) for each in labels)
 
     def _reread(self, explanation: str, answers: Answers) -> Prompt:
-        template = self.criterion.reread or builtin("reread")
+        template = self.criterion.reread or builtin_prompt("reread")
         return template.prompt({"explanation": explanation}, {"reply": answers.reply()})
 
     def _copied(self, sample: Sample) -> Verdict:

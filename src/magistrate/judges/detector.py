@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.familiar import strange
-from magistrate.judges.base import JudgeInfo
+from magistrate.features.language import strange
+from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.metrics.prior import EVEN, check_base_rate
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:
-    from magistrate.detectors.model import Detection, Reading
-    from magistrate.detectors.model import Detector as Model
+    from magistrate.detectors.detector import Detection, Reading
+    from magistrate.detectors.detector import Detector as Model
 
 MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
@@ -29,7 +29,7 @@ KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
 
 @dataclass(frozen=True)
-class Detector:
+class Detector(FolderJudge):
     """Asks the detector in `folder`, as `magistrate train detector` writes one, or that which is shipped.
 
     Its score is the calibrated probability that the output is hallucinated where a share `base_rate` of
@@ -40,8 +40,7 @@ class Detector:
     what it has not learnt to read: other languages than English, and program code.
     """
 
-    FOLDER_OPTION: ClassVar[str] = "folder"
-    FOLDER_FILE: ClassVar[str] = MANIFEST
+    FOLDER_FILE: ClassVar[str | None] = MANIFEST
 
     folder: Path | None = None
     base_rate: float = EVEN
@@ -59,8 +58,8 @@ class Detector:
     @cached_property
     def model(self) -> Model:
         """What the folder holds; its network is loaded when it is first asked."""
+        from magistrate.detectors.detector import detector
         from magistrate.detectors.folder import SHIPPED
-        from magistrate.detectors.model import detector
 
         return detector(self.folder or SHIPPED)
 

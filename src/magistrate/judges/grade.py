@@ -13,8 +13,7 @@ from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.classify import check_direction, check_names
-from magistrate.judges.considering import fields_of
-from magistrate.judges.template import PromptTemplate
+from magistrate.judges.template import PromptTemplate, fields_of
 from magistrate.types import Direction, Outcome, Prompt, Sample, Verdict
 
 

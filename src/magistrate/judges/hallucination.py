@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of, written_freely
-from magistrate.judges.template import builtin
+from magistrate.judges.template import builtin_prompt, fields_of, written_freely
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Hallucination:
 
     @property
     def info(self) -> JudgeInfo:
-        prompt = builtin("hallucination")
+        prompt = builtin_prompt("hallucination")
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
@@ -105,4 +104,4 @@ class Hallucination:
         return self.most_reasons * (self.most_characters + 4) + 32
 
     def _prompt(self, sample: Sample) -> Prompt:
-        return builtin("hallucination").prompt(fields_of(sample, READS), {"order": self.order})
+        return builtin_prompt("hallucination").prompt(fields_of(sample, READS), {"order": self.order})

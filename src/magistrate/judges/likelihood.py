@@ -1,4 +1,4 @@
-"""How much the context gains: an output that the context makes no more probable does not come from it."""
+"""How much the context helps: an output that the context makes no more probable does not come from it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.likelihoods import Gained, Gains, gains
-from magistrate.features.overlap import words as spoken
-from magistrate.features.stopwords import STOP
+from magistrate.features.words import STOP
+from magistrate.features.words import words as spoken
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of, together
-from magistrate.judges.template import builtin
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
 
 READS = ("context", "messages", "input", "output")
@@ -22,7 +22,7 @@ STEEPEST = 700.0  # nats beyond which a float has no exponential
 
 
 @dataclass(frozen=True)
-class Gain:
+class Likelihood:
     """Asks twice how probable the output is, with the context and without, and scores the difference.
 
     With g, the mean over the tokens of log p(token | context) - log p(token), in nats, the score is
@@ -50,7 +50,7 @@ class Gain:
 
     @property
     def info(self) -> JudgeInfo:
-        prompt = builtin("answer")
+        prompt = builtin_prompt("answer")
         return JudgeInfo(
             name=self.name,
             version=prompt.version,
@@ -71,7 +71,9 @@ class Gain:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         output = sample.output or ""
-        first, second = await together(engine.likelihood(prompt, output) for prompt in prompts(sample))
+        first, second = await gather_or_cancel(
+            engine.likelihood(prompt, output) for prompt in prompts(sample)
+        )
         found = gains(first, second)
         score = 1 / (1 + math.exp(min(max(found.mean, -STEEPEST), STEEPEST)))
         label = HALLUCINATED if score >= self.threshold else FAITHFUL
@@ -119,7 +121,7 @@ class Gain:
 def prompts(sample: Sample) -> tuple[Prompt, Prompt]:
     """What an output answers, with the context and what was said before, and with neither."""
     fields = fields_of(sample, ("context", "messages", "input"))
-    template = builtin("answer")
+    template = builtin_prompt("answer")
     return template.prompt(fields), template.prompt({**fields, "context": "", "messages": ()})
 
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.catalog import read
-from magistrate.features.cover import Cover
-from magistrate.features.prepared import prepared
-from magistrate.features.reading import Reading
-from magistrate.features.support import UNSUPPORTED
+from magistrate.features.overlap import UNSUPPORTED
+from magistrate.features.prepared import Cover, Reading, prepared
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.metrics.calibration import sigmoid
 from magistrate.metrics.prior import EVEN, check_base_rate, shifted_odds

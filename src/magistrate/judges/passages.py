@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.ranking import Ranking
-from magistrate.features.splitting import merged, passages
-from magistrate.judges.base import Judge, JudgeInfo
-from magistrate.judges.considering import considered, shortage
-from magistrate.judges.parts import Parts, left_out
+from magistrate.features.splitting import Ranking, merged, passages
+from magistrate.judges.base import Judge, JudgeInfo, PlansCalls
+from magistrate.judges.context_slice import ContextSlice, left_out
+from magistrate.judges.preflight import run_judge, shortage
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 
 
@@ -30,7 +29,7 @@ class Passages:
     def __post_init__(self) -> None:
         if self.tokens < 0:
             raise SpecError(f"tokens must not be negative, got {self.tokens}")
-        if not hasattr(self.of, "plan"):
+        if not isinstance(self.of, PlansCalls):
             raise SpecError(f"{self.of.info.name!r} has no plan, so what fits it is not known")
 
     @property
@@ -44,7 +43,7 @@ class Passages:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if await shortage(self.of, sample, engine, self.tokens) is None:
-            return await considered(self.of, sample, engine)
+            return await run_judge(self.of, sample, engine)
         parts = await self._most(sample, engine)
         if parts is None:
             return Abstention(
@@ -53,22 +52,24 @@ class Passages:
                 "over_length",
                 "not even one passage of the context fits beside the output; nothing was asked",
             )
-        outcome = parts.restored(await considered(self.of, parts.reduced, engine))
+        outcome = parts.restored(await run_judge(self.of, parts.reduced, engine))
         if not isinstance(outcome, Verdict):
             return outcome
         kept = [[piece.index, piece.start, piece.end] for piece in parts.pieces]
         note = {"passages": kept, "characters_left_out": left_out(sample, parts.pieces)}
         return replace(outcome, details={**outcome.details, **note})
 
-    async def _most(self, sample: Sample, engine: Engine) -> Parts | None:
+    async def _most(self, sample: Sample, engine: Engine) -> ContextSlice | None:
         """As many of the best passages as fit, found by bisection."""
         found = passages(sample.context, self.language)
         order = Ranking([piece.of(sample.context) for piece in found]).order(sample.output or "")
-        best: Parts | None = None
+        best: ContextSlice | None = None
         low, high = 1, len(order)
         while low <= high:
             middle = (low + high) // 2
-            parts = Parts(sample, tuple(merged([found[each] for each in order[:middle]], sample.context)))
+            parts = ContextSlice(
+                sample, tuple(merged([found[each] for each in order[:middle]], sample.context))
+            )
             if await shortage(self.of, parts.reduced, engine, self.tokens) is None:
                 best, low = parts, middle + 1
             else:

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from magistrate.judges.base import Judge
-from magistrate.judges.spelling import spelled
+from magistrate.judges.registry import spelled
 
 TABLE = Path(__file__).with_name("quality.toml")
 Figure = tuple[float, float, float]

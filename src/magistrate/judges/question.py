@@ -10,7 +10,7 @@ from typing import Literal
 
 from magistrate.engines.base import Choice, ChoiceMethod, Engine, Option
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.considering import together
+from magistrate.judges.composite import gather_or_cancel
 from magistrate.types import Prompt
 
 TINY = 1e-12  # probabilities are floats: a certain answer has odds no greater than this allows
@@ -42,7 +42,7 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class LabelProbabilities:
     """Probabilities of the labels by name, None where the engine only named one; `mass` is the least had."""
 
     best: str
@@ -114,20 +114,20 @@ def check_labels(labels: Sequence[Label]) -> None:
         raise SpecError("two labels need different scores, which decide between them", key=("labels",))
 
 
-async def weigh(
+async def choose_label(
     engine: Engine,
     labels: Sequence[Label],
     prompt: Callable[[Answers], Prompt],
     *,
     permute: bool = False,
-) -> Weighed:
+) -> LabelProbabilities:
     """How probable each label is as the answer to `prompt`; with `permute` the mean over their rotations."""
     orders = Answers(tuple(labels)).rotations()[: None if permute else 1]
-    choices = await together(engine.choose(prompt(order), order.options) for order in orders)
+    choices = await gather_or_cancel(engine.choose(prompt(order), order.options) for order in orders)
     return _mean([label.name for label in labels], choices)
 
 
-def _mean(names: Sequence[str], choices: Sequence[Choice]) -> Weighed:
+def _mean(names: Sequence[str], choices: Sequence[Choice]) -> LabelProbabilities:
     given = [choice.probabilities for choice in choices if choice.probabilities is not None]
     masses = [choice.mass for choice in choices if choice.mass is not None]
     if len(given) < len(choices):  # some have only named an answer, so that all count as what they name
@@ -135,12 +135,14 @@ def _mean(names: Sequence[str], choices: Sequence[Choice]) -> Weighed:
         if len(said) > 1 and said[0][1] == said[1][1]:
             told = f"asked in another order, the model gives another answer: {said[0][0]} or {said[1][0]}"
             raise InvalidOutput(told)
-        return Weighed(said[0][0], None, None, "label_only")
+        return LabelProbabilities(said[0][0], None, None, "label_only")
     shares = {name: sum(each[name] for each in given) / len(given) for name in names}
-    return Weighed(max(names, key=shares.__getitem__), shares, min(masses, default=None), choices[0].method)
+    return LabelProbabilities(
+        max(names, key=shares.__getitem__), shares, min(masses, default=None), choices[0].method
+    )
 
 
-def without_prior(found: Weighed, prior: Weighed) -> Weighed:
+def without_prior(found: LabelProbabilities, prior: LabelProbabilities) -> LabelProbabilities:
     """Probabilities with those of `prior` divided out and renormalized (contextual calibration, Zhao et al.
     2021, arXiv:2102.09690)."""
     if found.probabilities is None or prior.probabilities is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from magistrate.engines.base import Engine
 from magistrate.errors import InputError, SpecError
-from magistrate.features.recorded import KEY, Recorded, recorded_logprobs
+from magistrate.features.likelihoods import KEY, Recorded, recorded_logprobs
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 

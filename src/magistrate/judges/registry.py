@@ -1,4 +1,4 @@
-"""Judges from the words of a command or a file, and the engine that they ask."""
+"""Judges by name: from the words of a command or a file to a judge and its engine, and back to words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -23,14 +23,11 @@ from magistrate.engines.registry import engine_kind as engine_kind
 from magistrate.engines.registry import shorthands as shorthands
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
-from magistrate.judges.base import Judge
-from magistrate.judges.outside import OutsideError, check_amount, check_outside
-from magistrate.judges.spelling import default
-from magistrate.judges.spelling import settable as settable
-from magistrate.judges.spelling import spell as spell
-from magistrate.judges.spelling import spelled as spelled
+from magistrate.judges.base import FolderJudge, Judge, MadeOfJudges
+from magistrate.judges.option_policy import OptionPolicyError, check_amount, check_option
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
+NOT_OPTIONS = ("name", "criterion", "form", "mapping", "parts")  # what a judge is, not how it is set
 PATTERNS = ("pattern",)  # options that are regular expressions, taken as they are written
 DEFAULT_JUDGE = "auto"
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
@@ -58,7 +55,7 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
     A judge with options is named as it was written, but for where its files and folders lie.
     `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
     may name, beside the models of the catalogue. Words from `outside` name installed judges and how they
-    are set, and nothing else that lies on this machine; they raise `OutsideError` where they try.
+    are set, and nothing else that lies on this machine; they raise `OptionPolicyError` where they try.
     Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
@@ -83,14 +80,14 @@ def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines
     """What a name stands for, with options as they are written in `spec`."""
     if options is None:
         return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines, outside)
-    bare = getattr(known, "FOLDER_OPTION", None)
+    bare = _folder_option(known)
     words = [_option(spec, word, bare) for word in split_options(options)]
     given = dict(words)
     if len(given) < len(words):
         raise SpecError(f"an option is set twice in {spec!r}")
     shown = known.info.name if not isinstance(known, type) else name
     if outside and "name" in given:
-        raise OutsideError("a judge keeps its name: 'name' is not set from outside")
+        raise OptionPolicyError("a judge keeps its name: 'name' is not set from outside")
     named = options if outside else _named(options, bare)  # what would shorten a path looks for it
     return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines, outside)
 
@@ -106,7 +103,7 @@ def _named(options: str, bare: str | None) -> str:
         inner = unenclosed(value)
         if bare is not None and key in (None, bare):
             value = _enclosed(Path(os.path.normpath(Path(inner).expanduser().absolute())).name)
-        elif lies(inner):
+        elif needs_folder(inner):
             name, _, others = inner.partition(":")
             value = f"({name}:{_named(others, folder_option(name))})"
         told.append(value if key is None else f"{key}={value}")
@@ -114,28 +111,35 @@ def _named(options: str, bare: str | None) -> str:
 
 
 def folder_option(name: str) -> str | None:
-    """The option of an installed judge that says which folder it lies in, None where it has no such."""
-    return _said_of_folder(name.partition("@")[0], "FOLDER_OPTION")
+    """The option of an installed judge that holds its folder, None for a judge without a folder."""
+    kind = _folder_kind(name.partition("@")[0])
+    return None if kind is None else kind.FOLDER_OPTION
 
 
-def _said_of_folder(name: str, what: str) -> str | None:
-    """What an installed judge says of the folder that it lies in; None where it says nothing, or cannot."""
+def _folder_kind(name: str) -> type[FolderJudge] | None:
+    """The class of an installed judge if it lies in a folder and can be loaded."""
     entry = judge_entries().get(name)
     try:
-        found: str | None = None if entry is None else getattr(entry.load(), what, None)
-    except Exception:  # a package's own code, or a library that is missing; whoever makes the judge is told
+        known = None if entry is None else entry.load()
+    except Exception:  # a package's own code, or a missing library; the error is raised where it is made
         return None
-    return found
+    return known if isinstance(known, type) and issubclass(known, FolderJudge) else None
 
 
-def lies(words: str) -> bool:
+def _folder_option(known: Any) -> str | None:
+    """The option that holds the folder of a judge, or of a class of judges; None where there is none."""
+    kind = known if isinstance(known, type) else type(known)
+    return kind.FOLDER_OPTION if issubclass(kind, FolderJudge) else None
+
+
+def needs_folder(words: str) -> bool:
     """Whether a judge with options lies in a folder, or one in its options does."""
     name, colon, options = words.partition(":")
     if not colon or name.partition("@")[0] not in judge_entries():
         return False
     if folder_option(name) is not None:
         return True
-    return any(lies(unenclosed(keyed(word, None)[1])) for word in split_options(options))
+    return any(needs_folder(unenclosed(keyed(word, None)[1])) for word in split_options(options))
 
 
 def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
@@ -273,8 +277,9 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, o
         option: _value(name, option, hints[option], given, engines, outside)
         for option, given in options.items()
     }
-    if isinstance(folder := values.get(getattr(kind, "FOLDER_OPTION", "")), Path):
-        values[kind.FOLDER_OPTION] = _folder(kind, name, folder)
+    bare = _folder_option(kind)
+    if bare is not None and isinstance(folder := values.get(bare), Path):
+        values[bare] = _folder(kind, name, folder)
     if not isinstance(kind, type):
         made: Judge = dataclasses.replace(kind, **values)
         return made
@@ -282,7 +287,7 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, o
     if unset := [each for each in missing if each not in values]:
         raise SpecError(f"judge {name!r} needs an option {unset[0]!r}: {name}:{unset[0]}=…")
     built: Judge = kind(**values)
-    if hasattr(built, "with_parts"):  # what lies in its folder names other judges
+    if isinstance(built, MadeOfJudges):
         built = built.with_parts(lambda words: judge(words, engines))
     return built
 
@@ -292,7 +297,7 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outs
     from pydantic import TypeAdapter, ValidationError
 
     if outside and option != "name":
-        check_outside(name, option, hint)
+        check_option(name, option, hint)
     kinds = get_args(hint) or (hint,)
     if isinstance(given, str):
         if option not in PATTERNS:  # its parentheses are part of a pattern
@@ -374,14 +379,14 @@ def asks_none(judges: Sequence[Judge]) -> bool:
 # --- judges that lie in a folder ----------------------------------------------------------------
 
 
-def _folder(kind: Any, name: str, folder: Path) -> Path:
+def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> Path:
     """The whole path of the folder that a judge lies in. Raises `SpecError` where it cannot be one of it."""
     name = name.partition(":")[0]
     path = folder.expanduser().absolute()
     if not path.is_dir():
         found = "is a file" if path.exists() else "is not there"
         raise SpecError(f"judge {name!r} lies in a folder, and {path} {found}; write {name}:FOLDER")
-    wanted = getattr(kind, "FOLDER_FILE", None)
+    wanted = kind.FOLDER_FILE
     if wanted is not None and not (path / wanted).is_file():
         others = [f"{other}:{folder}" for other in kinds_of(path)]
         hint = f"; what it holds is {' or '.join(others)}" if others else ""
@@ -393,5 +398,51 @@ def kinds_of(folder: Path) -> list[str]:
     """The installed judges that could be made of a folder, by the file that each of them lies with."""
     if not folder.is_dir():
         return []
-    files = {name: _said_of_folder(name, "FOLDER_FILE") for name in judge_entries()}
-    return [name for name, file in files.items() if file is not None and (folder / file).is_file()]
+    kinds = {name: _folder_kind(name) for name in judge_entries()}
+    return [
+        name
+        for name, kind in kinds.items()
+        if kind is not None and kind.FOLDER_FILE is not None and (folder / kind.FOLDER_FILE).is_file()
+    ]
+
+
+# --- how a judge is written -----------------------------------------------------------------------
+
+
+def spelled(judge: Judge) -> str:
+    """A judge as one writes it: its name with every option that differs from its default."""
+    name = judge.info.name.partition(":")[0]
+    if not dataclasses.is_dataclass(judge):
+        return name
+    options = [
+        f"{field.name}={spell(value)}"
+        for field in settable(judge)
+        if (value := getattr(judge, field.name)) != default(field)
+    ]
+    return f"{name}:{','.join(options)}" if options else name
+
+
+def settable(judge: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of a judge that are its options."""
+    return [field for field in dataclasses.fields(judge) if field.name not in NOT_OPTIONS]
+
+
+def default(field: dataclasses.Field[Any]) -> Any:
+    """What an option is where it is not set; MISSING where it must be."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def spell(value: Any) -> str:
+    """An option's value as it is written."""
+    if hasattr(value, "judge") and hasattr(value, "info"):
+        name, colon, options = spelled(value).partition(":")
+        pinned = f"{name}@{value.info.version}{colon}{options}"
+        return f"({pinned})" if colon else pinned
+    if hasattr(value, "generate") and hasattr(value, "info"):
+        return f"{value.info.model}#{value.info.fingerprint[:12]}"
+    if isinstance(value, PurePath):
+        return value.name  # where it lies differs from machine to machine; what it holds has a digest
+    if isinstance(value, frozenset | tuple):
+        return "+".join(sorted(value) if isinstance(value, frozenset) else value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,10 +13,9 @@ from magistrate.engines.base import Capability, Engine, Option, Sampling, requir
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import fields_of
-from magistrate.judges.flagging import FLAG, check_flag, decided
+from magistrate.judges.decision import FLAG, check_flag, decided
 from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
-from magistrate.judges.template import builtin
+from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
 
 READS = ("context", "messages", "input", "output")
@@ -86,7 +85,7 @@ class Rubric:
 
     @property
     def info(self) -> JudgeInfo:
-        prompt = builtin("rubric")
+        prompt = builtin_prompt("rubric")
         needs: set[Capability] = {"generate"}
         if self.extractor is None:
             needs |= {"constraints"}
@@ -145,7 +144,7 @@ class Rubric:
             "order": self.order,
             "kinds": " or ".join(f'"{kind}"' for kind in self.kinds),
         }
-        return builtin("rubric").prompt({**fields_of(sample, READS), "reasoning": reasoning}, words)
+        return builtin_prompt("rubric").prompt({**fields_of(sample, READS), "reasoning": reasoning}, words)
 
     @property
     def _budget(self) -> int:

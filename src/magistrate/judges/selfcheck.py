@@ -8,12 +8,11 @@ from typing import Literal
 from magistrate.engines.base import Capability, Engine, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
-from magistrate.features.overlap import words
 from magistrate.features.splitting import sentences
-from magistrate.judges.aggregation import Aggregate, aggregated
+from magistrate.features.words import words
 from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
-from magistrate.judges.considering import together
-from magistrate.judges.entailing import (
+from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel
+from magistrate.judges.sampled_answers import (
     NO,
     Given,
     answerable,
@@ -25,7 +24,7 @@ from magistrate.judges.entailing import (
     question,
     recorded,
 )
-from magistrate.judges.template import builtin
+from magistrate.judges.template import builtin_prompt
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -87,7 +86,7 @@ class SelfCheck:
         recorded_only = not self.n and self.check == "ngrams"
         return JudgeInfo(
             name=self.name,
-            version=builtin("entails").version,
+            version=builtin_prompt("entails").version,
             summary="every sentence against other answers of the generator to the same input",
             labels=(FAITHFUL, HALLUCINATED),
             threshold=self.threshold,
@@ -96,7 +95,7 @@ class SelfCheck:
             needs=frozenset(needs),
             kind="code" if recorded_only else "llm",
             long=NO_LIMIT if recorded_only else "refuse",
-            prompt=f"{builtin('answer').digest}+{builtin('entails').digest}",
+            prompt=f"{builtin_prompt('answer').digest}+{builtin_prompt('entails').digest}",
             constraint="" if recorded_only else "choice",
         )
 
@@ -134,7 +133,7 @@ class SelfCheck:
             message = f"all {self.n} answers that were drawn are blank"
             return Abstention(sample.id, self.name, "uncertain", message)
         if self.check == "ask":
-            scores = await together(self._asked(text, answers, sample, engine) for _, text in spoken)
+            scores = await gather_or_cancel(self._asked(text, answers, sample, engine) for _, text in spoken)
         else:
             scores = [_unseen(text, answers, self.size) for _, text in spoken]
         return self._verdict(sample, spoken, scores, answers, own)
@@ -192,7 +191,7 @@ class SelfCheck:
         return cut if self.check == "ask" else [each for each in cut if words(each[1])]
 
     async def _asked(self, sentence: str, answers: list[str], sample: Sample, engine: Engine) -> float:
-        found = await together(entails(engine, answer, sentence, sample.input) for answer in answers)
+        found = await gather_or_cancel(entails(engine, answer, sentence, sample.input) for answer in answers)
         return sum(each.probability(NO) for each in found) / len(found)
 
 

@@ -10,8 +10,8 @@ from magistrate.engines.base import Capability, Engine, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.considering import together
-from magistrate.judges.entailing import (
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.sampled_answers import (
     YES,
     Given,
     answerable,
@@ -23,7 +23,7 @@ from magistrate.judges.entailing import (
     question,
     recorded,
 )
-from magistrate.judges.template import builtin
+from magistrate.judges.template import builtin_prompt
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 LEAST = 2  # answers; the entropy of one is 0 whatever it says
@@ -75,14 +75,14 @@ class SemanticEntropy:
         needs |= {"generate"} if self.n and self.generator is None else set()
         return JudgeInfo(
             name=self.name,
-            version=builtin("entails").version,
+            version=builtin_prompt("entails").version,
             summary="how many meanings other answers of the generator have, and if the output's is theirs",
             labels=(FAITHFUL, HALLUCINATED),
             threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
             requires=("output", *(() if self.n else ("alternatives",))),
             needs=frozenset(needs),
-            prompt=f"{builtin('answer').digest}+{builtin('entails').digest}",
+            prompt=f"{builtin_prompt('answer').digest}+{builtin_prompt('entails').digest}",
             constraint="choice",
         )
 
@@ -132,7 +132,9 @@ class SemanticEntropy:
 
     async def _alike(self, one: str, other: str, sample: Sample, engine: Engine) -> bool:
         pairs = ((one, other), (other, one))
-        found = await together(entails(engine, first, second, sample.input) for first, second in pairs)
+        found = await gather_or_cancel(
+            entails(engine, first, second, sample.input) for first, second in pairs
+        )
         return all(each.probability(YES) >= self.same for each in found)
 
     def _verdict(

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 from magistrate._deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.ranking import Ranking
-from magistrate.features.splitting import passages, sentences
-from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
+from magistrate.features.splitting import Ranking, passages, sentences
 from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.considering import considered, planned, together
-from magistrate.judges.parts import Parts
-from magistrate.judges.several import suspicion
+from magistrate.judges.composite import Aggregate, aggregated, check_binary, gather_or_cancel, suspicion
+from magistrate.judges.context_slice import ContextSlice
+from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -65,12 +63,14 @@ class Sentences:
 
     def plan(self, sample: Sample) -> list[Call]:
         """What the judge plans for every sentence."""
-        return [call for part in checked(self._parts(sample), 1) for call in planned(self.of, part.reduced)]
+        return [
+            call for part in checked(self._parts(sample), 1) for call in planned_calls(self.of, part.reduced)
+        ]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         spans = sentences(sample.output or "", self.language)
         parts = self._parts(sample)
-        outcomes = await together(considered(self.of, part.reduced, engine) for part in parts)
+        outcomes = await gather_or_cancel(run_judge(self.of, part.reduced, engine) for part in parts)
         verdicts: list[Verdict] = []
         for number, (part, outcome) in enumerate(zip(parts, outcomes, strict=True), 1):
             if isinstance(outcome, Failure | Abstention):
@@ -101,17 +101,17 @@ class Sentences:
             details={"sentences": [[*span, each.score] for span, each in zip(spans, verdicts, strict=True)]},
         )
 
-    def _parts(self, sample: Sample) -> list[Parts]:
+    def _parts(self, sample: Sample) -> list[ContextSlice]:
         """For each sentence the sample with it as its output."""
         output = sample.output or ""
         texts = [output[start:end] for start, end in sentences(output, self.language)]
         pieces = passages(sample.context, self.language) if self.passages else []
         if self.passages >= len(pieces):
-            return [Parts.whole(replace(sample, output=text)) for text in checked(texts)]
+            return [ContextSlice.whole(replace(sample, output=text)) for text in checked(texts)]
         ranking = Ranking([piece.of(sample.context) for piece in pieces])
         best = [sorted(ranking.order(text)[: self.passages]) for text in checked(texts, 1)]
         return [
-            Parts(replace(sample, output=text), tuple(pieces[number] for number in numbers))
+            ContextSlice(replace(sample, output=text), tuple(pieces[number] for number in numbers))
             for text, numbers in zip(texts, best, strict=True)
         ]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.considering import considered, planned, together
+from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo
+from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.folders import read_card
-from magistrate.judges.several import suspicion, together_info
+from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -26,7 +26,7 @@ from magistrate.types import (
 )
 
 if TYPE_CHECKING:
-    from magistrate.features.reading import Reading
+    from magistrate.features.prepared import Reading
     from magistrate.judges.stack_folder import StackFile
 
 NO_FOLDER = (
@@ -39,7 +39,7 @@ SMALL = 0.05  # log odds; less is not worth a word
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(FolderJudge):
     """The weighed parts of the stack in `folder`; made by its name, as in `stack:some/folder`.
 
     The score is the probability that the output is hallucinated where a share `base_rate` is (the folder's
@@ -51,8 +51,7 @@ class Stack:
     unless `outside=judge`.
     """
 
-    FOLDER_OPTION: ClassVar[str] = "folder"
-    FOLDER_FILE: ClassVar[str] = "stack.json"
+    FOLDER_FILE: ClassVar[str | None] = "stack.json"
 
     folder: Path | None = None
     base_rate: float | None = None
@@ -98,7 +97,7 @@ class Stack:
         infos = [judge.info for judge in self._judges]
         if len(infos) < len(told.parts):
             infos.append(JudgeInfo("signals", kind="code", reads=("context", "output"), requires=REQUIRED))
-        found = together_info(
+        found = composite_info(
             infos,
             name=self.name,
             summary=f"{', '.join(part.name for part in told.parts)}, weighed against each other on labels",
@@ -119,11 +118,11 @@ class Stack:
 
     def plan(self, sample: Sample) -> Sequence[Call]:
         """What its judges plan."""
-        return [call for judge in self._judges for call in planned(judge, sample)]
+        return [call for judge in self._judges for call in planned_calls(judge, sample)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         judges = self._judges
-        outcomes = await together(considered(judge, sample, engine) for judge in judges)
+        outcomes = await gather_or_cancel(run_judge(judge, sample, engine) for judge in judges)
         readings = self._readings(sample)
         values, by_name = dict[str, float | None](), dict[str, Verdict]()
         waiting = iter(zip(judges, outcomes, strict=True))
@@ -164,7 +163,7 @@ class Stack:
     ) -> Outcome:
         import numpy as np
 
-        from magistrate.judges.stack_figures import shift
+        from magistrate.judges.stack_folder import shift
 
         told = self.file
         row = np.array([[values[part.name] for part in told.parts]], dtype=np.float64)

@@ -1,12 +1,14 @@
-"""The folder of a stack: `stack.json` with all that it judges by, a card for people, folders of its parts."""
+"""The folder of a stack: `stack.json` with its weights, a card for people, and the folders of its parts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,12 +21,77 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from magistrate.judges.stack_fit import Weights
+    Floats = NDArray[np.float64]
+
 
 FORMAT = 1
 KIND = "magistrate stack"
 FILE, PARTS = "stack.json", "parts"
 HERE = "{here}"  # in the words of a part: the folder of the stack
+Scale = Literal["log_odds", "share"]
+CLIP = 0.005
+"""Scores nearer to 0 or 1 count as this near: how sure a judge says it is tells little beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a fit has found: a sample's log odds are `intercept` + the sum of `weights` times its z values.
+
+    z is (scaled value - `means`) / `spreads`, all `[k]`; the log odds are those where either label is as
+    likely. `metric` `[k, k]` and `limit` say how far from the training samples is too far. `strength` is the
+    inverse penalty that was chosen.
+    """
+
+    scales: tuple[Scale, ...]
+    means: Floats
+    spreads: Floats
+    weights: Floats
+    intercept: float
+    metric: Floats
+    limit: float
+    strength: float
+
+    def z(self, values: Floats) -> Floats:
+        """Standardized values `[n, k]` of values `[n, k]` in [0, 1], 0 for a NaN."""
+        return standardized(scaled(values, self.scales), self.means, self.spreads)
+
+    def contributions(self, values: Floats) -> Floats:
+        """What each part adds to the log odds `[n, k]`."""
+        return self.z(values) * self.weights
+
+    def log_odds(self, values: Floats) -> Floats:
+        """`[n]`, where either label is as likely."""
+        found: Floats = self.contributions(values).sum(axis=1) + self.intercept
+        return found
+
+    def distances(self, values: Floats) -> Floats:
+        """Mahalanobis distances `[n]` from the middle of the training samples."""
+        import numpy as np
+
+        z = self.z(values)
+        found: Floats = np.sqrt(np.einsum("nk,kl,nl->n", z, self.metric, z))
+        return found
+
+
+def scaled(values: Floats, scales: Sequence[Scale]) -> Floats:
+    """Values `[n, k]` in [0, 1], each on its scale."""
+    import numpy as np
+
+    held = np.clip(values, CLIP, 1 - CLIP)
+    odds = np.array([scale == "log_odds" for scale in scales])
+    return np.where(odds, np.log(held / (1 - held)), values)
+
+
+def standardized(moved: Floats, means: Floats, spreads: Floats) -> Floats:
+    """Values `[n, k]` as distances from the mean, 0 where there is none."""
+    import numpy as np
+
+    return np.where(np.isnan(moved), 0.0, (moved - means) / spreads)
+
+
+def shift(base_rate: float) -> float:
+    """What an assumed share of the hallucinated adds to log odds of even chances."""
+    return log(base_rate / (1 - base_rate))
 
 
 class _Part(BaseModel):
@@ -40,7 +107,7 @@ class PartFile(_Part):
     version: int = 1
     prompt: str = ""
     constraint: str = ""
-    scale: Literal["log_odds", "share"]
+    scale: Scale
     mean: float
     spread: float = Field(gt=0)
     weight: float
@@ -104,8 +171,6 @@ class StackFile(_Part):
     def weights(self) -> Weights:
         """What it judges by, as arrays."""
         import numpy as np
-
-        from magistrate.judges.stack_fit import Weights
 
         def column(name: str) -> NDArray[np.float64]:
             return np.array([getattr(part, name) for part in self.parts], dtype=np.float64)

@@ -1,22 +1,34 @@
-"""Prompts kept as text: sections headed `=== system`, `=== user`, in files that begin with a version.
+"""Prompt templates: Jinja text with sections headed `=== system` and `=== user`, in versioned files.
 
-A prompt is a Jinja template of *trusted* text. Fields of a sample enter it as placeholders only, so
-that the rendered text can be cut into template parts and data parts; what is on trial is never
-rendered, and never part of the template.
+A template is *trusted* text. Fields of a sample enter it only as placeholders, so that the rendered text can
+be cut into template parts and data parts: judged text is never rendered and never part of the template.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from magistrate.errors import SpecError
-from magistrate.types import Data, Message, Part, Prompt, Trusted
+from magistrate.engines.base import Generation
+from magistrate.errors import InvalidOutput, SpecError
+from magistrate.judges.base import LISTS
+from magistrate.types import (
+    Data,
+    Message,
+    Part,
+    Prompt,
+    Sample,
+    Trusted,
+)
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
 
 HEADER = re.compile(r"^=== (system|user|assistant)\n", re.MULTILINE)
 PLACEHOLDER = re.compile("\ue000([0-9]+)\ue001")
@@ -116,7 +128,7 @@ def _parts(text: str, data: list[Data]) -> tuple[Part, ...]:
 
 
 @cache
-def builtin(name: str) -> PromptTemplate:
+def builtin_prompt(name: str) -> PromptTemplate:
     """A prompt that comes with the package, by its file name in `judges/prompts`."""
     text = (files("magistrate.judges") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
     first, _, source = text.partition("\n")
@@ -124,3 +136,34 @@ def builtin(name: str) -> PromptTemplate:
     if key != "version" or not version.strip().isdigit():
         raise SpecError(f"prompt {name!r} must begin with a line like 'version: 1', got {first!r}")
     return PromptTemplate(name, int(version), source)
+
+
+def written_freely(written: Generation, shape: Constraint) -> Any:
+    """What a model wrote without being held to `shape`, read as if it were. Raises `InvalidOutput`."""
+    if written.finish == "length":
+        raise InvalidOutput("the answer was cut off where its tokens ran out", written.text)
+    return shape.parse(written.text.strip())
+
+
+def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
+    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
+    if name == "messages":
+        return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
+    if name == "context":
+        return sample.context if any(text.strip() for text in sample.context) else ()
+    if name in LISTS:
+        return tuple(getattr(sample, name))
+    if name in ("input", "output", "expected"):
+        return getattr(sample, name) or ""
+    return _text(sample.metadata.get(name))
+
+
+def fields_of(sample: Sample, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
+    """Several fields by name, as `PromptTemplate.prompt` takes them."""
+    return {name: value_of(sample, name) for name in names}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

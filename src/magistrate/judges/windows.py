@@ -11,11 +11,10 @@ from magistrate.constraints.quote import edges
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Piece, merged, trimmed, units
-from magistrate.judges.aggregation import Aggregate, aggregated, check_binary
-from magistrate.judges.base import Judge, JudgeInfo
-from magistrate.judges.considering import considered, shortage, together
-from magistrate.judges.parts import Parts
-from magistrate.judges.several import suspicion
+from magistrate.judges.base import Judge, JudgeInfo, PlansCalls
+from magistrate.judges.composite import Aggregate, aggregated, check_binary, gather_or_cancel, suspicion
+from magistrate.judges.context_slice import ContextSlice
+from magistrate.judges.preflight import run_judge, shortage
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 
@@ -41,7 +40,7 @@ class Windows:
     def __post_init__(self) -> None:
         if min(self.tokens, self.overlap) < 0:
             raise SpecError(f"tokens and overlap must not be negative, got {self.tokens} and {self.overlap}")
-        if not hasattr(self.of, "plan"):
+        if not isinstance(self.of, PlansCalls):
             raise SpecError(f"{self.of.info.name!r} has no plan, so what fits it is not known")
         if self.aggregate in ("mean", "noisy_or"):
             check_binary(self.of.info, f"aggregate={self.aggregate}")
@@ -58,7 +57,7 @@ class Windows:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         if await shortage(self.of, sample, engine, self.tokens) is None:
-            return await considered(self.of, sample, engine)
+            return await run_judge(self.of, sample, engine)
         bare = replace(sample, context=(" ",))
         if short := await shortage(self.of, bare, engine, self.tokens):
             return Abstention(sample.id, self.name, "over_length", f"even without its context {short}")
@@ -66,7 +65,7 @@ class Windows:
         if windows is None:
             message = "beside the output there is no room for any context; nothing was asked"
             return Abstention(sample.id, self.name, "over_length", message)
-        outcomes = await together(considered(self.of, each.reduced, engine) for each in windows)
+        outcomes = await gather_or_cancel(run_judge(self.of, each.reduced, engine) for each in windows)
         for outcome in outcomes:
             if not isinstance(outcome, Verdict):
                 return outcome
@@ -77,12 +76,14 @@ class Windows:
     def _best(self) -> Aggregate:
         return "all" if self.of.info.direction == "minimize" else "any"
 
-    async def _cut(self, sample: Sample, pieces: Sequence[Piece], engine: Engine) -> list[Parts] | None:
+    async def _cut(
+        self, sample: Sample, pieces: Sequence[Piece], engine: Engine
+    ) -> list[ContextSlice] | None:
         """Windows that hold all pieces, each as long as fits; None where not even one character does."""
-        waiting, found, end = list(pieces), list[Parts](), 0
+        waiting, found, end = list(pieces), list[ContextSlice](), 0
 
-        def parts(begin: int, end: int) -> Parts:
-            return Parts(sample, tuple(merged(waiting[begin:end], sample.context)))
+        def parts(begin: int, end: int) -> ContextSlice:
+            return ContextSlice(sample, tuple(merged(waiting[begin:end], sample.context)))
 
         async def fits(begin: int, end: int) -> bool:
             return await shortage(self.of, parts(begin, end).reduced, engine, self.tokens) is None

@@ -73,7 +73,7 @@ def count_these(
     flag: Collection[str] | None = None,
 ) -> Counted:
     """The same for whoever has read the run's samples, by id, and its outcomes."""
-    from magistrate.judges.flagging import by_claims, check_flag, reflagged
+    from magistrate.judges.decision import by_claims, check_flag, reflagged
 
     facts = facts_of(record)
     recipes = {judge: replace(recipe, n=facts.n_total) for judge, recipe in record.recipes.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from magistrate.judges.base import Judge
 from magistrate.judges.quality import measured
-from magistrate.judges.spelling import settable, spell
+from magistrate.judges.registry import settable, spell
 
 
 def listed(name: str, make: Callable[[str], Judge]) -> dict[str, Any]:

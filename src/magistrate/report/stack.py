@@ -11,8 +11,8 @@ from magistrate.report.plain import plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from magistrate.judges.stack_figures import Held, StackFit
     from magistrate.judges.stack_folder import StackFile
+    from magistrate.training.stack import Held, StackFit
 
 PART_HEAD = ("part", "weight", "AUROC alone")
 HELD_HEAD = ("judged", "n", "balanced accuracy", "AUROC", "F1", "ECE (by chance)", "coverage")

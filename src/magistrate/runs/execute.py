@@ -36,7 +36,7 @@ from magistrate.errors import (
     StoreError,
 )
 from magistrate.judges.base import Judge
-from magistrate.judges.considering import considered
+from magistrate.judges.preflight import run_judge
 from magistrate.runs.limits import DEADLINE, UNLIMITED, Gate, Limits
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
 
@@ -84,7 +84,7 @@ async def judge_one(
     name = judge.info.name
     outcome: Outcome
     try:
-        outcome = _sound(await within(deadline, _contained(considered(judge, sample, recorded))))
+        outcome = _sound(await within(deadline, _contained(run_judge(judge, sample, recorded))))
     except (*FATAL, Stopped):
         raise
     except OverLength as error:

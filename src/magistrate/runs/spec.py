@@ -337,7 +337,7 @@ def _option_paths(folder: Path, words: str, bare: str | None) -> str:
         inner = registry.unenclosed(value)
         if bare is not None and key in (None, bare):
             value = f"({_within(folder, inner)})"
-        elif registry.lies(inner):
+        elif registry.needs_folder(inner):
             value = f"({_judge_path(folder, inner)})"
         elif registry.CALIBRATION.fullmatch(inner):
             value = f"({_within(folder, inner)})"

@@ -22,9 +22,9 @@ from magistrate.errors import DatasetError, SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.calibrated import Calibrated
 from magistrate.judges.classify import Classify
-from magistrate.judges.considering import planned
 from magistrate.judges.hallucination import Hallucination
-from magistrate.judges.spelling import spelled
+from magistrate.judges.preflight import planned_calls
+from magistrate.judges.registry import spelled
 from magistrate.types import FAITHFUL, HALLUCINATED, Prompt, Sample
 
 LABELS = (FAITHFUL, HALLUCINATED)
@@ -58,7 +58,7 @@ def answer_of(judge: Judge) -> Answer:
 
 def question_of(judge: Judge, sample: Sample) -> Prompt:
     """What the judge asks about a sample first, which is where its verdict is answered."""
-    return planned(asked_of(judge), sample)[0].prompt
+    return planned_calls(asked_of(judge), sample)[0].prompt
 
 
 def _why_not(judge: Classify) -> str:

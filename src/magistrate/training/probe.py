@@ -21,11 +21,11 @@ from magistrate._paths import home
 from magistrate.analysis.columns import groups_of
 from magistrate.engines.base import Capture, Engine, EngineInfo
 from magistrate.errors import InputError, OverLength, SpecError
-from magistrate.features.states import POOLINGS, Pooling, pooled
-from magistrate.judges.considering import together
+from magistrate.features.hidden_states import POOLINGS, Pooling, pooled
+from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.probe_folder import ProbeData, ProbedModel, ProbeFigure, ProbeFile
-from magistrate.judges.template import builtin
+from magistrate.judges.probe import ProbeData, ProbedModel, ProbeFigure, ProbeFile
+from magistrate.judges.template import builtin_prompt
 from magistrate.metrics.classification import Classification, classification
 from magistrate.types import HALLUCINATED, Sample
 
@@ -70,7 +70,7 @@ async def activations(
     too_long = done = 0
     for batch in _batches(samples):
         for sample, states in zip(
-            batch, await together(_states(each, engine, folder) for each in batch), strict=True
+            batch, await gather_or_cancel(_states(each, engine, folder) for each in batch), strict=True
         ):
             if states is None:
                 too_long += 1
@@ -191,7 +191,7 @@ def fit_probe(
         layer=chosen,
         layers=layers,
         pooling=pooling,
-        prompt=builtin("answer").digest,
+        prompt=builtin_prompt("answer").digest,
         means=_short(means),
         spreads=_short(spreads),
         weights=_short(weights),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from magistrate.judges.flagging import by_claims, check_flag, reflagged
+from magistrate.judges.decision import by_claims, check_flag, reflagged
 from magistrate.report.counts import count_these
 from magistrate.report.scores import JudgeScores
 from magistrate.report.values import JudgeReport

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from magistrate.engines.prices import Price
-from magistrate.judges.flagging import KINDS as CLAIM_KINDS
+from magistrate.judges.decision import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Confusion
 from magistrate.report.charts import Chart
 from magistrate.report.html.views import JudgeView, judge_view

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magistrate._paths import models_dir
+from magistrate.detectors.detector import Detector
 from magistrate.detectors.folder import (
     MANIFEST,
     SHIPPED,
@@ -20,7 +21,6 @@ from magistrate.detectors.folder import (
     json_of,
     read_manifest,
 )
-from magistrate.detectors.model import Detector
 from magistrate.detectors.network import float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
 

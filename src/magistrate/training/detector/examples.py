@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magistrate.detectors.reading import Reader, Window
+from magistrate.detectors.windows import Reader, Window
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 # What is known of a sentence. The first three are classes of the network, in its order.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import BertConfig, BertModel
 
-from magistrate.detectors.reading import SIDES
+from magistrate.detectors.windows import SIDES
 from magistrate.errors import ModelError
 from magistrate.training.detector.examples import KINDS, SUPPORTED, UNKNOWN, UNKNOWN_TOKEN, WRONG, Example
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from tokenizers import Tokenizer
 
-from magistrate.detectors.reading import Reader
+from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, SpecError
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.synthetic import Lexicon, perturb

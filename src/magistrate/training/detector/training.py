@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer
 
 from magistrate._version import __version__
+from magistrate.detectors.detector import Detector
 from magistrate.detectors.folder import (
     CARD,
     LONGEST_NAME,
@@ -24,9 +25,8 @@ from magistrate.detectors.folder import (
     Manifest,
     digest_of,
 )
-from magistrate.detectors.model import Detector
 from magistrate.detectors.network import write_weights
-from magistrate.detectors.reading import Reader
+from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import WORK, check_free, whole
 from magistrate.metrics.paired import Figures

@@ -13,7 +13,7 @@ from magistrate.engines.local.chat import ChatTokenizer
 from magistrate.errors import InputError
 from magistrate.judges.base import Judge
 from magistrate.judges.classify import Classify
-from magistrate.judges.considering import present
+from magistrate.judges.preflight import present
 from magistrate.training.chats import LABELS, Chat, answer_of, asked_of, question_of
 from magistrate.training.split import held_out
 from magistrate.types import HALLUCINATED, Data, Message, Prompt, Sample

@@ -1,4 +1,4 @@
-"""A detector that reads samples: what it thinks of each sentence and each word of an output, and why."""
+"""A trained detector, loaded from its folder: what it finds in each sentence and word of an output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from magistrate import _fork
 from magistrate._deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
 from magistrate.detectors.network import graph, read_weights
-from magistrate.detectors.reading import Passage, Reader, Sentence, Window
+from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, ModelError

@@ -1,20 +1,18 @@
-"""Whether texts are English prose, which is what the shipped detector has learnt to read."""
+"""The language of a text, and whether it is the English prose that the shipped detector reads."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from magistrate._scratch import once
-from magistrate.features.stopwords import STOP
-from magistrate.features.wording import worded
+from magistrate.features.words import STOP, Wording, worded
 from magistrate.types import Sample
 
 LONGEST = 20_000  # characters of a text that are looked at
 LEAST_LETTERS = 12
 ANOTHER = 0.5  # share of letters that are not Latin, from which on a text is in another script
-MARKED = (
-    0.04  # share of letters with marks, from which on a text without English words is in another language
-)
+MARKED = 0.04  # share of letters with marks, from which on a text without English words is not English
 LEAST_FORMS = 10  # words
 LEAST_WORDS = 4  # different ones of the commonest of another language
 TIMES = 2.0  # as many of these as of English ones
@@ -28,6 +26,13 @@ CODE_LINE = re.compile(
     r"|[;{]\s*$|^\s*\w[\w.]*(?:\[\w+\])? = \S"
 )
 LEAST_LINES = 3
+
+
+def language_of(texts: Sequence[Wording]) -> str | None:
+    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
+    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
+    most = max(counts, default=0)
+    return list(STOP)[counts.index(most)] if most else None
 
 
 def strange(sample: Sample) -> str:

@@ -1,4 +1,4 @@
-"""The numbers of a text with their units, as what they mean: 1,000 is 1000, twelve is 12, 2 km are 2000 m."""
+"""Numbers with their units, and dates, read as what they mean: twelve is 12, 2 km are 2000 m."""
 
 from __future__ import annotations
 
@@ -10,9 +10,89 @@ from functools import cache
 from typing import Any
 
 from magistrate._deadline import checked
-from magistrate.features.scripts import PART, SPACED, compiled
-from magistrate.features.units import ABBREVIATED, ABOUT, MULTIPLIERS, SMALL, TENS, UNITS
+from magistrate.features.words import PART, SPACED, compiled
 from magistrate.types import Span
+
+_SMALL = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen
+"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ABOUT = "about approximately around roughly nearly almost over under circa ca some estimated"
+
+SMALL = {word: number for number, word in enumerate(_SMALL.split())}
+TENS = {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
+MULTIPLIERS = {
+    "hundred": 1e2,
+    "dozen": 12.0,
+    "thousand": 1e3,
+    "million": 1e6,
+    "billion": 1e9,
+    "trillion": 1e12,
+}
+ABBREVIATED = {"k": 1e3, "m": 1e6, "mn": 1e6, "mln": 1e6, "b": 1e9, "bn": 1e9, "tn": 1e12}
+ABOUT = frozenset(_ABOUT.split())
+
+# For each measure its units, and how much of the measure's first unit one of them is.
+_MEASURES: Mapping[str, Mapping[str, float]] = {
+    "length": {
+        "m meter meters metre metres": 1,
+        "km kilometer kilometers kilometre kilometres": 1e3,
+        "cm centimeter centimeters centimetre centimetres": 1e-2,
+        "mm millimeter millimeters millimetre millimetres": 1e-3,
+        "mile miles mi": 1609.344,
+        "ft foot feet": 0.3048,
+        "inch inches": 0.0254,
+        "yard yards yd": 0.9144,
+    },
+    "mass": {
+        "kg kilogram kilograms kilo kilos": 1,
+        "g gram grams": 1e-3,
+        "mg milligram milligrams": 1e-6,
+        "µg μg mcg microgram micrograms": 1e-9,
+        "t tonne tonnes": 1e3,
+        "lb lbs": 0.45359237,
+        "oz ounce ounces": 0.028349523125,
+    },
+    "time": {
+        "s sec secs second seconds": 1,
+        "ms millisecond milliseconds": 1e-3,
+        "min mins minute minutes": 60,
+        "h hr hrs hour hours": 3600,
+        "day days": 86400,
+        "week weeks": 604800,
+    },
+    "calendar time": {
+        "month months": 1,
+        "quarter quarters": 3,
+        "year years yr yrs": 12,
+        "decade decades": 120,
+        "century centuries": 1200,
+    },
+    "volume": {
+        "l liter liters litre litres": 1,
+        "ml milliliter milliliters millilitre millilitres": 1e-3,
+        "gallon gallons": 3.785411784,
+    },
+    "data": {"byte bytes": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12},
+    "frequency": {"hz hertz": 1, "khz": 1e3, "mhz": 1e6, "ghz": 1e9},
+    "power": {"w watt watts": 1, "kw kilowatt kilowatts": 1e3, "mw megawatt megawatts": 1e6, "gw": 1e9},
+    "share": {"% percent pct": 1},
+    "celsius": {"°c celsius": 1},
+    "fahrenheit": {"°f fahrenheit": 1},
+    "usd": {"$ us$ usd dollar dollars": 1, "cent cents ¢": 1e-2},
+    "eur": {"€ eur euro euros": 1},
+    "gbp": {"£ gbp sterling": 1},
+    "jpy": {"¥ jpy yen": 1},
+    "inr": {"₹ inr rupee rupees": 1},
+}
+UNITS: Mapping[str, tuple[str, float]] = {
+    name: (measure, float(worth))
+    for measure, units in _MEASURES.items()
+    for names, worth in units.items()
+    for name in names.split()
+}
+
 
 LOOSE = 0.05  # how far "about 2,000" may be from what is meant, as a share
 REACH = 0.06  # a share within which everything lies that a rough number can mean
@@ -216,4 +296,136 @@ def _after() -> Any:
     return compiled(
         rf"(?V1i)(?:st|nd|rd|th)?(?:{gap}(?P<scale>{scales})(?!{SPACED}))?"
         rf"(?:{gap}(?P<unit>{units})(?!{PART}))?(?P<glued>\p{{Latin}})?"
+    )
+
+
+_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday"
+MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            *("january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul"),
+            *("august aug", "september sept sep", "october oct", "november nov", "december dec"),
+        ),
+        1,
+    )
+    for name in names.split()
+}
+SHORT = ("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept", "sep", "oct", "nov", "dec")
+WEEKDAYS = {name: number for number, name in enumerate(_WEEKDAYS.split(), 1)}
+AMBIGUOUS = ("may", "march", *SHORT)  # months only beside a day or a year, or behind "in" and the like
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date where it stands, with what of it is said; `decade` holds the first year of one."""
+
+    span: Span
+    year: int | None = None
+    month: int | None = None
+    day: int | None = None
+    weekday: int | None = None
+    decade: int | None = None
+
+    @property
+    def is_year(self) -> bool:
+        """Whether it is a year and nothing else."""
+        return self.year is not None and self.month is None
+
+
+class Calendar:
+    """The dates that sources say, one of them all of a date, or all but a year that another says."""
+
+    def __init__(self, said: Iterable[Date]) -> None:
+        self._weekdays: set[int | None] = {None}
+        self._decades: set[int | None] = {None}
+        self._days: set[tuple[int | None, int | None, int | None]] = set()
+        self._without_year: set[tuple[int | None, int | None]] = set()
+        self._years: set[int | None] = set()
+        for each in said:
+            self._weekdays.add(each.weekday)
+            self._decades.add(each.decade if each.year is None else each.year // 10 * 10)
+            if each.year is None and each.month is None:
+                continue
+            self._years.add(each.year)
+            for year in (each.year, None):
+                for day in (each.day, None):
+                    self._days.add((year, each.month, day))
+                    if each.year is None:
+                        self._without_year.add((each.month, day))
+            self._days.add((each.year, None, None))
+
+    def says(self, date: Date) -> bool:
+        """Whether all of a date is said."""
+        if date.weekday is not None:
+            return date.weekday in self._weekdays
+        if date.decade is not None:
+            return date.decade in self._decades
+        if (date.year, date.month, date.day) in self._days:
+            return True
+        return (date.month, date.day) in self._without_year and date.year in self._years
+
+
+def dates(text: str) -> list[Date]:
+    """The dates of `text` in their order.
+
+    A bare number of four digits from 1000 to 2099 is a year unless a unit, money or a percent sign is beside
+    it. Of `2/6/2017` the year alone is read, since the order of the others differs between countries.
+    """
+    return list(_dates_in(text))
+
+
+def _dates_in(text: str) -> Iterator[Date]:
+    for found in checked(_date_pattern().finditer(text)):
+        span, said = Span(*found.span()), found.groupdict()
+        year = said["y1"] or said["y2"] or said["y3"] or said["y4"] or said["y5"]
+        month = said["m1"] or said["m2"] or said["m3"]
+        if said["weekday"]:
+            yield Date(span, weekday=WEEKDAYS[said["weekday"].lower()])
+        elif said["decade"]:
+            yield Date(span, decade=int(said["decade"]))
+        elif said["iso_month"]:
+            day = int(said["iso_day"]) if said["iso_day"] else None
+            yield Date(span, int(said["iso_year"]), int(said["iso_month"]), day)
+        elif month:
+            if month in ("may", "march") and not year:
+                continue  # "30 may leave"
+            day = said["d1"] or said["d2"]
+            yield Date(
+                span,
+                int(year) if year else None,
+                MONTHS[month.lower().rstrip(".")],
+                int(day) if day else None,
+            )
+        else:
+            yield Date(span, int(year))
+
+
+def dates_and_numbers(text: str) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
+    """The dates of `text`, and its numbers that are no dates."""
+    found = tuple(dates(text))
+    return found, tuple(quantities(text, [date.span for date in found]))
+
+
+@cache
+def _date_pattern() -> Any:
+    short = "|".join(SHORT)
+    months = rf"(?:(?:{short})\.|(?:{'|'.join(sorted(MONTHS, key=len, reverse=True))})\b)"
+    alone = "|".join(name for name in MONTHS if name not in AMBIGUOUS)
+    year = r"(?:1\d|20)\d\d"
+    end = rf"(?!{PART}|[.,:]\d)"
+    ordinal = r"(?:st|nd|rd|th)?"
+    return compiled(
+        rf"""(?V1x)(?<!{PART}|\d[.,:/-])(?i:
+        (?P<iso_year>{year})-(?P<iso_month>0[1-9]|1[0-2])(?:-(?P<iso_day>[0-2]\d|3[01]))?{end}
+        |\d\d?[./-]\d\d?[./-](?P<y1>{year}){end}
+        |(?P<d1>[0-3]?\d){ordinal}\s(?:of\s)?(?P<m1>{months})(?:,?\s(?P<y2>{year}){end})?
+        |(?P<m2>{months})\s(?:(?:the\s)?(?P<d2>[0-3]?\d){ordinal}{end}(?:,?\s(?P<y3>{year}){end})?|(?P<y4>{year}){end})
+        |(?P<weekday>{"|".join(WEEKDAYS)})s?{end}
+        |(?P<decade>(?:1\d|20)\d0)['’]?s{end}
+        )
+        |(?:(?<=(?<!\d)\d{{4}}[-–/])|(?<!{PART}|\d[.,:/-]))(?:
+        (?P<m3>(?i:{alone})|(?<=\b(?:[Ii]n|[Ss]ince|[Uu]ntil|[Bb]y|[Ll]ast|[Nn]ext|[Ll]ate|[Ee]arly|[Mm]id)\s)(?:May|March|Jan|Feb|Mar|Apr|Aug|Sept|Sep|Oct|Nov|Dec))\b
+        |(?<![$€£¥₹]\s?)(?P<y5>{year}){end}(?!\s?(?:%|percent|km|kg|miles|people|million|billion|thousand|dollars|euros|hours|feet|meters|metres|men|women)\b|\s?%))
+        """
     )

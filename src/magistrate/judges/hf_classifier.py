@@ -1,4 +1,4 @@
-"""A classifier of one's own as a judge: `classifier:FOLDER`."""
+"""A Hugging Face classifier of texts as a judge: `hf_classifier:FOLDER`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from magistrate.detectors.classifier import Classifier, Over, Pair, Scored
+from magistrate.detectors.hf_classifier import HFClassifier as Model
+from magistrate.detectors.hf_classifier import Over, Pair, Scored
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import JudgeInfo
+from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Sample, Span, Verdict
 
 SUMMARY = "a classifier of your own, of pairs of texts or of tokens"
 NO_FOLDER = (
-    "has no classifier to ask: classifier:FOLDER, where FOLDER holds config.json, tokenizer.json and "
+    "has no classifier to ask: hf_classifier:FOLDER, where FOLDER holds config.json, tokenizer.json and "
     "openvino_model.xml, model.onnx or model.safetensors"
 )
 
 
 @dataclass(frozen=True)
-class ForeignClassifier:
+class HFClassifier(FolderJudge):
     """Asks the classifier in `folder`, a Hugging Face folder that classifies a pair of texts or their tokens.
 
     `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; neither is
@@ -32,8 +33,7 @@ class ForeignClassifier:
     From `threshold` in (0, 1) on the label is `hallucinated`. A question is not read.
     """
 
-    FOLDER_OPTION: ClassVar[str] = "folder"
-    FOLDER_FILE: ClassVar[str] = "config.json"
+    FOLDER_FILE: ClassVar[str | None] = "config.json"
 
     folder: Path | None = None
     positive: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class ForeignClassifier:
     over: Over = "min"
     window: int = 0
     threshold: float = 0.5
-    name: str = "classifier"
+    name: str = "hf_classifier"
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -52,11 +52,11 @@ class ForeignClassifier:
             _ = self.classifier
 
     @cached_property
-    def classifier(self) -> Classifier:
+    def classifier(self) -> Model:
         """What the folder holds; its network is loaded when it is first asked."""
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
-        return Classifier(
+        return Model(
             self.folder,
             positive=self.positive,
             negative=self.negative,

@@ -1,30 +1,22 @@
-"""What holds for every judge: a sample has what is read, and fits, or the judge abstains unasked."""
+"""Checks before a judge is asked: the sample has the fields that it reads, and fits the engine."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
 
 from magistrate._deadline import check, checked
 from magistrate._scratch import scratch
-from magistrate.engines.base import Engine, Generation
-from magistrate.errors import InvalidOutput
-from magistrate.judges.base import LISTS, Call, Judge, JudgeInfo
+from magistrate.engines.base import Engine
+from magistrate.judges.base import Call, Judge, JudgeInfo, PlansCalls
+from magistrate.judges.template import value_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, AbstentionReason, Outcome, Sample
-
-if TYPE_CHECKING:
-    from magistrate.constraints import Constraint
-
-Answer = TypeVar("Answer")
 
 ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
 SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 
-async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
-    """The judge's outcome; an `Abstention` where a field is missing or a call cannot fit its engine."""
+async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
+    """Check the sample, then judge it; an `Abstention` where a field is missing or a call does not fit."""
     check()
     info = judge.info
     for name in info.requires:
@@ -37,29 +29,9 @@ async def considered(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
         return await judge.judge(sample, engine)
 
 
-async def together(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
-    """All answers in their order; where one fails the others are given up, and nothing is left running."""
-    tasks = [asyncio.ensure_future(each) for each in asked]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-def written_freely(written: Generation, shape: Constraint) -> Any:
-    """What a model wrote without being held to `shape`, read as if it were. Raises `InvalidOutput`."""
-    if written.finish == "length":
-        raise InvalidOutput("the answer was cut off where its tokens ran out", written.text)
-    return shape.parse(written.text.strip())
-
-
-def planned(judge: Judge, sample: Sample) -> Sequence[Call]:
-    """The calls that judging `sample` may take; none known where the judge has no plan."""
-    plan = getattr(judge, "plan", None)
-    return tuple(plan(sample)) if plan is not None else ()
+def planned_calls(judge: Judge, sample: Sample) -> Sequence[Call]:
+    """The calls that judging `sample` may take; none for a judge that does not plan them."""
+    return tuple(judge.plan(sample)) if isinstance(judge, PlansCalls) else ()
 
 
 async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) -> str | None:
@@ -68,7 +40,7 @@ async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) 
     `most` is how many tokens a call may take in all, 0 for as many as the engine's window has. Computes
     nothing but tokens.
     """
-    for call in checked(planned(judge, sample), 1):
+    for call in checked(planned_calls(judge, sample), 1):
         if not call.optional and (short := await unfit(call, engine, most)):
             return short
     return None
@@ -103,30 +75,6 @@ def present(sample: Sample, name: str, reads: Sequence[str]) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
     return any(text.strip() for text in value)
-
-
-def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
-    if name == "messages":
-        return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
-    if name == "context":
-        return sample.context if any(text.strip() for text in sample.context) else ()
-    if name in LISTS:
-        return tuple(getattr(sample, name))
-    if name in ("input", "output", "expected"):
-        return getattr(sample, name) or ""
-    return _text(sample.metadata.get(name))
-
-
-def fields_of(sample: Sample, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
-    """Several fields by name, as `PromptTemplate.prompt` takes them."""
-    return {name: value_of(sample, name) for name in names}
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _missing(name: str, info: JudgeInfo) -> tuple[AbstentionReason, str]:

@@ -1,15 +1,45 @@
-"""What a judge is that asks several others."""
+"""Helpers of judges that ask several others: one score, one description, and waiting for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import math
+from collections.abc import Coroutine, Iterable, Sequence
+from statistics import fmean
+from typing import Any, Literal, TypeVar
 
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Verdict
 
+Answer = TypeVar("Answer")
 
-def together_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: str) -> JudgeInfo:
+Aggregate = Literal["any", "all", "mean", "noisy_or"]
+
+
+def aggregated(scores: Sequence[float], how: Aggregate) -> float:
+    """One score in [0, 1]: `any` the highest, `all` the lowest, `noisy_or` that of independent chances.
+
+    >>> aggregated([0.5, 0.5], "noisy_or"), aggregated([0.2, 0.6], "any"), aggregated([0.2, 0.6], "all")
+    (0.75, 0.6, 0.2)
+    """
+    if how == "any":
+        return max(scores)
+    if how == "all":
+        return min(scores)
+    return fmean(scores) if how == "mean" else 1 - math.prod(1 - score for score in scores)
+
+
+def check_binary(info: JudgeInfo, who: str) -> None:
+    """Refuse a judge whose scores do not say how likely it is that something is hallucinated."""
+    if set(info.labels) != {FAITHFUL, HALLUCINATED}:
+        raise SpecError(
+            f"{who} takes a judge that says {FAITHFUL!r} or {HALLUCINATED!r}; {info.name!r} says "
+            f"{', '.join(info.labels) or 'nothing of it'}"
+        )
+
+
+def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: str) -> JudgeInfo:
     """The description of a judge of faithfulness that asks several: it reads and needs what any of them does.
 
     Raises `SpecError` where two of them were fitted to the answers of different models.
@@ -44,3 +74,15 @@ def suspicion(verdict: Verdict, info: JudgeInfo) -> float:
 
 def _all(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for names in several for name in names))
+
+
+async def gather_or_cancel(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """All answers in their order; if one fails, the others are cancelled and awaited before it is raised."""
+    tasks = [asyncio.ensure_future(each) for each in asked]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

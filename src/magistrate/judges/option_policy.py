@@ -1,4 +1,4 @@
-"""What words from outside may set of a judge: nothing that could name a file, a folder or a model."""
+"""Which options of a judge a client may set: none that could name a file, a folder or a model."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ LARGEST = 10_000
 """The largest whole number that may be set: some say how often a model is asked."""
 
 
-class OutsideError(InputError):
+class OptionPolicyError(InputError):
     """Words from outside set what only people at this machine may set."""
 
 
-def check_outside(judge: str, option: str, hint: Any) -> None:
-    """Raise `OutsideError` for an option whose type lets it name what lies on this machine."""
+def check_option(judge: str, option: str, hint: Any) -> None:
+    """Raise `OptionPolicyError` for an option whose type lets it name what lies on this machine."""
     for kind in _kinds(hint):
         if kind not in HARMLESS and not (kind is str and option in TEXTS):
-            raise OutsideError(
+            raise OptionPolicyError(
                 f"option {option!r} of judge {judge!r} is not set from outside: it could name a file, a "
                 "folder or a model of this machine; it can be set on its command line and in run files"
             )
 
 
 def check_amount(judge: str, option: str, value: Any) -> None:
-    """Raise `OutsideError` for a whole number that is too large."""
+    """Raise `OptionPolicyError` for a whole number that is too large."""
     if isinstance(value, int) and abs(value) > LARGEST:
-        raise OutsideError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
+        raise OptionPolicyError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
 
 
 def _kinds(hint: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A sample whose context is only parts of what it was, and the way back to where they stood."""
+"""A sample with only some pieces of its context, and the way back to where quotes stand in the whole."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Found = TypeVar("Found", bound=Outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ContextSlice:
     """`sample` with the given pieces of its context instead of the whole."""
 
     sample: Sample
     pieces: tuple[Piece, ...]
 
     @classmethod
-    def whole(cls, sample: Sample) -> Parts:
+    def whole(cls, sample: Sample) -> ContextSlice:
         """All of the context."""
         return cls(sample, tuple(Piece(index, 0, len(text)) for index, text in enumerate(sample.context)))
 

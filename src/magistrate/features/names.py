@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from magistrate.features.cover import Run
-from magistrate.features.dates import AMBIGUOUS, MONTHS, WEEKDAYS
-from magistrate.features.scripts import compiled
-from magistrate.features.wording import Wording
+from magistrate.features.numbers import AMBIGUOUS, MONTHS, WEEKDAYS
+from magistrate.features.words import Run, Wording, compiled
 
 MOST_CAPITALS = 0.85  # of the words with content; where more are capitalized, as in headings, it says nothing
 MOST_INITIALS = 8

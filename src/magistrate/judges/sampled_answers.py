@@ -1,4 +1,4 @@
-"""Whether one text says all that another says, asked of a model; and answers of a generator to compare."""
+"""Other answers of a generator to the same input, and whether one text says all that another says."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Literal
 
 from magistrate.engines.base import Engine, Sampling
 from magistrate.judges.base import Call
-from magistrate.judges.considering import fields_of, present, together
-from magistrate.judges.question import Answers, Label, Weighed, weigh
-from magistrate.judges.template import builtin
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.preflight import present
+from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
+from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import Prompt, Sample
 
 Given = Literal["present", "absent"]
@@ -21,18 +22,20 @@ ENTAILS = (Label(YES, 0.0, answers=("Yes",)), Label(NO, 1.0, answers=("No",)))
 def question(premise: str, hypothesis: str, asked: str | None = None) -> Prompt:
     """Whether `premise` says all of `hypothesis`; `asked` is the question that both answer, if any."""
     fields = {"premise": premise, "hypothesis": hypothesis, "input": asked or ""}
-    return builtin("entails").prompt(fields, {"reply": Answers(ENTAILS).reply()})
+    return builtin_prompt("entails").prompt(fields, {"reply": Answers(ENTAILS).reply()})
 
 
-async def entails(engine: Engine, premise: str, hypothesis: str, asked: str | None = None) -> Weighed:
+async def entails(
+    engine: Engine, premise: str, hypothesis: str, asked: str | None = None
+) -> LabelProbabilities:
     """How probable `yes` and `no` are."""
-    return await weigh(engine, ENTAILS, lambda _: question(premise, hypothesis, asked))
+    return await choose_label(engine, ENTAILS, lambda _: question(premise, hypothesis, asked))
 
 
 def answering(sample: Sample, context: Given) -> Prompt:
     """What the generator is asked: the sample's input, with its context or without."""
     fields = fields_of(sample, ("context", "messages", "input"))
-    return builtin("answer").prompt(fields if context == "present" else {**fields, "context": ""})
+    return builtin_prompt("answer").prompt(fields if context == "present" else {**fields, "context": ""})
 
 
 def answerable(sample: Sample, context: Given) -> bool:
@@ -47,7 +50,7 @@ def draws(n: int, tokens: int, temperature: float, seed: int) -> list[Sampling]:
 
 async def drawn(engine: Engine, prompt: Prompt, how: Sequence[Sampling]) -> list[str]:
     """One answer a draw, those that are blank left out."""
-    written = await together(engine.generate(prompt, sampling=each) for each in how)
+    written = await gather_or_cancel(engine.generate(prompt, sampling=each) for each in how)
     return [each.text.strip() for each in written if each.text.strip()]
 
 

@@ -1,4 +1,4 @@
-"""From claims to a verdict: a pure function, so that what is flagged can be changed without asking again."""
+"""From claims to a verdict, as a pure function: other flags need no model to decide anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an output has a format, whatever it says."""
+"""The judge `json_valid`: whether the output is JSON, and fits a JSON Schema."""
 
 from __future__ import annotations
 

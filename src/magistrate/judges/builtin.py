@@ -1,4 +1,4 @@
-"""Judges that are settings of others: those in files of this package, and those that wrap one of them."""
+"""Built-in judges without a class of their own: the YAML files in `judges/builtin`, and plain wrappers."""
 
 from __future__ import annotations
 

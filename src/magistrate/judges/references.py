@@ -1,0 +1,311 @@
+"""Judges that compare the output with an expected text or a pattern: exact, contains, BLEU, ROUGE …"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from magistrate._deadline import alone
+from magistrate.constraints.regex import compiled, searched
+from magistrate.engines.base import Engine
+from magistrate.errors import ConstraintError, InputError, SpecError
+from magistrate.features.words import words
+from magistrate.judges.base import NO_LIMIT, JudgeInfo
+from magistrate.types import Outcome, Sample, Verdict
+
+MATCH, MISMATCH = "match", "mismatch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alike:
+    """Which differences between two texts do not count; by default each does.
+
+    `ignore_whitespace` makes every run of it one space and trims the ends; `ignore_punctuation` drops
+    punctuation and symbols; `ignore_case` folds case. Texts are compared in Unicode's composed form (NFC).
+    """
+
+    ignore_case: bool = False
+    ignore_punctuation: bool = False
+    ignore_whitespace: bool = False
+
+    def normalized(self, text: str) -> str:
+        """A text without what does not count."""
+        text = unicodedata.normalize("NFC", text)
+        if self.ignore_punctuation:
+            text = "".join(each for each in text if unicodedata.category(each)[0] not in "PS")
+        if self.ignore_case:
+            text = unicodedata.normalize("NFC", text.casefold())
+        return " ".join(text.split()) if self.ignore_whitespace else text
+
+    def wanted(self, sample: Sample) -> str:
+        """The expected text without what does not count. Raises `InputError` where nothing is left of it."""
+        left = self.normalized(sample.expected or "")
+        if not left:
+            raise InputError("nothing is left of the expected text once what is ignored is taken away")
+        return left
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise `SpecError` for a threshold that no similarity, or every one, could reach."""
+    if not 0 < threshold <= 1:
+        raise SpecError(f"threshold must be in (0, 1], got {threshold}")
+
+
+def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
+    """What a judge that holds the output against `expected` is; an empty output does not match."""
+    return JudgeInfo(
+        name=name,
+        version=version,
+        summary=summary,
+        labels=(MATCH, MISMATCH),
+        direction="maximize",
+        threshold=threshold,
+        reads=("output", "expected"),
+        requires=("expected",),
+        kind="code",
+        long=NO_LIMIT,
+    )
+
+
+def matched(
+    sample: Sample, judge: str, score: float, explanation: str, *, threshold: float = 1.0, **details: Any
+) -> Verdict:
+    """The verdict of a similarity in [0, 1]; no probability, since it is none."""
+    return Verdict(
+        sample_id=sample.id,
+        judge=judge,
+        label=MATCH if score >= threshold else MISMATCH,
+        score=score,
+        explanation=explanation,
+        details={"threshold": threshold, **details},
+    )
+
+
+LONGEST_RUN = 10  # words; chrF++ has 2
+Kind = Literal["rouge1", "rouge2", "rougeL"]
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """Sentence BLEU (Papineni and others 2002) in [0, 1], of sacrebleu with its tokenizer `13a`.
+
+    Smoothing is exponential and the order is at most the output's, as sacrebleu has it for sentences. Meant
+    for whole corpora: of one sentence it says little.
+    """
+
+    name: str = "bleu"
+    threshold: float = 0.3
+    ignore_case: bool = False
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(
+            self.name, "BLEU of the output against the expected text", threshold=self.threshold
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        from sacrebleu.metrics.bleu import BLEU
+
+        metric = BLEU(effective_order=True, lowercase=self.ignore_case)
+        with alone():
+            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
+        score = min(1.0, found / 100)
+        return matched(sample, self.name, score, f"BLEU is {score:.3f}", threshold=self.threshold)
+
+
+@dataclass(frozen=True)
+class Chrf:
+    """chrF (Popović 2015) in [0, 1], of sacrebleu: runs of 1 to 6 characters, recall `beta` times as weighty.
+
+    `word_order` 2 makes it chrF++ (Popović 2017).
+    """
+
+    name: str = "chrf"
+    threshold: float = 0.5
+    beta: int = 2
+    word_order: int = 0
+    ignore_case: bool = False
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+        if self.beta < 0 or self.word_order < 0:
+            raise SpecError("beta and word_order must not be negative")
+        if self.word_order > LONGEST_RUN:
+            raise SpecError(f"word_order is at most {LONGEST_RUN}: every run of words is kept in memory")
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(
+            self.name, "chrF of the output against the expected text", threshold=self.threshold
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        from sacrebleu.metrics.chrf import CHRF
+
+        metric = CHRF(beta=self.beta, word_order=self.word_order, lowercase=self.ignore_case)
+        with alone():
+            found = metric.sentence_score(sample.output or "", [sample.expected or ""]).score
+        score = min(1.0, found / 100)
+        return matched(sample, self.name, score, f"chrF is {score:.3f}", threshold=self.threshold)
+
+
+@dataclass(frozen=True)
+class Rouge:
+    """ROUGE (Lin 2004) in [0, 1]: F1 of the words, pairs of words or longest common subsequence of both.
+
+    Words are compared without case and punctuation, and not stemmed. Precision and recall are in the details.
+    """
+
+    name: str = "rouge"
+    of: Kind = "rougeL"
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(
+            self.name, f"{self.of} of the output against the expected text", threshold=self.threshold
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        with alone():
+            precision, recall = rouge(words(sample.output or ""), words(sample.expected or ""), self.of)
+        score = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+        told = f"{self.of} is {score:.3f}: precision {precision:.3f}, recall {recall:.3f}"
+        return matched(
+            sample, self.name, score, told, threshold=self.threshold, precision=precision, recall=recall
+        )
+
+
+def rouge(output: Sequence[str], expected: Sequence[str], of: Kind) -> tuple[float, float]:
+    """Precision and recall in [0, 1]; 0 where there is nothing to count."""
+    from rapidfuzz.distance import LCSseq
+
+    if of == "rougeL":
+        common, mine, theirs = int(LCSseq.similarity(output, expected)), len(output), len(expected)
+    else:
+        size = int(of[-1])
+        said, wanted = (
+            Counter(zip(*(each[at:] for at in range(size)), strict=False)) for each in (output, expected)
+        )
+        common, mine, theirs = (said & wanted).total(), said.total(), wanted.total()
+    return common / mine if mine else 0.0, common / theirs if theirs else 0.0
+
+
+ANYTHING = Alike(ignore_case=True, ignore_punctuation=True, ignore_whitespace=True)
+
+
+def compiled_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
+    """A pattern in the syntax of `regex`, for `searched`. Raises `SpecError` for what is none."""
+    import regex  # type: ignore[import-untyped]
+
+    try:
+        return compiled(pattern, regex.IGNORECASE if ignore_case else 0)
+    except ConstraintError as error:
+        raise SpecError(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Exact(Alike):
+    """Whether the output is the expected text, but for the differences that are ignored."""
+
+    name: str = "exact"
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(self.name, "the output is the expected text")
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        output, expected = sample.output or "", sample.expected or ""
+        if self.normalized(output) == self.wanted(sample):
+            return matched(sample, self.name, 1.0, "it is the expected text")
+        near = ANYTHING.normalized(output) == ANYTHING.normalized(expected) != ""
+        hint = "; see ignore_case and its like" if near else ""
+        return matched(sample, self.name, 0.0, f"it is not the expected text{hint}")
+
+
+@dataclass(frozen=True)
+class Contains(Alike):
+    """Whether the expected text stands somewhere in the output, but for the differences that are ignored."""
+
+    name: str = "contains"
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(self.name, "the expected text stands in the output")
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        there = self.wanted(sample) in self.normalized(sample.output or "")
+        told = "the expected text stands in it" if there else "the expected text does not stand in it"
+        return matched(sample, self.name, float(there), told)
+
+
+@dataclass(frozen=True)
+class Regex:
+    """Whether a regular expression is found in the output: `pattern`, or what each sample expects.
+
+    `whole` wants it to be all of the output. The syntax is that of Python with the additions of the package
+    `regex`, without recursion. A search that takes longer than half a second fails. Raises `SpecError` for
+    what is no pattern and for one that is too large (`constraints.patterns` says how large one may be).
+    """
+
+    name: str = "regex"
+    pattern: str = ""
+    whole: bool = False
+    ignore_case: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pattern:
+            compiled_pattern(self.pattern, ignore_case=self.ignore_case)
+
+    @property
+    def info(self) -> JudgeInfo:
+        info = reference_info(self.name, "a regular expression is found in the output")
+        return replace(info, reads=("output",), requires=()) if self.pattern else info
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        pattern = compiled_pattern(self.pattern or sample.expected or "", ignore_case=self.ignore_case)
+        found = searched(pattern, sample.output or "", whole=self.whole)
+        if found is None:
+            return matched(sample, self.name, 0.0, "the pattern is not in it")
+        return matched(sample, self.name, 1.0, "the pattern is in it", found=list(found.span()))
+
+
+@dataclass(frozen=True)
+class Levenshtein(Alike):
+    """How alike the output and the expected text are: one less edits by the length of the longer of them.
+
+    Edits put in, take out or exchange one character (Levenshtein 1966).
+    """
+
+    name: str = "levenshtein"
+    threshold: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
+
+    @property
+    def info(self) -> JudgeInfo:
+        return reference_info(
+            self.name, "few edits lead from the output to the expected text", threshold=self.threshold
+        )
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        from rapidfuzz.distance import Levenshtein as Distance
+
+        with alone():
+            output, expected = self.normalized(sample.output or ""), self.wanted(sample)
+            edits = Distance.distance(output, expected)
+        longest = max(len(output), len(expected))
+        score = 1 - edits / longest
+        lead = "edit of {} characters leads" if edits == 1 else "edits of {} characters lead"
+        told = f"{edits:,} {lead.format(f'{longest:,}')} to it"
+        return matched(sample, self.name, score, told, threshold=self.threshold, edits=edits)
