@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from benchmarks.quality.protocol import Split
 from magistrate.analysis.columns import groups_of
-from magistrate.bench.quality.protocol import Split
 from magistrate.datasets.families import shared
 from magistrate.features.overlap import ngram_novelty, output_length
 from magistrate.metrics.thresholds import Aim, best_cut
