@@ -13,6 +13,7 @@ from magistrate.features.states import pooled
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.likelihood import READS, prompts
 from magistrate.judges.template import builtin
+from magistrate.metrics.distributions import expit
 from magistrate.types import FAITHFUL, HALLUCINATED, Data, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ class Probe:
         return [Call(prompts(sample)[0].continued(Data(sample.output or "", "output")))]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        from scipy.special import expit
 
         known = self.probe
         if engine.info.fingerprint != known.model.fingerprint:

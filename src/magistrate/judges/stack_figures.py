@@ -12,6 +12,7 @@ from magistrate._text import decimal
 from magistrate.errors import InputError
 from magistrate.judges.stack_fit import FOLDS, Table, Weights, check, families_of, fitted, folds_of
 from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.distributions import expit, roc_auc_score
 from magistrate.metrics.reliability import reliability
 from magistrate.metrics.resampling import FEW_CONTEXTS
 
@@ -129,7 +130,6 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
 
 
 def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
-    from scipy.special import expit
 
     kept = places[near[places]]
     truth, scores = table.truth[kept], expit(odds[kept])
@@ -148,7 +148,6 @@ def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
 
 def _alone(table: Table) -> dict[str, dict[str, float | None]]:
     import numpy as np
-    from sklearn.metrics import roc_auc_score
 
     def area(values: Floats, kept: NDArray[Any]) -> float | None:
         kept = kept & ~np.isnan(values)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.errors import InputError
+from magistrate.metrics.distributions import expit, grouped_folds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,7 +202,6 @@ def evenly(table: Table) -> Floats:
 def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
     """Places of the others and of the fold, fold by fold; no context is in two of them."""
     import numpy as np
-    from sklearn.model_selection import StratifiedGroupKFold
 
     contexts = min(np.unique(table.groups[table.truth == label]).size for label in (True, False))
     if not 2 <= folds <= min(MOST_FOLDS, contexts):
@@ -209,9 +209,8 @@ def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]
             f"folds must be 2 to {min(MOST_FOLDS, contexts)} here, where {contexts} contexts have the rarer "
             f"label; got {folds}"
         )
-    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for train, test in cut.split(table.values, table.truth, table.groups):
-        if test.size and 0 < table.truth[train].sum() < train.size:
+    for train, test in grouped_folds(table.truth, table.groups, folds, seed):
+        if 0 < table.truth[train].sum() < train.size:
             yield train, test
 
 
@@ -267,7 +266,6 @@ def _minimized(
     """The point `[m]` with the least weighted log loss of columns `[n, m]` + half the pulled squares."""
     import numpy as np
     from scipy.optimize import minimize
-    from scipy.special import expit
 
     sign = np.where(truth, 1.0, -1.0)
 
