@@ -58,7 +58,7 @@ docs: .venv/.dev  ## write the pages that are generated from the code
 
 bench: .venv/.local  ## measure speed and memory beside whatever peers are installed
 	$(BIN)/magistrate models pull
-	$(BIN)/magistrate bench speed
+	$(BIN)/python -m benchmarks.speed
 
 bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures beside ours
 	@$(PEERS)/bin/python -c 'import llama_cpp' 2>/dev/null || { \
@@ -68,7 +68,7 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 
 detector: $(TRAIN)/.train .venv/.dev  ## train anew the detector that ships (DATA=FOLDER) and measure it (SETS=FOLDER); hours
 	$(TRAIN)/bin/python benchmarks/detector/make.py $(DATA)
-	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python benchmarks/detector/measure.py src/magistrate/detectors/shipped
+	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python -m benchmarks.detector.measure src/magistrate/detectors/shipped
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md
 	$(BIN)/python benchmarks/chaos.py --write

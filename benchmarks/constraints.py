@@ -1,6 +1,6 @@
 """How long five schemas take to compile and their masks to compute, beside xgrammar and outlines-core.
 
-Run: .venv/bin/python benchmarks/constraints.py [--peers PYTHON] [--limit SECONDS] [--json]
+Run: .venv/bin/python -m benchmarks.constraints [--peers PYTHON] [--limit SECONDS] [--json]
 
 PYTHON is that of an environment with xgrammar and outlines-core; without it only our own figures are printed.
 A peer that takes longer than the limit for a schema, or refuses it, is printed as such. All get the same
@@ -30,7 +30,7 @@ from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.table import Table
 
-from magistrate.bench import workload
+from benchmarks.contenders import workload
 from magistrate.constraints import Constraint, Quote, QuoteOf, constraint
 from magistrate.constraints.masks import MaskEngine
 from magistrate.constraints.quote import pieces

@@ -42,7 +42,6 @@ LAYERS = (
     ("testing",),
     ("server",),
     ("integrations",),
-    ("bench",),
     ("cli",),
     ("__main__",),
 )

@@ -17,17 +17,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from magistrate.bench.contender import CONTENDERS, Item, Measured, Weights
-from magistrate.bench.geometry import Geometry, geometry
-from magistrate.bench.limits import Limits, LimitsMeter
-from magistrate.bench.machine import Machine
-from magistrate.bench.process import Child
-from magistrate.bench.result import Result
-from magistrate.bench.rows import KINDS, Row, not_measured, summed_up
-from magistrate.bench.soak import Soak, soak
-from magistrate.bench.speed import Bench, Plan
-from magistrate.bench.table import render
-from magistrate.bench.workload import OPTIONS, RUBRIC, RUBRIC_ANSWER, SCHEMA, Workload
+from benchmarks import speed
+from benchmarks.contenders.base import CONTENDERS, Item, Measured, Weights
+from benchmarks.contenders.process import Child
+from benchmarks.contenders.workload import OPTIONS, RUBRIC, RUBRIC_ANSWER, SCHEMA, Workload
+from benchmarks.machine import Geometry, Limits, LimitsMeter, Machine, geometry
+from benchmarks.speed_report import KINDS, Result, Row, Soak, not_measured, render, summed_up
+from benchmarks.speed_rounds import Bench, Plan, soak
 from magistrate.cli import main
 from magistrate.constraints import check, constraint
 from magistrate.engines.base import Option
@@ -39,7 +35,7 @@ from magistrate.types import Prompt
 FAKE = """
 import os, subprocess, sys, time
 from pathlib import Path
-from magistrate.bench.contender import Measured
+from benchmarks.contenders.base import Measured
 
 def note(*words):
     with open(os.environ["FAKE_LOG"], "a") as log:
@@ -87,6 +83,7 @@ class Waiting(Fake):
     def verdict_only(self, items, in_flight):
         return super().verdict_only([type(items[0])("wait", "", ())], in_flight)
 """
+ROOT = Path(__file__).parent.parent
 ITEM = Item("user", "prompt", (1, 2, 3))
 SMALL = Plan(rounds=3, levels=(1, 4), decode_levels=(1,), seconds=0.1, prompts=2, cold_starts=1)
 
@@ -95,7 +92,8 @@ SMALL = Plan(rounds=3, levels=(1, 4), decode_levels=(1,), seconds=0.1, prompts=2
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the fake contenders note; they are at hand as `fakes:Fake` and so on."""
     (tmp_path / "fakes.py").write_text(FAKE, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    there = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT), *there]))
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "log"
@@ -318,7 +316,7 @@ def result(**changes: Any) -> Result:
         geometries={"magistrate": Geometry(0.2, 100_000_000, int8=True)},
         machine=MACHINE,
         versions={"magistrate": "magistrate 0.1.0"},
-        command="magistrate bench speed",
+        command="python -m benchmarks.speed",
         date="2026-11-30T12:00:00+00:00",
         load=0.5,
     )
@@ -344,7 +342,7 @@ def test_contenders_stand_side_by_side_with_ratios_and_limits() -> None:
     assert "magistrate decode bandwidth 16 320 3,200 10%" in lines
     assert "magistrate prefill f32 8 900 1,000 90%" in lines
     assert "magistrate prefill int8 8 900 4,000 22%" in lines
-    assert "again: magistrate bench speed" in lines
+    assert "again: python -m benchmarks.speed" in lines
     assert "commit abcdef+" in text and "A processor, 2 cores, load 0.5 before" in text
     assert "\x1b" not in text
 
@@ -394,9 +392,9 @@ Call = Callable[..., Done]
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     def called(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["magistrate", "bench", "speed", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["speed", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(speed.command, "speed")
         assert isinstance(ended.value.code, int)
         said = capsys.readouterr()
         return Done(ended.value.code, said.out, said.err)
@@ -474,7 +472,7 @@ def test_every_contender_is_named_once_and_says_what_it_needs() -> None:
 
 
 def test_ctrl_c_ends_the_processes_that_are_measured(log: Path, model_folder: Path) -> None:
-    words = [sys.executable, "-m", "magistrate", "bench", "speed", "--contender", "fakes:Waiting"]
+    words = [sys.executable, "-m", "benchmarks.speed", "--contender", "fakes:Waiting"]
     words += ["--append", str(log.parent / "x.jsonl")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         end = time.monotonic() + 60

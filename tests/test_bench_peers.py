@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magistrate.bench.contender import CONTENDERS, Weights, made
-from magistrate.bench.process import Child
+from benchmarks.contenders.base import CONTENDERS, Weights, made
+from benchmarks.contenders.process import Child
 from magistrate.errors import EngineError
 
 ROOT = Path(__file__).parent.parent

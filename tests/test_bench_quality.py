@@ -1,9 +1,10 @@
-"""`bench quality`: a protocol that does not move, and figures that are what the outcomes say."""
+"""`benchmarks.quality`: a protocol that does not move, and figures that are what the outcomes say."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
@@ -13,25 +14,40 @@ from typing import Any
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
+from benchmarks.machine import Machine
+from benchmarks.quality import __main__ as program
+from benchmarks.quality import rows, tables
+from benchmarks.quality.baselines import ruled
+from benchmarks.quality.measure import Measurement, faithfulness_judges, measure, row_of, session
+from benchmarks.quality.protocol import SETS, data_in, draw, here, named
+from benchmarks.quality.rows import QualityRow
 from magistrate import ScriptedEngine
-from magistrate.bench.machine import Machine
-from magistrate.bench.quality import page, rows, tables
-from magistrate.bench.quality.baselines import ruled
-from magistrate.bench.quality.figures import row_of
-from magistrate.bench.quality.measuring import Measurement, measure
-from magistrate.bench.quality.protocol import SETS, data_in, draw, here, named
-from magistrate.bench.quality.rows import QualityRow
-from magistrate.bench.quality.session import faithfulness_judges, session
+from magistrate.cli import main
 from magistrate.engines.base import Engine
 from magistrate.errors import DatasetError, SpecError
 from magistrate.features.catalog import SIGNALS, readings
 from magistrate.judges import registry
 from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
-from terminal import Call
+from terminal import Call, Done
 
 MACHINE = Machine("a cpu", 2, "Linux", "3.11", "0.1.0", "abc123")
 SUMMEDITS = named(["summedits"])[0]
+
+
+@pytest.fixture
+def call(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`python -m benchmarks.quality` in this process."""
+
+    def called(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["quality", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main(program.command, "quality")
+        assert isinstance(ended.value.code, int)
+        printed = capsys.readouterr()
+        return Done(ended.value.code, printed.out, printed.err)
+
+    return called
 
 
 @pytest.fixture
@@ -308,7 +324,7 @@ def test_a_judge_trained_without_the_family_of_each_set_has_one_name(
     call: Call, two_sets: Path, trained: Path, scripted_models: Any
 ) -> None:
     words = f"trained:{trained}/without-{{family}}"
-    done = call("bench", "quality", "--judge", words, "--samples", 60, "--append", "rows.jsonl", "--json")
+    done = call("--judge", words, "--samples", 60, "--append", "rows.jsonl", "--json")
     assert done.code == 0, done.err
     found = [row for row in done.data["rows"] if row["judge"].startswith("trained")]
     assert [(row["set"], row["judge"], row["model"], row["seen"]) for row in found] == [
@@ -317,14 +333,14 @@ def test_a_judge_trained_without_the_family_of_each_set_has_one_name(
     ]
     for row in found:  # its own threshold, not one of the dev part: .4 is hallucinated
         assert row["own"]["balanced_accuracy"][0] == 1
-    shown = call("bench", "quality", "--tables-only", "--append", "rows.jsonl")
+    shown = call("--tables-only", "--append", "rows.jsonl")
     assert "(trained" not in shown.out
 
 
 def test_a_judge_that_was_trained_on_a_family_is_refused_there(
     call: Call, two_sets: Path, trained: Path, scripted_models: Any
 ) -> None:
-    words = ("bench", "quality", "--judge", f"trained:{trained}/without-begin", "--samples", 60)
+    words = ("--judge", f"trained:{trained}/without-begin", "--samples", 60)
     done = call(*words, "--append", "rows.jsonl")
     assert done.code == 2
     assert "was trained on summedits:dev, and summedits is of that making" in done.err
@@ -415,7 +431,7 @@ def test_the_page_gets_the_tables_between_its_marks(data: Path, tmp_path: Path) 
     found = go(data, tmp_path)
     path = tmp_path / "page.md"
     path.write_text("before\n<!-- begin: quality -->\nof yesterday\n<!-- end: quality -->\nafter\n")
-    page.write(path, found)
+    tables.write(path, found)
     text = path.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "of yesterday" not in text
@@ -424,11 +440,11 @@ def test_the_page_gets_the_tables_between_its_marks(data: Path, tmp_path: Path) 
     assert "| GPT-4 (published) | – | .82 | – |" in text
     assert "Not measured yet: halubench and ragtruth" in text
     assert "judge=faithfulness@" in text and "abc123" in text
-    page.write(path, found)
+    tables.write(path, found)
     assert path.read_text() == text
     path.write_text("nothing")
     with pytest.raises(SpecError, match="has no lines <!-- begin: quality -->"):
-        page.write(path, found)
+        tables.write(path, found)
 
 
 def test_halubench_and_ragtruth_are_laid_out_side_by_side_with_the_drop_between_them(
@@ -506,9 +522,7 @@ def test_unknown_sets_and_missing_folders_are_refused(home: Path) -> None:
 
 @pytest.fixture
 def scripted_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Engine]]:
-    import magistrate.cli.bench_quality as command
-
-    monkeypatch.setattr(command, "_opened", scripted)
+    monkeypatch.setattr(program, "open_model", scripted)
     yield scripted
 
 
@@ -516,7 +530,7 @@ def test_the_command_measures_prints_appends_and_writes(
     call: Call, data: Path, tmp_path: Path, scripted_models: Any
 ) -> None:
     Path("page.md").write_text("<!-- begin: quality -->\n<!-- end: quality -->\n")
-    words = ("bench", "quality", "--judge", "faithfulness", "--samples", 40, "--append", "rows.jsonl")
+    words = ("--judge", "faithfulness", "--samples", 40, "--append", "rows.jsonl")
     done = call(*words, "--page", "page.md")
     assert done.code == 0, done.err
     assert "summedits" in done.out and "faithfulness" in done.out and "new bigrams" in done.out
@@ -525,15 +539,13 @@ def test_the_command_measures_prints_appends_and_writes(
     again = call(*words, "--json")
     assert [row["judge"] for row in again.data["rows"]][-1] == "faithfulness"
     assert len(Path("rows.jsonl").read_text().splitlines()) == 4 + len(SIGNALS)
-    shown = call("bench", "quality", "--tables-only", "--append", "rows.jsonl")
+    shown = call("--tables-only", "--append", "rows.jsonl")
     assert "faithfulness" in shown.out
 
 
 def test_what_cannot_be_used_is_told_before_anything_is_measured(
     call: Call, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import magistrate.cli.bench_quality as command
-
     asked: list[Prompt] = []
 
     def opened(model: str) -> Engine:
@@ -541,21 +553,21 @@ def test_what_cannot_be_used_is_told_before_anything_is_measured(
             raise SpecError("unknown model 'nope'")
         return scripted(model, asked)
 
-    monkeypatch.setattr(command, "_opened", opened)
-    done = call("bench", "quality", "--judge", "faithfulness", "--model", "good", "--model", "nope")
+    monkeypatch.setattr(program, "open_model", opened)
+    done = call("--judge", "faithfulness", "--model", "good", "--model", "nope")
     assert done.code == 2 and "unknown model 'nope'" in done.err
     Path("page.md").write_text("no marks")
-    done = call("bench", "quality", "--judge", "faithfulness", "--model", "good", "--page", "page.md")
+    done = call("--judge", "faithfulness", "--model", "good", "--page", "page.md")
     assert done.code == 2 and "page.md has no lines" in done.err
     assert asked == []
 
 
 def test_the_command_says_what_is_missing(call: Call, home: Path) -> None:
-    done = call("bench", "quality")
+    done = call()
     assert done.code == 2
     assert "none of the protocol's sets is here" in done.err
-    assert call("bench", "quality", "--tables-only").code == 2
-    page = call("bench", "quality", "--tables-only", "--page", "nowhere.md")
+    assert call("--tables-only").code == 2
+    page = call("--tables-only", "--page", "nowhere.md")
     assert page.code == 2 and "cannot read nowhere.md" in page.err
-    wrong = call("bench", "quality", "--judge", "rubrik")
+    wrong = call("--judge", "rubrik")
     assert wrong.code == 2 and "unknown judge 'rubrik'" in wrong.err

@@ -20,6 +20,8 @@ from typing import Any
 import click
 import pytest
 
+from benchmarks import speed
+from benchmarks.quality import __main__ as quality
 from magistrate import cli
 from magistrate._version import __version__
 from magistrate.judges import instance
@@ -95,9 +97,11 @@ def command_lines() -> Iterator[tuple[str, str]]:
             yield name, example
 
 
-def parse(words: list[str]) -> click.Context:
-    """What the command line would make of the words, without doing it."""
-    command: click.Command = cli.command
+MEASURING = {"benchmarks.quality": quality.command, "benchmarks.speed": speed.command}
+
+
+def parse(words: list[str], command: click.Command = cli.command) -> click.Context:
+    """What a command line would make of the words, without doing it."""
     context = click.Context(command, info_name="magistrate")
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         _, inner, words = command.resolve_command(context, words)
@@ -118,12 +122,15 @@ def test_a_command_line_that_is_shown_is_one(tmp_path: Path, monkeypatch: pytest
             for name in re.findall(r"^@?([\w-]+\.(?:json|txt|jsonl|yaml))$", word):
                 (tmp_path / name).write_text("{}")
         try:
-            assert program in ("make", "magistrate"), "nothing checks it"
-            if program == "make":
+            assert program in ("make", "magistrate", "python"), "nothing checks it"
+            if program == "python":
+                _, module, *rest = rest
+                parse(rest, MEASURING[module])
+            elif program == "make":
                 assert {each for each in rest if "=" not in each} <= targets, "no such target"
             else:
                 parse(rest)
-        except (AssertionError, click.ClickException) as error:
+        except (AssertionError, KeyError, click.ClickException) as error:
             wrong.append(f"{where}: {line}: {error}")
     assert wrong == []
 

@@ -1,4 +1,4 @@
-"""The table of measured quality: from rows of `bench quality` to what `magistrate judges` shows."""
+"""The table of measured quality: from rows of `benchmarks.quality` to what `magistrate judges` shows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from magistrate.bench.quality.publishing import published
-from magistrate.bench.quality.rows import BASELINE, QualityRow, newest
-from magistrate.bench.quality.rows import read as rows_of
+from benchmarks.quality.publish import published
+from benchmarks.quality.rows import BASELINE, QualityRow, newest
+from benchmarks.quality.rows import read as rows_of
 from magistrate.errors import SpecError
 from magistrate.judges import quality, registry
 from magistrate.judges.quality import Measured, measured, read, summaries, table

@@ -1,9 +1,9 @@
 """What a detector is worth by set and by kind of error: into its manifest and its card.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python benchmarks/detector/measure.py FOLDER [--most 300]
+Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.measure FOLDER [--most 300]
 
-Sets are the test parts of `magistrate bench quality`, the built-in set, and the everyday cases, of which the
-lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
+Sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases, of which
+the lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from twins import samples as twins
 
-from magistrate.bench.quality.protocol import SETS, draw, here
+from benchmarks.detector.twins import samples as twins
+from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
 from magistrate.datasets.named import shared
 from magistrate.detectors.detector import Detector, detector

@@ -23,6 +23,7 @@ from magistrate.judges.calibration_file import (
 )
 from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
 from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.distributions import grouped_folds
 from magistrate.metrics.reliability import (
     BINS,
     LOSSES,
@@ -214,12 +215,8 @@ def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, r
 
 def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Places of the others and of the fold, fold by fold; no context is in two of them."""
-    from sklearn.model_selection import StratifiedGroupKFold
 
-    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    parts = [
-        (train, test) for train, test in cut.split(columns.scores, columns.truth, columns.groups) if test.size
-    ]
+    parts = grouped_folds(columns.truth, columns.groups, folds, seed)
     for train, _ in parts:
         if columns.truth[train].all() or not columns.truth[train].any():
             raise InputError(

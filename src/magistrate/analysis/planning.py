@@ -12,6 +12,7 @@ from magistrate.analysis.columns import groups_of, known_scoring
 from magistrate.analysis.comparison import Side, shared
 from magistrate.analysis.saying import name_of
 from magistrate.errors import InputError
+from magistrate.metrics.distributions import ndtri
 from magistrate.metrics.paired import Figures
 from magistrate.metrics.power import (
     POWERED,
@@ -239,6 +240,5 @@ def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.f
 
 def _normal(spread: float, difference: float, alpha: float, power: float) -> int:
     """The samples needed where one sample's share of the difference has this standard deviation."""
-    from scipy.special import ndtri
 
     return ceil((float(ndtri(1 - alpha / 2) + ndtri(power)) * spread / difference) ** 2)

@@ -11,6 +11,7 @@ from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, know
 from magistrate.analysis.matching import unlike
 from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.errors import InputError, SpecError
+from magistrate.metrics.distributions import fisher_exact
 from magistrate.metrics.prevalence import Prevalence
 from magistrate.metrics.prevalence import prevalence as estimated
 from magistrate.types import HALLUCINATED, Recipe, Sample, Verdict
@@ -261,16 +262,12 @@ def _unfit(found: Prevalence) -> Iterator[str]:
 
 def _flattered(found: Prevalence, known: Columns) -> Iterator[str]:
     """Where the judge has a verdict goes with the label."""
-    from scipy.stats import fisher_exact
 
     if not found.n_failed:
         return
     positives = int(known.truth.sum())
-    table = [
-        [found.positives_failed, found.n_failed - found.positives_failed],
-        [positives, known.n - positives],
-    ]
-    if float(fisher_exact(table).pvalue) < LEVEL:
+    failed = (found.positives_failed, found.n_failed - found.positives_failed)
+    if fisher_exact(*failed, positives, known.n - positives) < LEVEL:
         yield (
             "Where the judge fails goes with the label: hallucinated are "
             f"{decimal(found.positives_failed / found.n_failed)} of the {found.n_failed} labelled outputs "

@@ -37,7 +37,6 @@ COMMANDS = (
     "prevalence",
     "generate",
     "check",
-    "bench",
     "judges",
     "datasets",
     "cache",
@@ -92,8 +91,8 @@ def command() -> None:
     """A local judge: is what a language model wrote faithful to what it was given?"""
 
 
-def main() -> None:
-    """Run the command line and exit with its code.
+def main(program: click.Command = command, name: str = "magistrate") -> None:
+    """Run a program, by default this command line, and exit with its code.
 
     0 done, 1 a gate failed, 2 bad usage or input, 3 no whole result (a limit cut the run off, a judge gave
     no verdict, too many judgements failed, the engine is gone), 130 interrupted (143 and 129 where SIGTERM or
@@ -104,7 +103,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     _logging.configure(verbose=False)
     with _as_a_program():
-        code = _run()
+        code = _run(program, name)
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
@@ -137,9 +136,9 @@ def _as_a_program() -> Iterator[None]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _run() -> int:
+def _run(program: click.Command, name: str) -> int:
     try:
-        code = command.main(prog_name="magistrate", standalone_mode=False)
+        code = program.main(prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else DONE
     except click.ClickException as error:
         error.show()

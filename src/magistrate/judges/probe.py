@@ -19,6 +19,7 @@ from magistrate.judges.base import Call, FolderJudge, JudgeInfo
 from magistrate.judges.folders import check_free, read_values, whole
 from magistrate.judges.likelihood import READS, prompts
 from magistrate.judges.template import builtin_prompt
+from magistrate.metrics.distributions import expit
 from magistrate.types import FAITHFUL, HALLUCINATED, Data, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
@@ -209,7 +210,6 @@ class Probe(FolderJudge):
         return [Call(prompts(sample)[0].continued(Data(sample.output or "", "output")))]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
-        from scipy.special import expit
 
         known = self.probe
         if engine.info.fingerprint != known.model.fingerprint:

@@ -1,7 +1,7 @@
 """How well judges were measured to judge: a table that comes with the package, `quality.toml`.
 
-It is written from rows of `magistrate bench quality` by `benchmarks/publish_quality.py`. A figure is of a
-judge as it was then: one with other options, another prompt or other weights has no figures here.
+It is written from rows of `python -m benchmarks.quality` by `benchmarks/quality/publish.py`. A figure is
+of a judge as it was then: one with other options, another prompt or other weights has no figures here.
 """
 
 from __future__ import annotations

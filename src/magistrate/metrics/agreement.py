@@ -118,7 +118,6 @@ def two_raters(
     are kappa.
     """
     import numpy as np
-    from scipy.sparse import csr_matrix
 
     one, two = _numbers(first, k), _numbers(second, k)
     if one.shape != two.shape:
@@ -128,10 +127,11 @@ def two_raters(
     ]
     if not one.size:
         return {name: Estimate.none(NOTHING) for name in names}
-    cells = csr_matrix((np.ones(one.size), (np.arange(one.size), one * k + two)), shape=(one.size, k * k))
+    cells = one * k + two
 
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        tables = np.asarray(weights @ cells).reshape(-1, k, k)
+        counts = [np.bincount(cells, row, k * k) for row in weights]
+        tables = np.array(counts, dtype=np.float64).reshape(-1, k, k)
         return np.stack([_figure(name, tables, places) for name in names], axis=1)
 
     return _estimates(names, figures, groups, draws, seed)

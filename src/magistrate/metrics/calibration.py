@@ -24,6 +24,7 @@ from math import exp, isfinite, log
 from typing import TYPE_CHECKING, Literal, get_args
 
 from magistrate.errors import InputError
+from magistrate.metrics.distributions import brentq, expit, logit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +88,6 @@ class Calibrator:
     def of_all(self, scores: ArrayLike) -> Floats:
         """The calibrated probabilities `[n]` of scores `[n]`."""
         import numpy as np
-        from scipy.special import expit, logit
 
         raw, own = np.asarray(scores, dtype=np.float64), self.parameters
         odds = logit(np.clip(raw, CLIP, 1 - CLIP))
@@ -164,44 +164,66 @@ def shifted(weights: Floats, truth: Flags, base_rate: float | None) -> Floats:
 
 
 def _platt(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
+    """Slope and intercept with the least log loss, by Newton's method with halved steps."""
     import numpy as np
-    from scipy.special import logit
-    from sklearn.linear_model import LogisticRegression
 
-    odds = logit(np.clip(scores, CLIP, 1 - CLIP)).reshape(-1, 1)
-    target = _targets(truth)
-    # A target between 0 and 1 is both labels, each with its share of the sample's weight.
-    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(
-        np.concatenate([odds, odds]),
-        np.repeat([True, False], truth.size),
-        np.concatenate([weights * target, weights * (1 - target)]),
-    )
-    return {"slope": [float(model.coef_[0, 0])], "intercept": [float(model.intercept_[0])]}
+    odds, target = logit(np.clip(scores, CLIP, 1 - CLIP)), _targets(truth)
+    columns = np.column_stack([odds, np.ones(odds.size)])
+    share = weights / weights.sum()
+
+    def loss(point: Floats) -> float:
+        margin = columns @ point
+        return float((share * (np.logaddexp(0, margin) - target * margin)).sum())
+
+    point = np.array([0.0, float(logit(np.average(target, weights=weights)))])
+    for _ in range(100):
+        said = expit(columns @ point)
+        slope = columns.T @ (share * (said - target))
+        curve = (columns * (share * said * (1 - said))[:, None]).T @ columns
+        step = np.linalg.lstsq(curve, slope, rcond=1e-13)[0]
+        size, before = 1.0, loss(point)
+        while size > 1e-10 and loss(point - size * step) > before:
+            size /= 2
+        point = point - size * step
+        if np.abs(size * step).max() < 1e-12:
+            break
+    return {"slope": [float(point[0])], "intercept": [float(point[1])]}
 
 
 def _temperature(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
+    """The temperature with the least log loss, which is convex in its inverse."""
     import numpy as np
-    from scipy.optimize import minimize_scalar
-    from scipy.special import logit
 
     odds, target = logit(np.clip(scores, CLIP, 1 - CLIP)), _targets(truth)
 
-    def loss(log_temperature: float) -> float:
-        scaled = odds / np.exp(log_temperature)
-        return float(np.average(np.logaddexp(0, scaled) - target * scaled, weights=weights))
+    def rising(inverse: float) -> float:
+        return float((weights * odds * (expit(odds * inverse) - target)).sum())
 
-    bound = log(_HOTTEST)
-    best = minimize_scalar(loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-10})
-    return {"temperature": [float(np.exp(best.x))]}
+    low, high = 1 / _HOTTEST, float(_HOTTEST)
+    if rising(low) >= 0 or rising(high) <= 0:
+        return {"temperature": [high if rising(low) >= 0 else low]}
+    return {"temperature": [1 / brentq(rising, low, high)]}
 
 
 def _isotonic(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
-    from sklearn.isotonic import IsotonicRegression
+    """Where the steps begin and end, by pooling neighbours that are in the wrong order."""
+    import numpy as np
 
     least = 1 / (truth.size + 2)
-    model = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip")
-    model.fit(scores, truth.astype(float), weights)
-    return {"scores": model.X_thresholds_.tolist(), "probabilities": model.y_thresholds_.tolist()}
+    places, inverse = np.unique(scores, return_inverse=True)
+    heavy = np.bincount(inverse, weights)
+    blocks: list[tuple[float, float, int]] = []  # mean, weight and number of places
+    for mean, weight in zip(np.bincount(inverse, weights * truth) / heavy, heavy, strict=True):
+        block = (float(mean), float(weight), 1)
+        while blocks and blocks[-1][0] >= block[0]:
+            before, other, count = blocks.pop()
+            whole = other + block[1]
+            block = ((before * other + block[0] * block[1]) / whole, whole, count + block[2])
+        blocks.append(block)
+    steps = np.clip(np.repeat([each[0] for each in blocks], [each[2] for each in blocks]), least, 1 - least)
+    kept = np.ones(steps.size, dtype=np.bool_)
+    kept[1:-1] = (steps[1:-1] != steps[:-2]) | (steps[1:-1] != steps[2:])
+    return {"scores": places[kept].tolist(), "probabilities": steps[kept].tolist()}
 
 
 def _targets(truth: Flags) -> Floats:

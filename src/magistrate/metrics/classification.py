@@ -31,6 +31,7 @@ from magistrate._text import decimal
 from magistrate.errors import InputError
 from magistrate.metrics.clustering import CONFIDENCE as CONFIDENCE
 from magistrate.metrics.clustering import Worth, of_area, of_both, of_share
+from magistrate.metrics.distributions import brentq, ndtri, roc_auc_score, wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,18 +210,15 @@ def _one_class(c: Confusion) -> str | None:
 @lru_cache(maxsize=1024)
 def wilson(hits: int, n: int) -> tuple[float, float]:
     """95 % Wilson score interval of `hits` out of `n` > 0."""
-    from scipy.stats import binomtest
 
-    low, high = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
-    return float(low), float(high)
+    return wilson_interval(hits / n, n, CONFIDENCE)
 
 
 def wilson_at(share: float, n: float) -> tuple[float, float]:
     """95 % Wilson score interval of a share of `n` > 0 samples, which need not be a whole number."""
-    from statsmodels.stats.proportion import proportion_confint
 
-    low, high = proportion_confint(share * n, n, alpha=1 - CONFIDENCE, method="wilson")
-    return min(max(float(low), 0.0), share), max(min(float(high), 1.0), share)
+    low, high = wilson_interval(share, n, CONFIDENCE)
+    return min(low, share), max(high, share)
 
 
 def _proportion(hits: int, n: int, undefined: str) -> Estimate:
@@ -312,7 +310,6 @@ def _auroc(
     negatives = truth.size - positives
     if reason := _one_class(Confusion(positives, 0, negatives, 0)):
         return Estimate.none(reason)
-    from sklearn.metrics import roc_auc_score
 
     value = float(roc_auc_score(truth, scores))
     whole = None if groups is None else of_share(truth, np.ones_like(truth), groups)
@@ -329,8 +326,6 @@ def auroc_interval(value: float, positives: float, negatives: float) -> tuple[fl
     The areas t that the observed one does not contradict: (t - value)² <= z² V(t), with Hanley and
     McNeil's variance V at t itself and both group sizes replaced by their mean in its numerator.
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtri
 
     pairs = positives * negatives
     others = (positives + negatives) / 2 - 1

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magistrate.metrics.distributions import rankdata, stdtrit
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -66,7 +68,6 @@ def of_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[Worth, Worth]:
     side of those of the other class, summed context by context (Obuchowski 1997).
     """
     import numpy as np
-    from scipy.stats import rankdata
 
     ranks, residuals = rankdata(scores), np.zeros(truth.size)
     for among in (truth, ~truth):
@@ -90,7 +91,6 @@ def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[Worth, W
 def _worth(residuals: Floats, groups: Ints) -> Worth:
     """What samples with these residuals `[n]`, which sum to 0, are worth."""
     import numpy as np
-    from scipy.special import stdtrit
 
     _, members = np.unique(groups, return_inverse=True)
     n, contexts = residuals.size, int(members.max()) + 1

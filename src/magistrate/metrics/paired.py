@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS
+from magistrate.metrics.distributions import binomial_cdf, stdtrit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,9 +30,8 @@ def exact_mcnemar(only_first: int, only_second: int) -> float:
 
     It takes samples as independent. 1 where the judges are right and wrong together.
     """
-    from scipy.stats import binom
 
-    return min(1.0, 2 * float(binom.cdf(min(only_first, only_second), only_first + only_second, 0.5)))
+    return min(1.0, 2 * binomial_cdf(min(only_first, only_second), only_first + only_second, 0.5))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -52,12 +52,11 @@ def smallest_difference(error: float | None, n_groups: int, comparisons: int = 1
     `error` is the difference's standard error over `n_groups` contexts. The level is .05 divided by
     `comparisons`, as in the first step of Holm's method; None where there is no error to go by.
     """
-    from scipy.stats import t
 
     if not error or n_groups < 2 or comparisons < 1:
         return None
     freedom = n_groups - 1
-    return float(t.ppf(1 - ALPHA / comparisons / 2, freedom) + t.ppf(POWER, freedom)) * error
+    return float(stdtrit(freedom, 1 - ALPHA / comparisons / 2) + stdtrit(freedom, POWER)) * error
 
 
 class Figures:

@@ -17,6 +17,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
+from magistrate.metrics.distributions import brentq, ndtri
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +56,6 @@ def assumed(
 
 def _right(metric: str, value: float, base_rate: float) -> float:
     """How often a judge is right, in either class, whose metric is `value`."""
-    from scipy.optimize import brentq
 
     def excess(right: float) -> float:
         positive, false_alarm = base_rate * right, (1 - base_rate) * (1 - right)
@@ -74,7 +74,6 @@ def samples_needed(
     metric: str, shares: Shares, difference: float, *, alpha: float = 0.05, power: float = 0.8
 ) -> int:
     """How many samples show a `difference` in `metric` of judges with these `shares`."""
-    from scipy.special import ndtri
 
     alike = (shares + shares.transpose(0, 2, 1)) / 2
     s0, s1 = deviation(metric, alike), deviation(metric, shares)
@@ -151,7 +150,6 @@ def auroc_samples_needed(
 
     `correlation` in [0, 1) is that between the two estimated areas.
     """
-    from scipy.special import ndtri
 
     if not (0 < value < 1 and 0 < value + difference < 1):
         raise InputError(f"areas must be between 0 and 1, got {value:g} and {value + difference:g}")

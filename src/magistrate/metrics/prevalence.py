@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from magistrate._text import decimal
 from magistrate.errors import InputError
 from magistrate.metrics.classification import CONFIDENCE, Estimate
+from magistrate.metrics.distributions import stdtrit, wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,10 +179,9 @@ class _Uncut:
 
     def ends(self) -> tuple[float, float]:
         """The 95 % interval by Student's t."""
-        from scipy.stats import t
 
         freedom = self.n_groups - self.taken
-        far = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * self.error * sqrt(self.n_groups / freedom)
+        far = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * self.error * sqrt(self.n_groups / freedom)
         return self.value - far, self.value + far
 
 
@@ -206,12 +206,11 @@ def _interval(uncut: _Uncut, name: str, beyond: dict[str, tuple[float, float, fl
 
 def _constant(value: float, n_groups: int) -> Estimate:
     """Wilson's interval of something that never or always was so, each group counted once."""
-    from statsmodels.stats.proportion import proportion_confint
 
     if value not in (0, 1):
         return Estimate(value, None, None, "no interval: nothing varies")
-    low, high = proportion_confint(value * n_groups, n_groups, alpha=1 - CONFIDENCE, method="wilson")
-    return Estimate(value, min(float(low), value), max(float(high), value))
+    low, high = wilson_interval(value, n_groups, CONFIDENCE)
+    return Estimate(value, min(low, value), max(high, value))
 
 
 def _tuning(y: Floats, f: Floats, u: Floats) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import CONFIDENCE, Estimate
+from magistrate.metrics.distributions import ndtr, ndtri, stdtr, stdtrit, two_sided_t
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +99,6 @@ def difference_of(
     interval; `support`, the fewest contexts that it rests on, gives its p value by the sign test.
     """
     import numpy as np
-    from scipy.stats import t
 
     found = interval_of(value, drawn, n_groups)
     known = drawn[~np.isnan(drawn)]
@@ -107,9 +107,9 @@ def difference_of(
     if found.low is None or found.high is None:
         return found, min(1.0, 2 * 0.5**support) if value else None
     error, freedom = standard_error(drawn, n_groups), n_groups - 1
-    far = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+    far = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     bounds = min(found.low, max(value - far, -1.0)), max(found.high, min(value + far, 1.0))
-    student = float(2 * t.sf(abs(value) / error, freedom))
+    student = two_sided_t(value / error, freedom)
     p = max(two_sided_p(drawn, n_groups) or 0.0, student, 0.5 ** (n_groups - 1))
     return Estimate(value, *bounds), min(1.0, p)
 
@@ -144,17 +144,13 @@ def standard_error(drawn: NDArray[np.float64], n_groups: int) -> float:
 
 def _tail(level: float, n_groups: int) -> float:
     """The share of the draws beyond either end of an interval that is to miss with the chance `level`."""
-    from scipy.special import ndtr
-    from scipy.stats import t
 
-    return float(ndtr(t.ppf(level / 2, n_groups - 1) * sqrt(n_groups / (n_groups - 1))))
+    return float(ndtr(stdtrit(n_groups - 1, level / 2) * sqrt(n_groups / (n_groups - 1))))
 
 
 def _expanded(tail: float, n_groups: int) -> float:
     """The two-sided p value where this share of the draws lies beyond zero: the inverse of `_tail`."""
-    from scipy.special import ndtri
-    from scipy.stats import t
 
     if tail >= 0.5 or n_groups < 2:
         return 1.0
-    return float(2 * t.cdf(ndtri(tail) * sqrt((n_groups - 1) / n_groups), n_groups - 1))
+    return float(2 * stdtr(n_groups - 1, ndtri(tail) * sqrt((n_groups - 1) / n_groups)))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from magistrate.metrics.distributions import ks_2samp
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
@@ -55,14 +57,13 @@ def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> Scor
     `groups` int `[n]` is the same for samples of one context. None where either side has too few contexts.
     """
     import numpy as np
-    from scipy.stats import ks_2samp
 
     values, known = np.asarray(scores, dtype=np.float64), np.asarray(before, dtype=np.float64)
     own = np.round(values[one_of_each(groups)], DIGITS)
     if min(own.size, known.size) < LEAST:
         return None
-    found = ks_2samp(own, known, method="asymp")
-    return ScoreShift(float(found.statistic), float(found.pvalue), int(own.size), int(known.size))
+    distance, p = ks_2samp(own, known)
+    return ScoreShift(distance, p, int(own.size), int(known.size))
 
 
 def reference(

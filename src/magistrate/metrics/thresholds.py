@@ -22,6 +22,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError, SpecError
+from magistrate.metrics.distributions import stdtrit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -182,7 +183,6 @@ def threshold_gain(
     there are too few samples or contexts to choose by.
     """
     import numpy as np
-    from scipy.special import stdtrit
 
     flags, own = np.asarray(truth, dtype=np.bool_), np.asarray(said, dtype=np.bool_)
     values = np.asarray(scores, dtype=np.float64)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.features.overlap import ngram_novelty, output_length
 from magistrate.metrics.classification import classification
+from magistrate.metrics.distributions import roc_curve
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
 if TYPE_CHECKING:
@@ -79,13 +80,12 @@ def _threshold(
 ) -> Baseline:
     """The rule that cuts `signal` where balanced accuracy is best, in the better direction."""
     import numpy as np
-    from sklearn.metrics import roc_curve
 
     values = np.array([signal(s) for s in samples], dtype=np.float64)
     best, rule, said = 0.5, f"never {HALLUCINATED}: no threshold does better", np.zeros_like(truth)
     if truth.any() and not truth.all():
         for sign, side in ((1.0, "or more"), (-1.0, "or less")):
-            false_rate, true_rate, cuts = roc_curve(truth, sign * values, drop_intermediate=False)
+            false_rate, true_rate, cuts = roc_curve(truth, sign * values)
             balanced = (true_rate + 1 - false_rate) / 2
             top = int(balanced.argmax())
             if balanced[top] > best:

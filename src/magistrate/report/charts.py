@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from magistrate.metrics.classification import Estimate
+from magistrate.metrics.distributions import precision_recall_curve, roc_curve
 from magistrate.report.figures import decimal, interval
 
 if TYPE_CHECKING:
@@ -113,9 +114,8 @@ def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate, n
     `truth` bool `[n]` with both values, `scores` float `[n]` in [0, 1]; `name` begins the ids in the picture,
     which must be its own in a page.
     """
-    from sklearn.metrics import roc_curve
 
-    false_rate, true_rate, _ = roc_curve(truth, scores)
+    false_rate, true_rate, _ = roc_curve(truth, scores, corners=True)
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=DIM, linestyle=(0, (2, 3)), linewidth=1)
@@ -134,10 +134,9 @@ def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64], name
 
     The arguments are those of `roc`.
     """
-    from sklearn.metrics import average_precision_score, precision_recall_curve
 
-    precision, recall, _ = precision_recall_curve(truth, scores)
-    base, mean = float(truth.mean()), float(average_precision_score(truth, scores))
+    precision, recall, mean = precision_recall_curve(truth, scores)
+    base = float(truth.mean())
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [base, base], color=DIM, linestyle=(0, (2, 3)), linewidth=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from threading import Lock
 
 _one_at_a_time = Lock()
@@ -18,8 +17,6 @@ def prepare() -> None:
     if _is_done:
         return
     with _one_at_a_time:
-        import_module("statsmodels.stats.proportion")
-        import_module("sklearn.metrics")
         from magistrate.metrics.classification import classification
         from magistrate.report.charts import warm_up
 

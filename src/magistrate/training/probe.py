@@ -27,6 +27,7 @@ from magistrate.judges.likelihood import prompts
 from magistrate.judges.probe import ProbeData, ProbedModel, ProbeFigure, ProbeFile
 from magistrate.judges.template import builtin_prompt
 from magistrate.metrics.classification import Classification, classification
+from magistrate.metrics.distributions import expit, grouped_folds
 from magistrate.types import HALLUCINATED, Sample
 
 if TYPE_CHECKING:
@@ -228,12 +229,9 @@ def _held_out(
 ) -> Floats:
     """The score of every sample by a fit that had not seen its context."""
     import numpy as np
-    from scipy.special import expit
-    from sklearn.model_selection import StratifiedGroupKFold
 
     scores = np.empty(truth.size)
-    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for train, test in cut.split(states, truth, groups):
+    for train, test in grouped_folds(truth, groups, folds, seed):
         if truth[train].all() or not truth[train].any():
             raise InputError(
                 f"of {folds} folds that share no context, one holds a whole class: label samples of more "

@@ -21,6 +21,7 @@ from magistrate._text import decimal
 from magistrate.errors import InputError
 from magistrate.judges.stack_folder import Scale, Weights, scaled, standardized
 from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.distributions import expit, grouped_folds, roc_auc_score
 from magistrate.metrics.reliability import reliability
 from magistrate.metrics.resampling import FEW_CONTEXTS
 
@@ -149,7 +150,6 @@ def evenly(table: Table) -> Floats:
 def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
     """Places of the others and of the fold, fold by fold; no context is in two of them."""
     import numpy as np
-    from sklearn.model_selection import StratifiedGroupKFold
 
     contexts = min(np.unique(table.groups[table.truth == label]).size for label in (True, False))
     if not 2 <= folds <= min(MOST_FOLDS, contexts):
@@ -157,9 +157,8 @@ def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]
             f"folds must be 2 to {min(MOST_FOLDS, contexts)} here, where {contexts} contexts have the rarer "
             f"label; got {folds}"
         )
-    cut = StratifiedGroupKFold(folds, shuffle=True, random_state=seed)
-    for train, test in cut.split(table.values, table.truth, table.groups):
-        if test.size and 0 < table.truth[train].sum() < train.size:
+    for train, test in grouped_folds(table.truth, table.groups, folds, seed):
+        if 0 < table.truth[train].sum() < train.size:
             yield train, test
 
 
@@ -215,7 +214,6 @@ def _minimized(
     """The point `[m]` with the least weighted log loss of columns `[n, m]` + half the pulled squares."""
     import numpy as np
     from scipy.optimize import minimize
-    from scipy.special import expit
 
     sign = np.where(truth, 1.0, -1.0)
 
@@ -339,7 +337,6 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
 
 
 def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
-    from scipy.special import expit
 
     kept = places[near[places]]
     truth, scores = table.truth[kept], expit(odds[kept])
@@ -358,7 +355,6 @@ def _held(table: Table, odds: Floats, near: Flags, places: Ints) -> Held:
 
 def _alone(table: Table) -> dict[str, dict[str, float | None]]:
     import numpy as np
-    from sklearn.metrics import roc_auc_score
 
     def area(values: Floats, kept: NDArray[Any]) -> float | None:
         kept = kept & ~np.isnan(values)

@@ -15,9 +15,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from magistrate.bench import workload
-from magistrate.bench.contender import Item, Measured, Weights
-from magistrate.bench.in_flight import answered
+from benchmarks.contenders import workload
+from benchmarks.contenders.base import Item, Measured, Weights
+from benchmarks.contenders.workload import answered
 from magistrate.errors import EngineError
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
-from magistrate.bench import workload
-from magistrate.bench.contender import Item, Measured, Weights
-from magistrate.bench.in_flight import answered
+from benchmarks.contenders import workload
+from benchmarks.contenders.base import Item, Measured, Weights
+from benchmarks.contenders.workload import answered
 from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Choice, Generation, Likelihood, Option, Sampling
 from magistrate.engines.catalog import describe

@@ -15,8 +15,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 
-from magistrate.bench import workload
-from magistrate.bench.contender import Item, Measured, Weights
+from benchmarks.contenders import workload
+from benchmarks.contenders.base import Item, Measured, Weights
 from magistrate.errors import EngineError
 
 T = TypeVar("T")

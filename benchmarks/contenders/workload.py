@@ -7,13 +7,15 @@ found in a cache.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from magistrate.bench.contender import Item
+from benchmarks.contenders.base import Item
 from magistrate.errors import ModelError
 
 # Two answers of one token each in the vocabularies of the catalogue's models.
@@ -207,3 +209,22 @@ class Workload:
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
+
+
+async def answered(
+    items: Sequence[Asked], in_flight: int, answer: Callable[[Asked], Awaitable[Answered]]
+) -> tuple[float, list[Answered]]:
+    """Every item answered, `in_flight` at once, in order, and the seconds it took."""
+    places = asyncio.Semaphore(in_flight)
+
+    async def one(item: Asked) -> Answered:
+        async with places:
+            return await answer(item)
+
+    start = time.perf_counter()
+    answers = await asyncio.gather(*map(one, items))
+    return time.perf_counter() - start, answers

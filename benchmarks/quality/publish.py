@@ -1,20 +1,29 @@
-"""From rows of measurements to the table that comes with the package, `judges/quality.toml`."""
+"""Writes the table of measured quality that `magistrate judges` shows.
+
+`python -m benchmarks.quality.publish` reads benchmarks/quality.jsonl. A judge that
+ships trained on all sets is given the rows that stand for it: `--folds auto=detector:{family}`, judges
+trained without each family.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
+from benchmarks.quality.rows import BASELINE, Figure, QualityRow, newest, read
 from magistrate.errors import SpecError
 from magistrate.judges import registry
+from magistrate.judges.quality import TABLE
 
 HEAD = """\
 # How well judges were measured to judge, as `magistrate judges` shows it. Written by
-# benchmarks/publish_quality.py from benchmarks/quality.jsonl; not to be edited.
+# benchmarks/quality/publish.py from benchmarks/quality.jsonl; not to be edited.
 # auroc and balanced_accuracy: the figure and its 95 % interval; ms: wall clock a sample.
 """
 RECIPE = re.compile(r"judge=(?P<judge>.+?) model=\S+ prompt=(?P<prompt>.*?) constraint=")
@@ -79,3 +88,21 @@ def _short(figure: Figure | None) -> list[float] | None:
 def _text(value: str) -> str:
     """A TOML string; JSON's escapes are TOML's."""
     return json.dumps(value)
+
+
+ROWS = Path(__file__).parent.with_suffix(".jsonl")
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--to", type=Path, default=TABLE)
+    parser.add_argument("--folds", action="append", default=[], metavar="JUDGE=WORDS")
+    chosen = parser.parse_args(arguments)
+    folds = dict(each.split("=", 1) for each in chosen.folds)
+    chosen.to.write_text(published(newest(read(chosen.rows)), folds), encoding="utf-8")
+    print(f"wrote {chosen.to}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

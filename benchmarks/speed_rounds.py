@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from magistrate.bench.contender import Item, Measured
-from magistrate.bench.process import Child
-from magistrate.bench.rows import Row, not_measured, summed_up
-from magistrate.bench.workload import Workload
+from benchmarks.contenders.base import Item, Measured
+from benchmarks.contenders.process import Child
+from benchmarks.contenders.workload import Workload
+from benchmarks.speed_report import SOAK_IN_FLIGHT, Row, Soak, not_measured, summed_up
 from magistrate.errors import EngineError, EngineGone, MagistrateError
 
 Opener = Callable[[], Child]  # starts a contender; raises `MagistrateError` where it cannot be had
@@ -236,3 +236,38 @@ class _Lane:
         measured = child.measure(work, items.first(n), level, warm=[items.calibration])
         self._pace[work] = n / measured.seconds
         return measured
+
+
+BATCH = 100  # requests between two progress messages
+
+
+def soak(
+    open_child: Callable[[], Child], workload: Workload, requests: int, tell: Callable[[str], None]
+) -> Soak:
+    """Send `requests` short requests of all verbs and look at the memory on the way.
+
+    Raises `EngineError` where a request fails or the system does not tell the memory.
+    """
+    early = max(requests // 10, 1)
+    with open_child() as child:
+        seconds = _sent(child, workload, early, tell)
+        before = _resident(child.measure("memory"))
+        seconds += _sent(child, workload, requests - early, tell)
+        after = _resident(child.measure("memory"))
+    return Soak(requests, seconds, before, after)
+
+
+def _sent(child: Child, workload: Workload, requests: int, tell: Callable[[str], None]) -> float:
+    """The seconds that so many requests took."""
+    seconds = 0.0
+    for start in range(0, requests, BATCH):
+        tell(f"soak: {requests - start:,} requests to go")
+        questions = workload.questions(min(BATCH, requests - start))
+        seconds += child.measure("soak", questions, SOAK_IN_FLIGHT).seconds
+    return seconds
+
+
+def _resident(measured: Measured) -> float:
+    if "now" not in measured.extra:
+        raise EngineError("this system does not tell how much memory a process has now")
+    return measured.extra["now"]

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from benchmarks.quality.protocol import Split
 from magistrate.analysis.columns import groups_of
-from magistrate.bench.quality.protocol import Split
 from magistrate.datasets.named import shared
 from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.metrics.distributions import roc_auc_score
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.types import HALLUCINATED, Sample
 
@@ -130,10 +131,9 @@ def _part(reading: Reading, values: Floats) -> Part:
 
 
 def _direction(truth: Flags, values: Floats, weights: Floats | None = None) -> float:
-    from sklearn.metrics import roc_auc_score
 
     both = 0 < truth.sum() < truth.size
-    return -1.0 if both and roc_auc_score(truth, values, sample_weight=weights) < 0.5 else 1.0
+    return -1.0 if both and roc_auc_score(truth, values, weights) < 0.5 else 1.0
 
 
 def _scaled(values: Floats, by: Floats) -> Floats:

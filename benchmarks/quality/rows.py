@@ -1,4 +1,4 @@
-"""What was measured, as rows of a JSONL file: read and appended, never rewritten."""
+"""Measured figures as rows of a JSONL file: read and appended, never rewritten."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from magistrate.bench import workload
-from magistrate.bench.contender import Item, Measured, Weights
+from benchmarks.contenders import workload
+from benchmarks.contenders.base import Item, Measured, Weights
 from magistrate.errors import EngineError
 
 if TYPE_CHECKING:

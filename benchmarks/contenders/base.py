@@ -1,7 +1,7 @@
-"""What a contender of the benchmark is: the one file that a peer has to know, beside `workload`.
+"""What a contender of the speed benchmark is.
 
-Every contender is measured in a child process of its own (`bench.child`), under the Python that has its
-packages, so this module and `workload` import nothing but the standard library.
+Every contender is measured in a child process of its own, under the Python that has its packages, so this
+module and `workload` import nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -122,15 +122,15 @@ class Registered:
 
 CONTENDERS: Mapping[str, Registered] = MappingProxyType(
     {
-        "magistrate": Registered("magistrate.bench.contenders.own:Magistrate"),
-        "magistrate-f16": Registered("magistrate.bench.contenders.own:Magistrate", weights="f16"),
+        "magistrate": Registered("benchmarks.contenders.embedded:Magistrate"),
+        "magistrate-f16": Registered("benchmarks.contenders.embedded:Magistrate", weights="f16"),
         "outlines-transformers": Registered(
-            "magistrate.bench.contenders.outlines:OutlinesTransformers", peer=True, files="gguf"
+            "benchmarks.contenders.outlines:OutlinesTransformers", peer=True, files="gguf"
         ),
         "phoenix-xllamacpp": Registered(
-            "magistrate.bench.contenders.phoenix:PhoenixXllamacpp", peer=True, files="gguf"
+            "benchmarks.contenders.phoenix:PhoenixXllamacpp", peer=True, files="gguf"
         ),
-        "llama.cpp": Registered("magistrate.bench.contenders.llama_cpp:LlamaCpp", peer=True, files="gguf"),
+        "llama.cpp": Registered("benchmarks.contenders.llama_cpp:LlamaCpp", peer=True, files="gguf"),
     }
 )
 

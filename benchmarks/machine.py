@@ -1,17 +1,85 @@
-"""What the machine can do at best, measured beside the engines: memory bandwidth and matrix products."""
+"""The machine that figures are measured on: what it is, what it can do at best, what a model needs of it."""
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magistrate._version import __version__
 from magistrate.engines.quiet import import_openvino
+from magistrate.errors import ModelError
 
 if TYPE_CHECKING:
     import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+GIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`cores` are those that this process may run on. `commit` is None outside a
+    git repository; a `+` at its end says that files were changed since."""
+
+    cpu: str
+    cores: int
+    system: str
+    python: str
+    magistrate: str
+    commit: str | None
+
+
+def machine(cores: int) -> Machine:
+    """This machine and this installation."""
+    return Machine(
+        _cpu(),
+        cores,
+        f"{platform.system()} {platform.release()}",
+        platform.python_version(),
+        __version__,
+        _commit(),
+    )
+
+
+def load() -> float | None:
+    """How many processes have wanted to run in the last minute, on average; None where it is not told."""
+    return os.getloadavg()[0] if sys.platform != "win32" else None
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(named), platform.processor() or platform.machine())
+
+
+def _commit() -> str | None:
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        head = _git("rev-parse", "--short=12", "HEAD").strip()
+        return head + "+" * bool(_git("status", "--porcelain", "--untracked-files=no").strip())
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True, timeout=GIT_SECONDS
+    )
+    return done.stdout
+
 
 BYTES = 256 << 20  # much larger than any cache
 ROWS, WIDTH = 512, 2048  # of the products
@@ -142,3 +210,66 @@ def _compressed(draw: np.random.Generator) -> Any:
     scaled = ops.multiply(ops.convert(weights, "f16"), scales)
     flat = ops.reshape(scaled, ops.constant(np.array([WIDTH, WIDTH])), False)
     return ops.convert(flat, "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """`gflop`: 10^9 operations for a token that is read, in products with weights, without the head (which
+    a prompt needs for its last token only). `step_bytes`: what one decoding step reads of the weights as
+    they are stored, the head included. `int8`: the weights are stored in 8 bits, so that products may be
+    computed in 8 bits."""
+
+    gflop: float
+    step_bytes: int
+    int8: bool
+
+
+def geometry(folder: Path) -> Geometry:
+    """The geometry of an OpenVINO folder. Raises `ModelError` where no products with weights are found."""
+    openvino = import_openvino()
+    try:
+        model = openvino.Core().read_model(folder / "openvino_model.xml")
+    except RuntimeError as error:
+        raise ModelError(f"OpenVINO cannot read {folder}: {str(error).strip()[:300]}") from error
+    head = _above(model.get_results()[0], "MatMul")
+    weights, step_bytes, int8 = 0, 0, False
+    for node in model.get_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        constants = _constants(node.input_value(1).get_node())
+        if not constants:
+            continue  # a product of two activations
+        step_bytes += sum(_bytes(constant) for constant in constants)
+        int8 |= any(constant.get_output_element_type(0).bitwidth == 8 for constant in constants)
+        if node.get_friendly_name() != head.get_friendly_name():
+            weights += prod(node.input_value(1).get_shape())
+    if not weights:
+        raise ModelError(f"{folder} has no matrix products with weights; is it a language model?")
+    return Geometry(2 * weights / 1e9, step_bytes, int8)
+
+
+def _above(node: Any, kind: str) -> Any:
+    """The nearest node of that type on the way up the first inputs."""
+    while node.get_type_name() != kind:
+        if not node.get_input_size():
+            raise ModelError("the model's result does not come from a matrix product")
+        node = node.input_value(0).get_node()
+    return node
+
+
+def _constants(node: Any) -> list[Any]:
+    """The constants that a node is made of; none where it depends on what the model is given."""
+    if node.get_type_name() == "Constant":
+        return [node]
+    found: list[Any] = []
+    for at in range(node.get_input_size()):
+        below = _constants(node.input_value(at).get_node())
+        if not below:
+            return []
+        found += below
+    return found
+
+
+def _bytes(constant: Any) -> int:
+    bits = int(constant.get_output_element_type(0).bitwidth)
+    return (int(prod(constant.get_output_shape(0))) * bits + 7) // 8

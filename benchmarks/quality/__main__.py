@@ -1,23 +1,34 @@
-"""`magistrate bench quality`: how well judges judge labelled sets, by a fixed protocol."""
+"""How well judges judge labelled sets, by a fixed protocol: `python -m benchmarks.quality`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from benchmarks.machine import machine
+from benchmarks.quality import rows as journal
+from benchmarks.quality import tables
+from benchmarks.quality.measure import FAMILY, faithfulness_judges, let_go, refused, session
+from benchmarks.quality.protocol import SETS, TEST_SAMPLES, QualitySet, data_in, here, named
+from benchmarks.quality.rows import QualityRow
+from benchmarks.quality.tables import HEAD, PAIR, PAIR_HEAD, READING, pairs, sections
+from magistrate._paths import home
+from magistrate.cli import DONE, main
 from magistrate.cli.options import console, json_option, print_json
+from magistrate.cli.tables import print_table
+from magistrate.datasets.named import shared
+from magistrate.engines.base import Engine
+from magistrate.engines.catalog import default
+from magistrate.engines.local.cores import available_cores
+from magistrate.engines.local.engine import LocalEngine
+from magistrate.errors import DatasetError, SpecError
+from magistrate.judges import registry
+from magistrate.judges.base import Judge
+from magistrate.report.plain import plain
+from magistrate.runs.progress import ProgressBar
 
-if TYPE_CHECKING:
-    from magistrate.bench.quality.protocol import QualitySet
-    from magistrate.bench.quality.rows import QualityRow
-    from magistrate.engines.base import Engine
-    from magistrate.judges.base import Judge
-
-EXAMPLE = (
-    "Example: magistrate bench quality --data ../labelled --judge faithfulness --judge rubric --samples 100"
-)
+EXAMPLE = "Example: python -m benchmarks.quality --judge faithfulness --judge rubric --samples 100"
 
 
 @click.command(epilog=EXAMPLE)
@@ -62,7 +73,7 @@ EXAMPLE = (
 )
 @click.option("--tables-only", is_flag=True, help="Measure nothing; show the rows that are in the file.")
 @json_option
-def quality(
+def command(
     data: Path | None,
     sets: tuple[str, ...],
     models: tuple[str, ...],
@@ -81,30 +92,18 @@ def quality(
     other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
     with, what was measured with the same recipe not measured twice.
     """
-    from magistrate._paths import home
-    from magistrate.bench.machine import machine
-    from magistrate.bench.quality import page as pages
-    from magistrate.bench.quality import rows as journal
-    from magistrate.bench.quality.measuring import FAMILY, let_go
-    from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
-    from magistrate.bench.quality.session import faithfulness_judges, session
-    from magistrate.cli import DONE
-    from magistrate.engines.catalog import default
-    from magistrate.engines.local.cores import available_cores
-    from magistrate.judges import registry
-    from magistrate.runs.progress import ProgressBar
 
     folder = home() / "bench"
     file = file or folder / "quality.jsonl"
     found: list[QualityRow] = []
     if page is not None:
-        pages.around(page)
+        tables.around(page)
     if tables_only:
         found = journal.read(file)
         if not found:
             raise click.UsageError(f"there are no rows in {file} yet; measure some without --tables-only")
     else:
-        asked = list(dict.fromkeys(judges)) or faithfulness_judges(_say)
+        asked = list(dict.fromkeys(judges)) or faithfulness_judges(_print_line)
         wanted = list(dict.fromkeys(models)) or [default().name]
         registry.judges([words for words in asked if FAMILY not in words])  # a wrong name costs nothing yet
         with data_in(data):
@@ -112,7 +111,7 @@ def quality(
             # What cannot be is told before anything is spent.
             made = _judges(chosen, asked, refuse=bool(judges) and not seen)
             for model in [] if registry.asks_none(made) else wanted:
-                let_go(_opened(model))
+                let_go(open_model(model))
             journal.append(file, [])
             for row in session(
                 chosen,
@@ -121,17 +120,17 @@ def quality(
                 TEST_SAMPLES if samples is None else samples,
                 file=file,
                 store=folder / "quality.db",
-                opened=_opened,
+                opened=open_model,
                 machine=machine(available_cores()),
                 again=again,
                 seen=seen,
-                tell=_say,
+                tell=_print_line,
                 watching=lambda: ProgressBar(console(error=True), lines=True),
             ):
                 found.append(row)
     found = journal.newest(found)
     if page is not None:
-        pages.write(page, journal.newest(journal.read(file)))
+        tables.write(page, journal.newest(journal.read(file)))
     if as_json:
         print_json({"rows": [row.model_dump() for row in found]})
     else:
@@ -140,16 +139,13 @@ def quality(
     return DONE
 
 
-def _say(text: str) -> None:
-    from magistrate.report.plain import plain
+def _print_line(text: str) -> None:
 
     click.echo(plain(text), err=True)
 
 
 def _sets(names: tuple[str, ...]) -> list[QualitySet]:
     """The sets that were named, or all that are here. Says on standard error which are left out."""
-    from magistrate.bench.quality.protocol import SETS, here, named
-    from magistrate.errors import DatasetError
 
     if names:
         return named(names)
@@ -167,11 +163,6 @@ def _sets(names: tuple[str, ...]) -> list[QualitySet]:
 
 def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[Judge]:
     """All judges as they are on each set. Raises `SpecError`, with `refuse` also for one that has seen it."""
-    from magistrate.bench.quality.measuring import FAMILY
-    from magistrate.bench.quality.session import refused
-    from magistrate.datasets.named import shared
-    from magistrate.errors import SpecError
-    from magistrate.judges import registry
 
     found = []
     for each in sets:
@@ -183,18 +174,14 @@ def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[J
     return found
 
 
-def _opened(model: str) -> Engine:
+def open_model(model: str) -> Engine:
     """A model of its own for every measurement, so that none finds what another left in its cache."""
-    from magistrate.engines.local.engine import LocalEngine
 
     return LocalEngine(model)
 
 
 def _print(rows: list[QualityRow]) -> None:
     from rich.text import Text
-
-    from magistrate.bench.quality.tables import HEAD, PAIR, PAIR_HEAD, READING, pairs, sections
-    from magistrate.cli.tables import print_table
 
     terminal = console()
     for section in sections(rows):
@@ -207,3 +194,7 @@ def _print(rows: list[QualityRow]) -> None:
         print_table(PAIR_HEAD, pairs(rows), wrapped={"method": 20})
         terminal.print()
     terminal.print(Text(READING.replace("*", ""), style="dim"))
+
+
+if __name__ == "__main__":
+    main(command, "python -m benchmarks.quality")

@@ -1,0 +1,1 @@
+"""Everything that measures: speed, quality, reliability, install size. Not part of the wheel."""
