@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from magistrate.engines import catalog
+from magistrate.engines import models as catalogue
 from magistrate.engines.base import Option
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 from magistrate.types import Data, Message, Prompt, Trusted
@@ -167,8 +167,8 @@ def plain(folder: Path, tokens: list[int]) -> np.ndarray:
 
 
 def test_it_says_what_it_is(folder: Path) -> None:
-    assert catalog.locate(folder) == catalog.locate(str(folder)) == folder
-    card = catalog.describe(folder)
+    assert catalogue.locate(folder) == catalogue.locate(str(folder)) == folder
+    card = catalogue.describe(folder)
     assert (card.name, card.source) == ("acme-tiny-int8-ov", "folder:acme-tiny-int8-ov")
     assert (card.architecture, card.context_length, card.vocab_size) == ("llama", CONTEXT, 3 + len(ALPHABET))
     assert (card.eos_ids, card.bos_id, card.chat_template) == ((2, 0), 1, TEMPLATE)
@@ -245,11 +245,11 @@ def test_without_generation_config_the_tokenizers_own_end_is_taken(folder: Path,
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare)
     (bare / "generation_config.json").unlink()
-    assert catalog.describe(bare).eos_ids == (2, 0)  # 0 is what config.json names
+    assert catalogue.describe(bare).eos_ids == (2, 0)  # 0 is what config.json names
     (bare / "tokenizer_config.json").write_text("{}")
-    assert catalog.describe(bare).eos_ids == (0,)
+    assert catalogue.describe(bare).eos_ids == (0,)
     config = json.loads((bare / "config.json").read_text())
     del config["eos_token_id"]
     (bare / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"add generation_config\.json with eos_token_id"):
-        catalog.describe(bare)
+        catalogue.describe(bare)

@@ -26,7 +26,7 @@ from magistrate.constraints.quote import locate
 from magistrate.constraints.verbatim import LONGEST_TEXTS, escape
 from magistrate.datasets import load
 from magistrate.engines.base import Generation, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import ConstraintError, InvalidOutput
 from magistrate.types import Prompt, Sample
 

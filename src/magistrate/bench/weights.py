@@ -6,10 +6,11 @@ from pathlib import Path
 
 from magistrate._paths import home
 from magistrate.bench.contender import Registered, Weights
-from magistrate.engines import catalog
-from magistrate.engines.catalog import disk, rewrite
-from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.catalog.weights import USUAL, split
+from magistrate.engines import models
+from magistrate.engines.models import disk
+from magistrate.engines.models.catalogue import USUAL, split
+from magistrate.engines.models.gguf import rewrite
+from magistrate.engines.models.pull import fetch
 from magistrate.errors import ModelError
 
 GGUF = "model.gguf"
@@ -23,9 +24,9 @@ class WeightsShelf:
 
     def __init__(self, model: str, report: disk.Report) -> None:
         self._report = report
-        self._names = {entry.name for entry in catalog.entries()}
+        self._names = {entry.name for entry in models.entries()}
         self._base = split(model, self._names)[0]
-        self.folder = catalog.locate(model, report)
+        self.folder = models.locate(model, report)
 
     def take(self, registered: Registered) -> Weights:
         """The weights that a contender runs on. Raises `ModelError` or `SpecError` where they cannot be
@@ -35,14 +36,14 @@ class WeightsShelf:
         if registered.weights == "f16":
             spec = f"{self._base}:f16"
             known = self._base in self._names
-            folder = catalog.pull(spec, self._report) if known else catalog.locate(spec, self._report)
+            folder = models.pull(spec, self._report) if known else models.locate(spec, self._report)
             return Weights(folder, None, folder)
         return Weights(self.folder, None, self.folder)
 
     def _eight_bits(self) -> Path:
         """The Q8_0 GGUF that the model's own folder was imported from, made anew and kept."""
         path = Path(self._base).expanduser()
-        entry = catalog.entry(self._base) if self._base in self._names else None
+        entry = models.entry(self._base) if self._base in self._names else None
         if entry is None and not path.is_file():
             raise ModelError(
                 f"{path} is an OpenVINO folder: there is no GGUF of it, which this contender reads"

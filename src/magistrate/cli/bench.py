@@ -87,8 +87,8 @@ def speed(
     from magistrate.bench.weights import WeightsShelf
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.cli.models import Stages
-    from magistrate.engines.catalog import default
-    from magistrate.engines.local.cores import available_cores
+    from magistrate.engines.embedded.cores import available_cores
+    from magistrate.engines.models import default
 
     names = list(dict.fromkeys(contenders)) or list(CONTENDERS)
     for name in names:

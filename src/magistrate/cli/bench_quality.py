@@ -89,8 +89,8 @@ def quality(
     from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
     from magistrate.bench.quality.session import faithfulness_judges, session
     from magistrate.cli import DONE
-    from magistrate.engines.catalog import default
-    from magistrate.engines.local.cores import available_cores
+    from magistrate.engines.embedded.cores import available_cores
+    from magistrate.engines.models import default
     from magistrate.judges import registry
     from magistrate.runs.progress import ProgressBar
 
@@ -185,7 +185,7 @@ def _judges(sets: list[QualitySet], asked: list[str], *, refuse: bool) -> list[J
 
 def _opened(model: str) -> Engine:
     """A model of its own for every measurement, so that none finds what another left in its cache."""
-    from magistrate.engines.local.engine import LocalEngine
+    from magistrate.engines.embedded.engine import LocalEngine
 
     return LocalEngine(model)
 

@@ -15,7 +15,7 @@ from magistrate._scratch import once
 from magistrate.detectors.folder import json_of
 from magistrate.detectors.graph import Graph, graph_of, weights_of
 from magistrate.detectors.labels import Meaning, meaning
-from magistrate.engines.catalog import disk
+from magistrate.engines.models import disk
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.types import Sample
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from magistrate.engines.local.backend import Row
-from magistrate.engines.local.blocks import BLOCK, blocks_for
+from magistrate.engines.embedded.backend import Row
+from magistrate.engines.embedded.prefix_cache import BLOCK, blocks_for
 from magistrate.errors import ModelError
 
 NAME = "magistrate"  # how transformers knows it
@@ -180,7 +180,7 @@ def _grouped(members: list[tuple[int, Row, int]], q: int, blocks: int, device: A
         table[place, : len(held)] = held
         real += range(place * q, place * q + new)
         targets += range(begin, begin + new)
-        if row.wish is not None and row.wish.attention and len(row.wanted):
+        if row.capture is not None and row.capture.attention and len(row.wanted):
             watched.append((place, number, row.wanted))
 
     def tensor(values: Any) -> Any:

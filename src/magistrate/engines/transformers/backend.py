@@ -15,10 +15,9 @@ import torch
 import transformers
 
 from magistrate import _fork
-from magistrate.engines.catalog import ModelCard
-from magistrate.engines.local.backend import Answer, Row, nothing
-from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
-from magistrate.engines.local.tree import PrefixTree
+from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing, log_softmax
+from magistrate.engines.embedded.prefix_cache import BLOCK, BlockPool, CachedSequence, PrefixCache
+from magistrate.engines.models import ModelCard
 from magistrate.engines.transformers.attention import (
     NAME,
     ROUNDED,
@@ -93,16 +92,16 @@ class TorchBackend:
         survey = self._surveyed(ids)
         self._store = self._stored(survey, cache_bytes)
         self.pool = BlockPool(self._store.blocks, self._store.copy)
-        self.prefixes = PrefixTree(self.pool)
+        self.prefixes = PrefixCache(self.pool)
         self._hold_against(whole, ids)
 
-    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = do_nothing) -> list[RowOutput]:
         for row in rows:
             self.pool.extend(row.sequence, len(row.tokens))
         start = time.perf_counter()
         plan = planned(self._store, rows, self._device)
         ids, positions, wanted = _flat(rows)
-        deep = any(row.wish is not None and row.wish.hidden for row in rows)
+        deep = any(row.capture is not None and row.capture.hidden for row in rows)
         token = running(plan)
         try:
             if self._device.type == "cpu":
@@ -120,17 +119,18 @@ class TorchBackend:
         self.seconds += time.perf_counter() - start
         return found
 
-    def _answers(self, rows: list[Row], plan: Forward, logits: Any, hidden: Any) -> list[Answer]:
+    def _answers(self, rows: list[Row], plan: Forward, logits: Any, hidden: Any) -> list[RowOutput]:
         answers, at = [], 0
         for number, row in enumerate(rows):
             own = slice(at, at + len(row.wanted))
             at += len(row.wanted)
-            wish = row.wish
-            deep = hidden[own].float().cpu().numpy() if hidden is not None and wish and wish.hidden else None
+            states = None
+            if hidden is not None and row.capture is not None and row.capture.hidden:
+                states = hidden[own].float().cpu().numpy()
             looked = plan.attention.get(number)
             read = row.sequence.length + row.wanted.stop
             attention = None if looked is None else torch.stack(looked)[..., :read].numpy()
-            answers.append(Answer(logits[own].numpy(), deep, attention))
+            answers.append(RowOutput(logits[own].numpy(), states, attention))
         return answers
 
     def _computed(self, ids: list[int], positions: list[int], wanted: list[int], deep: bool) -> Any:
@@ -194,7 +194,7 @@ class TorchBackend:
 
     def _hold_against(self, whole: np.ndarray, ids: list[int]) -> None:
         """Read the same tokens in chunks and branches, and compare."""
-        first, second = Sequence(), Sequence()
+        first, second = CachedSequence(), CachedSequence()
         cut, fork = 37, 50
         (head,) = self.forward([Row(first, ids[:cut], range(cut))])
         second = self.pool.fork(first, cut)
@@ -202,8 +202,8 @@ class TorchBackend:
         short, long = self.forward(rest)
         found = np.concatenate([head.logits, long.logits])
         apart = max(
-            float(np.abs(_logprobs(found) - _logprobs(whole)).mean()),
-            float(np.abs(_logprobs(short.logits) - _logprobs(whole[cut:fork])).mean()),
+            float(np.abs(log_softmax(found) - log_softmax(whole)).mean()),
+            float(np.abs(log_softmax(short.logits) - log_softmax(whole[cut:fork])).mean()),
         )
         self.pool.drop(first)
         self.pool.drop(second)
@@ -225,9 +225,3 @@ def _flat(rows: list[Row]) -> tuple[list[int], list[int], list[int]]:
         positions += range(row.sequence.length, row.sequence.length + len(row.tokens))
         ids += row.tokens
     return ids, positions, wanted
-
-
-def _logprobs(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=1, keepdims=True)
-    return np.asarray(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)))

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Capability, EngineInfo
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.scheduled import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, ScheduledEngine
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.in_process import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, InProcessEngine
 from magistrate.engines.transformers.folder import card_of, located
 from magistrate.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
-    from magistrate.engines.local.backend import Backend
+    from magistrate.engines.embedded.backend import Backend
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-class TransformersEngine(ScheduledEngine):
+class TransformersEngine(InProcessEngine):
     """A model in torch, on the processor or a GPU.
 
     `model` is a folder with `config.json`, tokenizer files and safetensors, or OWNER/NAME of a model hub;

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.fields import near, plain
-from magistrate.engines.catalog import ModelCard, disk
-from magistrate.engines.catalog.folder import chat_template, published
+from magistrate.engines.models import ModelCard, disk
+from magistrate.engines.models.folder import chat_template, published
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
