@@ -107,10 +107,10 @@ def sought(folder: Path, endpoint: str, *words: str) -> list[str]:
     (folder / "mine" / "model").mkdir(parents=True, exist_ok=True)
     code = (
         "import sys\n"
-        "from magistrate.engines.transformers.folder import located\n"
+        "from magistrate.engines.transformers.folder import locate\n"
         "for word in sys.argv[1:]:\n"
         "    try:\n"
-        "        print(located(word))\n"
+        "        print(locate(word))\n"
         "    except Exception as error:\n"
         "        print(type(error).__name__, error)\n"
     )

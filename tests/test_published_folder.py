@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,24 @@ def test_it_answers_as_the_published_graph_does(eight: bool, close: float, tmp_p
     assert np.ptp(expected[rows]) > 2, "a flat model would agree with anything"
     a, b = (expected[rows[0], len(SPECIAL) + ALPHABET.index(letter)] for letter in "ab")
     assert chosen.probabilities["a"] == pytest.approx(1 / (1 + np.exp(b - a)), abs=close)
+
+
+def test_it_loads_without_the_package_gguf_and_without_the_code_that_converts(folder: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "sys.modules['gguf'] = None\n"
+        "from magistrate import LocalEngine\n"
+        "from magistrate.engines.base import Option\n"
+        "from magistrate.types import Prompt\n"
+        "engine = LocalEngine(sys.argv[1], threads=1)\n"
+        "options = [Option('a', ('a',)), Option('b', ('b',))]\n"
+        "print(asyncio.run(engine.choose(Prompt.of('a or b?'), options)).best in ('a', 'b'))\n"
+        "print([name for name in sys.modules if name.startswith('magistrate.engines.models.gguf')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["True", "[]"]
 
 
 # --- odd ones -----------------------------------------------------------------------------------
