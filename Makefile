@@ -11,10 +11,8 @@ TRAIN_PIP := $(TRAIN)/bin/python -m pip --disable-pip-version-check --no-input
 PEERS_PIP := $(PEERS)/bin/python -m pip --disable-pip-version-check --no-input
 ADAPTERS := opik phoenix deepeval ragas inspect mlflow
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
-LLAMACPP := .venv-llamacpp
-LLAMACPP_PIP := $(LLAMACPP)/bin/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: all demo test test-all test-train test-adapters test-llamacpp lint format docs bench bench-peers chaos detector lock clean
+.PHONY: all demo test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean
 .DELETE_ON_ERROR:
 
 all: lint test
@@ -39,10 +37,6 @@ test-train: $(TRAIN)/.train  ## run the tests of training, which need torch
 
 test-adapters: $(ADAPTERS:%=.venv-adapters/%/.made)  ## run the tests of the adapters, each beside its framework
 	@for name in $(ADAPTERS); do .venv-adapters/$$name/bin/python -m pytest tests/adapters/test_$$name.py || exit 1; done
-
-test-llamacpp: $(LLAMACPP)/.llamacpp  ## compile llama.cpp (ten minutes or more) and run the tests of its engine
-	$(BIN)/magistrate models pull
-	$(LLAMACPP)/bin/python -m pytest tests/llamacpp
 
 lint: .venv/.dev  ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -81,11 +75,11 @@ lock: .venv/.dev  ## pin anew what pyproject.toml allows
 		-o requirements-dev.lock
 
 clean:
-	rm -rf .venv .venv-peers .venv-train .venv-adapters .venv-llamacpp build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-train .venv-adapters build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps below are made last, so that what was interrupted is done again.
 
-.venv/.made $(PEERS)/.made $(TRAIN)/.made $(LLAMACPP)/.made:
+.venv/.made $(PEERS)/.made $(TRAIN)/.made:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "there is no $(PYTHON); install Python 3.11 or newer, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 15) and \
@@ -110,12 +104,6 @@ $(TRAIN)/.train: requirements-dev.lock requirements-train.txt pyproject.toml | $
 	$(TRAIN_PIP) install -r requirements-dev.lock
 	$(TRAIN_PIP) install -r requirements-train.txt
 	$(TRAIN_PIP) install --no-deps -e .
-	@touch $@
-
-$(LLAMACPP)/.llamacpp: requirements-dev.lock pyproject.toml | $(LLAMACPP)/.made .venv/.dev
-	$(LLAMACPP_PIP) install -r requirements-dev.lock
-	$(LLAMACPP_PIP) install '$(LLAMA_CPP)'
-	$(LLAMACPP_PIP) install --no-deps -e .
 	@touch $@
 
 # Each framework has an environment of its own: what one pins, another may not bear.

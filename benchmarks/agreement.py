@@ -27,13 +27,14 @@ from pathlib import Path
 import numpy as np
 
 from magistrate.datasets import load
-from magistrate.engines.catalog import default, describe, entry, locate, rewrite
-from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.local.backend import Row
-from magistrate.engines.local.blocks import Sequence
-from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.openvino_backend import OpenVINOBackend
+from magistrate.engines.embedded.backend import Row
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.openvino_backend import OpenVINOBackend
+from magistrate.engines.embedded.prefix_cache import CachedSequence
+from magistrate.engines.models import default, describe, entry, locate
+from magistrate.engines.models.gguf import rewrite
+from magistrate.engines.models.pull import fetch
 from magistrate.judges import registry
 from magistrate.judges.preflight import planned_calls
 from magistrate.types import Data, Message, Prompt
@@ -114,7 +115,7 @@ def ask(texts: list[list[int]], gguf: Path, peers: str, scratch: Path) -> Path:
 
 def ours(backend: OpenVINOBackend, text: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Log-probability of each token that follows, and the likeliest token there: both `[len(text) - 1]`."""
-    sequence = Sequence()
+    sequence = CachedSequence()
     given, likeliest = [], []
     for start in range(0, len(text), ROWS):
         tokens = text[start : start + ROWS]

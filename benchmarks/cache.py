@@ -26,8 +26,8 @@ import numpy as np
 from magistrate.datasets import load
 from magistrate.engines.base import Choice, Engine, EngineInfo, Likelihood, Option
 from magistrate.engines.cache import Cached, CallCache, call_key
-from magistrate.engines.catalog import default
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
+from magistrate.engines.models import default
 from magistrate.judges import registry
 from magistrate.judges.preflight import planned_calls
 from magistrate.runs.execute import stream

@@ -35,8 +35,8 @@ from magistrate.constraints import Constraint, Quote, QuoteOf, constraint
 from magistrate.constraints.masks import MaskEngine
 from magistrate.constraints.quote import pieces
 from magistrate.datasets import load
-from magistrate.engines.catalog import default, describe, pull
-from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.models import default, describe, pull
 
 PEERS = ("xgrammar", "outlines-core")
 CONTEXT_TOKENS = 4000

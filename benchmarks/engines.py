@@ -4,7 +4,7 @@
     python benchmarks/engines.py table
     python benchmarks/engines.py close ENGINE OTHER [--base-url URL] [--samples N]
 
-ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`, `llamacpp:FILE`,
+ENGINE is what `--model` takes: a model of the catalogue, `transformers:FOLDER`,
 `openai:MODEL`. `record` judges the first ten samples of the built-in set by every judge that asks a model
 and needs no folder of its own, and keeps outcomes and capabilities in benchmarks/engines.jsonl, one line an
 engine; what was recorded of the same engine before is asked again only where `--judge` names it. Each may be

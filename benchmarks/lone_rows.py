@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from magistrate.datasets import load
-from magistrate.engines.catalog import default, describe, locate
-from magistrate.engines.local.backend import Row
-from magistrate.engines.local.blocks import Sequence
-from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.openvino_backend import OpenVINOBackend
+from magistrate.engines.embedded.backend import Row
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.openvino_backend import OpenVINOBackend
+from magistrate.engines.embedded.prefix_cache import CachedSequence
+from magistrate.engines.models import default, describe, locate
 from magistrate.judges import instance
 from magistrate.judges.preflight import planned_calls
 
@@ -27,7 +27,7 @@ def main() -> None:
     backend = OpenVINOBackend(folder, device="CPU", threads=available_cores(), cache_bytes=256 << 20)
 
     def last(tokens: list[int], cut: int) -> np.ndarray:
-        sequence = Sequence()
+        sequence = CachedSequence()
         if cut:
             backend.forward([Row(sequence, tokens[:-cut], range(0))])
         rest = tokens[-cut:] if cut else tokens

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from agreement import ask
 
-from magistrate.engines.catalog import describe, disk, entry, locate, selftest
-from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.models import describe, disk, entry, locate, selftest
+from magistrate.engines.models.pull import fetch
 from magistrate.errors import ModelError
 from magistrate.types import Message, Prompt, Trusted
 

@@ -36,11 +36,12 @@ from magistrate.cli import DONE, ENGINE_GONE, main
 from magistrate.cli.models import Stages
 from magistrate.cli.options import console, json_option, print_json
 from magistrate.datasets.fields import near
-from magistrate.engines import catalog
-from magistrate.engines.catalog import default, disk, rewrite
-from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.catalog.weights import USUAL, split
-from magistrate.engines.local.cores import available_cores
+from magistrate.engines import models
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.models import disk
+from magistrate.engines.models.catalogue import USUAL, default, split
+from magistrate.engines.models.gguf import rewrite
+from magistrate.engines.models.pull import fetch
 from magistrate.errors import EngineGone, MagistrateError, ModelError, SpecError
 
 GGUF = "model.gguf"
@@ -58,9 +59,9 @@ class WeightsShelf:
 
     def __init__(self, model: str, report: disk.Report) -> None:
         self._report = report
-        self._names = {entry.name for entry in catalog.entries()}
+        self._names = {entry.name for entry in models.entries()}
         self._base = split(model, self._names)[0]
-        self.folder = catalog.locate(model, report)
+        self.folder = models.locate(model, report)
 
     def take(self, registered: Registered) -> Weights:
         """The weights that a contender runs on. Raises `ModelError` or `SpecError` where they cannot be
@@ -70,14 +71,14 @@ class WeightsShelf:
         if registered.weights == "f16":
             spec = f"{self._base}:f16"
             known = self._base in self._names
-            folder = catalog.pull(spec, self._report) if known else catalog.locate(spec, self._report)
+            folder = models.pull(spec, self._report) if known else models.locate(spec, self._report)
             return Weights(folder, None, folder)
         return Weights(self.folder, None, self.folder)
 
     def _eight_bits(self) -> Path:
         """The Q8_0 GGUF that the model's own folder was imported from, made anew and kept."""
         path = Path(self._base).expanduser()
-        entry = catalog.entry(self._base) if self._base in self._names else None
+        entry = models.entry(self._base) if self._base in self._names else None
         if entry is None and not path.is_file():
             raise ModelError(
                 f"{path} is an OpenVINO folder: there is no GGUF of it, which this contender reads"

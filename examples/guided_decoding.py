@@ -11,7 +11,7 @@ import sys
 
 from magistrate.constraints import Lark, check
 from magistrate.engines.base import Capture, Engine, Option
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.types import Prompt
 

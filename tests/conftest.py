@@ -15,8 +15,8 @@ import pytest
 import tiers
 from desk import Desk
 from magistrate.cli import main
-from magistrate.engines import catalog
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines import models
+from magistrate.engines.embedded.engine import LocalEngine
 from postgres import Server, a_server
 from terminal import Call, Done
 
@@ -43,7 +43,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def model_folder() -> Path:
     """The folder of the default model, pulled the first time."""
-    return catalog.pull(catalog.default())
+    return models.pull(models.default())
 
 
 @pytest.fixture(scope="session")

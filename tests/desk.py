@@ -11,9 +11,9 @@ import numpy as np
 from magistrate.constraints import Constraint
 from magistrate.constraints.masks import MaskEngine
 from magistrate.engines.base import Sampling
-from magistrate.engines.catalog import describe
-from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.pen import Pen
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.embedded.decoder import Decoder
+from magistrate.engines.models import describe
 from magistrate.errors import ConstraintError
 
 VOCABULARY = 49152
@@ -60,26 +60,27 @@ class Desk:
         shape: Constraint | None,
         sampling: Sampling,
         logits: Callable[[list[int]], np.ndarray] | None = None,
-    ) -> Pen:
+    ) -> Decoder:
         """Write as the engine does: what it has computed before must stay a beginning of the text."""
-        pen = Pen(self.chat, None if shape is None else self.masks.matcher(shape), sampling)
-        pen.begin()
+        decoder = Decoder(self.chat, None if shape is None else self.masks.matcher(shape), sampling)
+        decoder.begin()
         computed: list[int] = []
-        while not pen.done:
-            computed = list(pen.tokens)
-            pen.write((logits or self.logits)(computed))
-            assert 0 <= pen.kept <= len(computed) and pen.tokens[: pen.kept] == computed[: pen.kept]
-            assert len(pen.tokens) > pen.kept or pen.finished
-        return pen
+        while not decoder.done:
+            computed = list(decoder.tokens)
+            decoder.write((logits or self.logits)(computed))
+            kept = decoder.kept
+            assert 0 <= kept <= len(computed) and decoder.tokens[:kept] == computed[:kept]
+            assert len(decoder.tokens) > kept or decoder.finished
+        return decoder
 
     def least(self, shape: Constraint) -> int:
         """The smallest budget that is accepted; all larger ones are."""
         for budget in range(1, 200):
-            pen = Pen(self.chat, self.masks.matcher(shape), Sampling(budget))
+            decoder = Decoder(self.chat, self.masks.matcher(shape), Sampling(budget))
             try:
-                pen.begin()
+                decoder.begin()
             except ConstraintError:
-                assert pen.tokens == []  # nothing was written
+                assert decoder.tokens == []  # nothing was written
             else:
                 return budget
         raise AssertionError("no budget is accepted")

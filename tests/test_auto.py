@@ -70,7 +70,7 @@ def test_the_default_needs_no_model_no_key_and_no_network(
     def made(*_: Any, **__: Any) -> Any:
         raise AssertionError("an engine was made")
 
-    monkeypatch.setattr("magistrate.engines.local.engine.LocalEngine", made)
+    monkeypatch.setattr("magistrate.engines.embedded.engine.LocalEngine", made)
     verdict = magistrate.judge(output=CONTEXT, context=CONTEXT)
     assert isinstance(verdict, Verdict) and (verdict.judge, verdict.label) == ("auto", "faithful")
     assert assert_faithful(CONTEXT, context=CONTEXT).usage.calls == 0

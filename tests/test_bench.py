@@ -27,7 +27,7 @@ from benchmarks.speed_rounds import Bench, Plan, soak
 from magistrate.cli import main
 from magistrate.constraints import check, constraint
 from magistrate.engines.base import Option
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import EngineError, EngineGone, ModelError
 from magistrate.types import Prompt
 

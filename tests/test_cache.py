@@ -36,7 +36,7 @@ from magistrate.constraints.schema import QUOTE
 from magistrate.engines.base import Capture, Choice, EngineInfo, Generation, Likelihood, Option, Sampling
 from magistrate.engines.cache import REUSED, Cached, CallCache, call_cache, call_key
 from magistrate.engines.calls import Kept
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import (
     CapabilityError,

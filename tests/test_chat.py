@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from magistrate.engines.catalog import ModelCard, describe
-from magistrate.engines.local.chat import ChatTokenizer, Piece
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer, Piece
+from magistrate.engines.models import ModelCard, describe
 from magistrate.errors import EngineError, ModelError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.preflight import planned_calls

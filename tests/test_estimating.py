@@ -20,7 +20,7 @@ from rich.console import Console
 from magistrate.api.estimate import Estimate, Rate, earlier_rates, estimate
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.prices import Price
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineGone, SpecError

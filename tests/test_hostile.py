@@ -23,7 +23,7 @@ from magistrate.constraints import Constraint
 from magistrate.constraints.quote import edges
 from magistrate.datasets import load
 from magistrate.engines.base import GREEDY, Capture, Choice, Generation, Option, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import InputError
 from magistrate.judges import registry

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import magistrate
 from magistrate.api.judge import judge_sample
 from magistrate.engines.base import Capability, Capture, Captured, Likelihood, require
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, InputError, SpecError

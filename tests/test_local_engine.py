@@ -18,9 +18,9 @@ import pytest
 
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.base import Capture, Option, Sampling
-from magistrate.engines.local import programs
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded import verbs
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import (
     CapabilityError,
     ConstraintError,
@@ -212,9 +212,9 @@ def test_all_spellings_are_what_a_sum_over_every_tokenization_gives(engine: Loca
             flat = [path for surface in option.surfaces for path in spellings(surface)]
             weighed = await engine._run(
                 tokens,
-                lambda begun, flat=flat: programs.choose(begun, flat),
+                lambda prefilled, flat=flat: verbs.choose(prefilled, flat),
                 len(tokens) + 10,
-                programs.blocks_to_choose(len(tokens), flat),
+                verbs.blocks_to_choose(len(tokens), flat),
             )
             assert len(flat) > 10
             sums.append(sum(math.exp(each) for each in weighed.totals))
@@ -456,7 +456,7 @@ def test_after_a_fork_the_engine_says_so_instead_of_hanging(model_folder: Path) 
     code = """
 import asyncio, os, sys
 from magistrate.engines.base import Option
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.types import Prompt
 
 engine = LocalEngine(sys.argv[1])
@@ -510,7 +510,7 @@ def test_one_thread_is_one_thread_and_no_telemetry_is_loaded(model_folder: Path)
 import asyncio, sys, time
 from magistrate.constraints import constraint
 from magistrate.engines.base import Option, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.types import Prompt
 
 engine = LocalEngine(sys.argv[1], threads=1)

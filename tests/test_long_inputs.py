@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from magistrate.constraints import Constraint
 from magistrate.engines.base import GREEDY, Choice, Engine, EngineInfo, Generation, Option, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Candidates, Judge, JudgeInfo, Passages, Rubric, Windows, classifier, instance

@@ -43,7 +43,7 @@ def lean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterato
     def made(*_: Any, **__: Any) -> Any:
         raise AssertionError("an engine was made")
 
-    monkeypatch.setattr("magistrate.engines.local.engine.LocalEngine", made)
+    monkeypatch.setattr("magistrate.engines.embedded.engine.LocalEngine", made)
     with installed(tmp_path / "site", monkeypatch):
         yield
 

@@ -74,7 +74,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path)
         "py.typed",
         "datasets/quickstart.jsonl",
         "datasets/named.toml",
-        "engines/catalog/catalog.toml",
+        "engines/models/catalogue.toml",
         "datasets/criteria.jsonl",
         "judges/builtin/faithfulness.yaml",
         "judges/prompts/rubric.txt",
@@ -190,8 +190,8 @@ def test_every_pin_has_a_hash_and_no_address(name: str) -> None:
     assert "://" not in text
 
 
-def test_the_extra_all_is_all_but_what_takes_gigabytes_or_a_compiler() -> None:
-    heavy = {"train", "transformers", "llamacpp"}
+def test_the_extra_all_is_all_but_what_takes_gigabytes() -> None:
+    heavy = {"train", "transformers"}
     extras = set(PROJECT["optional-dependencies"]) - {"all", *heavy}
     (line,) = PROJECT["optional-dependencies"]["all"]
     assert Requirement(line).extras == extras

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magistrate.engines.catalog import entries
+from magistrate.engines.models import entries
 from magistrate.engines.prices import Price, price_of
 from magistrate.errors import SpecError
 from magistrate.types import Usage

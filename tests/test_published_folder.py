@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from magistrate.engines import catalog
+from magistrate.engines import models as catalogue
 from magistrate.engines.base import Option
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 from magistrate.types import Data, Message, Prompt, Trusted
@@ -167,8 +169,8 @@ def plain(folder: Path, tokens: list[int]) -> np.ndarray:
 
 
 def test_it_says_what_it_is(folder: Path) -> None:
-    assert catalog.locate(folder) == catalog.locate(str(folder)) == folder
-    card = catalog.describe(folder)
+    assert catalogue.locate(folder) == catalogue.locate(str(folder)) == folder
+    card = catalogue.describe(folder)
     assert (card.name, card.source) == ("acme-tiny-int8-ov", "folder:acme-tiny-int8-ov")
     assert (card.architecture, card.context_length, card.vocab_size) == ("llama", CONTEXT, 3 + len(ALPHABET))
     assert (card.eos_ids, card.bos_id, card.chat_template) == ((2, 0), 1, TEMPLATE)
@@ -194,6 +196,24 @@ def test_it_answers_as_the_published_graph_does(eight: bool, close: float, tmp_p
     assert np.ptp(expected[rows]) > 2, "a flat model would agree with anything"
     a, b = (expected[rows[0], len(SPECIAL) + ALPHABET.index(letter)] for letter in "ab")
     assert chosen.probabilities["a"] == pytest.approx(1 / (1 + np.exp(b - a)), abs=close)
+
+
+def test_it_loads_without_the_package_gguf_and_without_the_code_that_converts(folder: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "sys.modules['gguf'] = None\n"
+        "from magistrate import LocalEngine\n"
+        "from magistrate.engines.base import Option\n"
+        "from magistrate.types import Prompt\n"
+        "engine = LocalEngine(sys.argv[1], threads=1)\n"
+        "options = [Option('a', ('a',)), Option('b', ('b',))]\n"
+        "print(asyncio.run(engine.choose(Prompt.of('a or b?'), options)).best in ('a', 'b'))\n"
+        "print([name for name in sys.modules if name.startswith('magistrate.engines.models.gguf')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["True", "[]"]
 
 
 # --- odd ones -----------------------------------------------------------------------------------
@@ -245,11 +265,11 @@ def test_without_generation_config_the_tokenizers_own_end_is_taken(folder: Path,
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare)
     (bare / "generation_config.json").unlink()
-    assert catalog.describe(bare).eos_ids == (2, 0)  # 0 is what config.json names
+    assert catalogue.describe(bare).eos_ids == (2, 0)  # 0 is what config.json names
     (bare / "tokenizer_config.json").write_text("{}")
-    assert catalog.describe(bare).eos_ids == (0,)
+    assert catalogue.describe(bare).eos_ids == (0,)
     config = json.loads((bare / "config.json").read_text())
     del config["eos_token_id"]
     (bare / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"add generation_config\.json with eos_token_id"):
-        catalog.describe(bare)
+        catalogue.describe(bare)

@@ -22,7 +22,7 @@ CONFTEST = """
     import os
     from pathlib import Path
     import pytest
-    import magistrate.engines.local.engine
+    import magistrate.engines.embedded.engine
     from magistrate import ScriptedEngine
     from magistrate.errors import EngineError
 
@@ -37,7 +37,7 @@ CONFTEST = """
             file.write(f"{os.getpid()}\\n")
         return ScriptedEngine(by_word, name="script")
 
-    magistrate.engines.local.engine.LocalEngine = made
+    magistrate.engines.embedded.engine.LocalEngine = made
 """
 ROWS = [
     {"id": "one", "output": "true, it is old", "context": "It is old."},

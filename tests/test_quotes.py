@@ -24,7 +24,7 @@ from magistrate.constraints.masks import COMPILED_TEXT
 from magistrate.constraints.quote import LONGEST_TEXTS, UNITS, Unit, edges, has_run, locate, pieces
 from magistrate.datasets import load
 from magistrate.engines.base import Generation, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import ConstraintError, InvalidOutput
 from magistrate.types import Prompt, Sample
 

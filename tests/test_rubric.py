@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from magistrate.constraints import Constraint
 from magistrate.constraints.lark import follow
 from magistrate.engines.base import GREEDY, Generation, Sampling
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges import Rubric, decided

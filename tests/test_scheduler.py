@@ -17,15 +17,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import GREEDY, Sampling
-from magistrate.engines.local import programs
-from magistrate.engines.local.backend import Answer, Row, nothing
-from magistrate.engines.local.blocks import BLOCK, BlockPool, OutOfBlocks, Sequence, blocks_for
-from magistrate.engines.local.capture import log_softmax
-from magistrate.engines.local.numbered import PrefixList, SequencePool
-from magistrate.engines.local.pen import Pen
-from magistrate.engines.local.requests import Ask, Begun, Program
-from magistrate.engines.local.scheduler import SPARE_BLOCKS, STEP_TOKENS, Scheduler
-from magistrate.engines.local.tree import PrefixTree
+from magistrate.engines.embedded import verbs
+from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing, log_softmax
+from magistrate.engines.embedded.decoder import Decoder
+from magistrate.engines.embedded.prefix_cache import (
+    BLOCK,
+    BlockPool,
+    CachedSequence,
+    OutOfBlocks,
+    PrefixCache,
+    blocks_for,
+)
+from magistrate.engines.embedded.scheduler import (
+    SPARE_BLOCKS,
+    STEP_TOKENS,
+    ForwardRequest,
+    Prefilled,
+    Program,
+    Scheduler,
+)
 from magistrate.errors import (
     ConstraintError,
     EngineBusy,
@@ -47,7 +57,7 @@ def logits_after(tokens: list[int]) -> np.ndarray:
 class PaperModel:
     """Writes tokens into the blocks it is told to and answers by what it reads back from them.
 
-    `before(step, rows)` is called first and may raise; what it had begun to write is garbage then.
+    `before(step, rows)` is called first and may raise; what it had prefilled to write is garbage then.
     `fresh` is the same model loaded anew, with the count of steps going on.
     """
 
@@ -55,7 +65,7 @@ class PaperModel:
         self.vocabulary = VOCABULARY
         self.blocks = blocks
         self.pool = BlockPool(blocks, self._copy)
-        self.prefixes = PrefixTree(self.pool)
+        self.prefixes = PrefixCache(self.pool)
         self.cells = np.zeros((blocks, BLOCK), np.uint8)
         self.seconds = 0.0
         self.forwards: list[list[int]] = []
@@ -69,7 +79,7 @@ class PaperModel:
     def _copy(self, source: int, target: int) -> None:
         self.cells[target] = self.cells[source]
 
-    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = do_nothing) -> list[RowOutput]:
         for row in rows:
             self.pool.extend(row.sequence, len(row.tokens))
         written = [self._write(row, [255] * len(row.tokens)) for row in rows]
@@ -82,7 +92,7 @@ class PaperModel:
             row.sequence.length = start + len(row.tokens)
             text = [int(self.cells[row.sequence.blocks[at // BLOCK], at % BLOCK]) for at in range(start)]
             logits = [logits_after(text + row.tokens[: index + 1]) for index in row.wanted]
-            answers.append(Answer(np.array(logits).reshape(len(row.wanted), VOCABULARY), None))
+            answers.append(RowOutput(np.array(logits).reshape(len(row.wanted), VOCABULARY), None))
         return answers
 
     def _write(self, row: Row, tokens: list[int]) -> int:
@@ -90,54 +100,6 @@ class PaperModel:
         for at, token in enumerate(tokens, start):
             self.cells[row.sequence.blocks[at // BLOCK], at % BLOCK] = token
         return start
-
-
-class NumberedModel(PaperModel):
-    """The same where a library assigns cells to sequences by their numbers, of which there are `numbers`."""
-
-    def __init__(
-        self,
-        blocks: int,
-        before: Callable[[int, list[Row]], None] = lambda step, rows: None,
-        numbers: int = 9,
-    ):
-        super().__init__(blocks, before)
-        self.numbers = numbers
-        self.pool = SequencePool(blocks, numbers, self)
-        self.prefixes = PrefixList(self.pool)
-        self.held: list[list[list[int]]] = [[] for _ in range(numbers)]  # each cell is a list of one token
-
-    def fresh(self) -> NumberedModel:
-        again = NumberedModel(self.blocks, self._before, self.numbers)
-        again.forwards = self.forwards
-        return again
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        assert not self.held[target] and len(self.held[source]) >= length
-        self.held[target] = self.held[source][:length]
-
-    def cut(self, number: int, length: int) -> None:
-        del self.held[number][length:]
-
-    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
-        answers = []
-        for row in rows:
-            self.pool.extend(row.sequence, len(row.tokens))
-        numbers = [self.pool.number(row.sequence) for row in rows]
-        assert len(set(numbers)) == len(numbers)
-        self._before(len(self.forwards), rows)
-        self.forwards.append([len(row.tokens) for row in rows])
-        meanwhile()
-        for row, number in zip(rows, numbers, strict=True):
-            text = [token for (token,) in self.held[number]]
-            assert len(text) == row.sequence.length
-            self.held[number] += [[token] for token in row.tokens]
-            row.sequence.length += len(row.tokens)
-            logits = [logits_after(text + row.tokens[: index + 1]) for index in row.wanted]
-            answers.append(Answer(np.array(logits).reshape(len(row.wanted), VOCABULARY), None))
-        used = {id(cell) for held in self.held for cell in held}
-        assert len(used) <= self.blocks * BLOCK
-        return answers
 
 
 class TokenNames:
@@ -155,34 +117,28 @@ class Asked:
     text: tuple[int, ...] = ()
     sampling: Sampling = GREEDY
 
-    def begin(self, begun: Begun) -> Program:
+    def begin(self, prefilled: Prefilled) -> Program:
         if self.verb == "choose":
-            return programs.choose(begun, self.paths)
+            return verbs.choose(prefilled, self.paths)
         if self.verb == "likelihood":
-            return programs.likelihood(begun, self.text)
+            return verbs.likelihood(prefilled, self.text)
         if self.verb == "generate":
-            return programs.generate(begun, Pen(TokenNames(), None, self.sampling))
-        return self._wrong(begun)
+            return verbs.generate(prefilled, Decoder(TokenNames(), None, self.sampling))
+        return self._wrong(prefilled)
 
-    def _wrong(self, begun: Begun) -> Generator[Ask, Any, None]:
-        branch = begun.backend.pool.fork(begun.sequence, 1)
+    def _wrong(self, prefilled: Prefilled) -> Generator[ForwardRequest, Any, None]:
+        branch = prefilled.backend.pool.fork(prefilled.sequence, 1)
         try:
-            yield Ask([Row(branch, [1, 2], range(1))])
+            yield ForwardRequest([Row(branch, [1, 2], range(1))])
             raise ConstraintError("this program is wrong")
         finally:
-            begun.backend.pool.drop(branch)
+            prefilled.backend.pool.drop(branch)
 
     @property
     def blocks(self) -> int:
         if self.verb == "choose":
-            return programs.blocks_to_choose(len(self.prompt), self.paths)
+            return verbs.blocks_to_choose(len(self.prompt), self.paths)
         return blocks_for(len(self.prompt) + len(self.text) + self.sampling.max_tokens)
-
-    @property
-    def sequences(self) -> int:
-        if self.verb == "choose":
-            return programs.sequences_to_choose(self.paths)
-        return 2 if self.verb == "wrong" else 1
 
     def answer(self) -> Any:
         """By the model's function alone, without blocks, batches and caches."""
@@ -191,10 +147,10 @@ class Asked:
         if self.verb == "likelihood":
             return self.logprobs(self.text)
         tokens: list[int] = []
-        pen = Pen(TokenNames(), None, self.sampling)
-        while not pen.done:
-            pen.write(logits_after(self.prompt + tokens))
-            tokens = list(pen.tokens)
+        decoder = Decoder(TokenNames(), None, self.sampling)
+        while not decoder.done:
+            decoder.write(logits_after(self.prompt + tokens))
+            tokens = list(decoder.tokens)
         return tokens
 
     def logprobs(self, text: tuple[int, ...]) -> list[float]:
@@ -252,12 +208,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("kind", [PaperModel, NumberedModel])
 @settings(max_examples=150, deadline=None)
 @given(scenarios())
-def test_whatever_is_in_flight_every_request_gets_its_own_answer(
-    kind: type[PaperModel], scenario: Scenario
-) -> None:
+def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scenario) -> None:
     futures: list[Future[Any]] = []
     submitted = threading.Event()
 
@@ -271,7 +224,7 @@ def test_whatever_is_in_flight_every_request_gets_its_own_answer(
             raise RuntimeError("the accelerator caught fire")
 
     failed: set[int] = set()
-    models = [kind(scenario.blocks, before)]
+    models = [PaperModel(scenario.blocks, before)]
 
     def load() -> PaperModel:
         models.append(models[-1].fresh())
@@ -289,8 +242,6 @@ def test_whatever_is_in_flight_every_request_gets_its_own_answer(
             assert not isinstance(error, EngineGone) or len(failed) == 2
         elif request.blocks + SPARE_BLOCKS > scenario.blocks:
             assert isinstance(error, OverLength)
-        elif request.sequences > models[-1].pool.sequences:
-            assert isinstance(error, OverLength) and "fewer options" in str(error)
         elif request.verb == "wrong":
             assert isinstance(error, ConstraintError)
         else:
@@ -321,17 +272,15 @@ def _wait(future: Future[Any]) -> bool:
 
 
 def assert_nothing_leaked(model: PaperModel) -> None:
-    if model.pool.relieve is None:
+    if model.pool.evict is None:
         return
-    while model.pool.relieve():
+    while model.pool.evict():
         pass
     assert model.pool.free == model.pool.total
-    if isinstance(model, NumberedModel):
-        assert not any(model.held)
 
 
 def submit(scheduler: Scheduler, request: Asked) -> Future[Any]:
-    return scheduler.submit(request.prompt, request.begin, request.blocks, sequences=request.sequences)
+    return scheduler.submit(request.prompt, request.begin, request.blocks)
 
 
 def ask(scheduler: Scheduler, request: Asked) -> Any:
@@ -352,7 +301,7 @@ def test_a_pool_keeps_every_text_apart_and_counts_every_block(
 ) -> None:
     cells = np.zeros((total, BLOCK), np.int64)
     pool = BlockPool(total, lambda source, target: cells.__setitem__(target, cells[source]))
-    held: list[tuple[Sequence, list[int]]] = []
+    held: list[tuple[CachedSequence, list[int]]] = []
     number = 0
 
     def give_up() -> bool:
@@ -361,10 +310,10 @@ def test_a_pool_keeps_every_text_apart_and_counts_every_block(
             return True
         return False
 
-    pool.relieve = give_up
+    pool.evict = give_up
     for verb, index, amount in steps:
         if not held or (verb == "extend" and index == 0):
-            held.append((Sequence(), []))
+            held.append((CachedSequence(), []))
         at = index % len(held)
         sequence, text = held[at]
         if verb == "fork":
@@ -399,11 +348,11 @@ def test_a_pool_keeps_every_text_apart_and_counts_every_block(
 
 def test_a_block_whose_other_owner_is_evicted_during_the_copy_is_not_lost() -> None:
     pool = BlockPool(2, lambda source, target: None)
-    writer = Sequence()
+    writer = CachedSequence()
     pool.extend(writer, 5)
     writer.length = 5
     remembered = pool.fork(writer, 5)
-    other = Sequence()
+    other = CachedSequence()
     pool.extend(other, 1)
 
     def evict() -> bool:
@@ -411,7 +360,7 @@ def test_a_block_whose_other_owner_is_evicted_during_the_copy_is_not_lost() -> N
         pool.drop(remembered)
         return True
 
-    pool.relieve = evict
+    pool.evict = evict
     pool.extend(writer, 1)
     pool.drop(writer)
     assert pool.free == 2
@@ -513,14 +462,14 @@ def test_a_program_that_raises_fails_alone(error: BaseException, late: bool) -> 
     model = PaperModel(40)
     scheduler = Scheduler(lambda: model, 4)
 
-    def begin(begun: Begun) -> Program:
+    def begin(prefilled: Prefilled) -> Program:
         def program() -> Program:
-            branch = begun.backend.pool.fork(begun.sequence, 2)
+            branch = prefilled.backend.pool.fork(prefilled.sequence, 2)
             try:
-                yield Ask([Row(branch, [1, 2, 3], range(1))])
+                yield ForwardRequest([Row(branch, [1, 2, 3], range(1))])
                 raise error
             finally:
-                begun.backend.pool.drop(branch)
+                prefilled.backend.pool.drop(branch)
 
         if late:
             return program()
@@ -556,7 +505,7 @@ def test_a_forward_that_raises_fails_what_is_active_and_the_engine_starts_again(
     *active, waiting = [submit(scheduler, each) for each in longer]
     for future in active:
         assert "a forward pass of the model failed" in str(future.exception(WAIT))
-    longer[-1].check(waiting.result(WAIT))  # it had not begun, so nothing of it was lost
+    longer[-1].check(waiting.result(WAIT))  # it had not prefilled, so nothing of it was lost
     for request in (known, *longer):
         request.check(ask(scheduler, request))
     scheduler.close()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magistrate.engines import catalog
-from magistrate.engines.catalog.selftest import SelfTest, expected, problem
-from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines import models
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.models.selftest import SelfTest, expected, problem
 from magistrate.engines.quiet import import_openvino
 
 openvino = import_openvino()
@@ -21,12 +21,12 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0
 
 
 @pytest.fixture(scope="module")
-def card(model_folder: Path) -> catalog.ModelCard:
-    return catalog.describe(model_folder)
+def card(model_folder: Path) -> models.ModelCard:
+    return models.describe(model_folder)
 
 
 @pytest.fixture(scope="module")
-def known(card: catalog.ModelCard) -> SelfTest:
+def known(card: models.ModelCard) -> SelfTest:
     assert card.selftest is not None
     return card.selftest
 
@@ -110,9 +110,9 @@ def made(known: SelfTest, off: np.ndarray | float = 0.0, vocabulary: int = 49152
     return logits + 3.0  # a constant changes no probability
 
 
-@pytest.mark.parametrize("weights", catalog.WEIGHTS)
-def test_its_bounds_are_what_it_says(weights: catalog.Weights) -> None:
-    known = expected(catalog.default().sha256, weights)
+@pytest.mark.parametrize("weights", models.WEIGHTS)
+def test_its_bounds_are_what_it_says(weights: models.Weights) -> None:
+    known = expected(models.default().sha256, weights)
     assert known is not None
     assert problem(known, made(known)) is None
     # Moved to the likeliest token's disadvantage, a token's change is nearly that of its log-probability.
@@ -138,21 +138,21 @@ def test_garbage_is_named(known: SelfTest) -> None:
     assert problem(known, right.astype(np.float32)) is None
 
 
-def test_the_catalogue_says_which_models_have_one(card: catalog.ModelCard) -> None:
-    have = {row.name for row in catalog.entries() if row.selftest is not None}
+def test_the_catalogue_says_which_models_have_one(card: models.ModelCard) -> None:
+    have = {row.name for row in models.entries() if row.selftest is not None}
     assert have == {"smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"}
     assert dataclasses.replace(card, gguf_sha256=None).selftest is None
-    assert catalog.entry("qwen3-0.6b").selftest is None
-    tight, usual = (catalog.entry(f"smollm2-135m-instruct:{weights}").selftest for weights in ("f16", "q8"))
+    assert models.entry("qwen3-0.6b").selftest is None
+    tight, usual = (models.entry(f"smollm2-135m-instruct:{weights}").selftest for weights in ("f16", "q8"))
     assert tight is not None and usual is not None
     assert tight.tokens == usual.tokens and tight.mean < usual.mean and tight.most < usual.most
 
 
 @pytest.mark.full
 def test_its_values_are_log_probabilities_after_a_chat_prompt(
-    card: catalog.ModelCard, model_folder: Path, known: SelfTest
+    card: models.ModelCard, model_folder: Path, known: SelfTest
 ) -> None:
-    for row in catalog.entries():
+    for row in models.entries():
         if (found := row.selftest) is not None:
             assert len(found.positions) == len(found.ids) == len(found.logprobs) == 4
             assert sorted(set(found.positions)) == list(found.positions) and len(found.tokens) < 40

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 
 import magistrate
 from asked import ASKED, CONTEXT, OUTPUT, YES, Door, an_app, until
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import EngineBusy, EngineGone, ModelError

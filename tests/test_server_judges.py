@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from asked import an_app
 from magistrate._text import decimal
-from magistrate.engines import catalog
+from magistrate.engines import models
 from magistrate.judges import registry
 from magistrate.judges.quality import measured
 from magistrate.report.judges import facts
@@ -146,18 +146,18 @@ def test_the_catalogue_is_shown_with_what_is_here_and_how_to_bring_the_rest(
     client: TestClient, home: Path
 ) -> None:
     view = client.get("/api/models").json()
-    assert [each["name"] for each in view["models"]] == [each.name for each in catalog.entries()]
+    assert [each["name"] for each in view["models"]] == [each.name for each in models.entries()]
     assert not any(each["weights"] for each in view["models"])  # this home is empty
     assert not home.exists()
     page = words(client.get("/models").text)
-    for each in catalog.entries():
+    for each in models.entries():
         assert f"magistrate models pull {each.name}" in page
         assert each.licence in page and f"{each.size / 1e6:,.0f} MB" in page and str(each.source) in page
     assert {each["name"] for each in view["extras"]} >= {"local", "hub"}
 
 
 def test_a_model_that_was_pulled_can_be_chosen(client: TestClient, model_folder: Path) -> None:
-    usual = catalog.default().name
+    usual = models.default().name
     (line,) = [each for each in client.get("/api/models").json()["models"] if each["default"]]
     assert (line["name"], line["weights"]) == (usual, ["q8"])
     page = words(client.get("/models").text)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from desk import Desk
 from magistrate.constraints import Constraint, Lark, constraint
 from magistrate.engines.base import Sampling
-from magistrate.engines.local.pen import Pen
+from magistrate.engines.embedded.decoder import Decoder
 from magistrate.errors import ConstraintError
 
 UNLIMITED = 1000
@@ -95,18 +95,18 @@ SHAPES: dict[str, Any] = {
 # --- always complete, never over budget -------------------------------------------------------------
 
 
-def check(desk: Desk, shape: Constraint, sampling: Sampling) -> Pen:
+def check(desk: Desk, shape: Constraint, sampling: Sampling) -> Decoder:
     """Write, and hold what was written to the laws; a greedy text is compared to one without a budget."""
-    pen = desk.write(shape, sampling)
-    assert pen.finished and len(pen.tokens) <= sampling.max_tokens
-    text = desk.text(pen.tokens)
+    decoder = desk.write(shape, sampling)
+    assert decoder.finished and len(decoder.tokens) <= sampling.max_tokens
+    text = desk.text(decoder.tokens)
     shape.parse(text)
-    assert desk.chat.decode(pen.tokens) == text
+    assert desk.chat.decode(decoder.tokens) == text
     if sampling.temperature == 0:
         free = desk.write(shape, Sampling(UNLIMITED))
         assert not free.steered or len(free.tokens) == UNLIMITED
-        assert pen.steered == (pen.tokens != free.tokens)
-    return pen
+        assert decoder.steered == (decoder.tokens != free.tokens)
+    return decoder
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -149,10 +149,10 @@ def test_any_schema_is_completed(
 
 def test_a_budget_that_is_too_small_is_an_error_before_anything_is_written(desk: Desk) -> None:
     shape = constraint(VERDICT)
-    pen = Pen(desk.chat, desk.masks.matcher(shape), Sampling(desk.least(shape) - 1))
+    decoder = Decoder(desk.chat, desk.masks.matcher(shape), Sampling(desk.least(shape) - 1))
     with pytest.raises(ConstraintError, match="allow more tokens"):
-        pen.begin()
-    assert pen.tokens == []
+        decoder.begin()
+    assert decoder.tokens == []
 
 
 # --- what the model still decides -------------------------------------------------------------------
@@ -163,10 +163,10 @@ def test_the_score_stays_the_models_own_in_every_budget_that_has_room_for_it(des
     least = desk.least(shape)
     for budget in range(least + 3, least + 60):  # "0" is one token, "0.85" are four
         endless = f'{{"reasons":["{"because it is so " * 9}"],"score":0.85}}'
-        pen = desk.write(shape, Sampling(budget), stubborn(desk, "because it is so ", "0.85"))
-        value = shape.parse(desk.text(pen.tokens))
+        decoder = desk.write(shape, Sampling(budget), stubborn(desk, "because it is so ", "0.85"))
+        value = shape.parse(desk.text(decoder.tokens))
         assert value["score"] == 0.85 and endless.startswith(f'{{"reasons":["{value["reasons"][0][:4]}')
-        assert pen.steered and len(pen.tokens) > budget - 20
+        assert decoder.steered and len(decoder.tokens) > budget - 20
 
 
 def stubborn(desk: Desk, reason: str, score: str) -> Callable[[list[int]], np.ndarray]:
@@ -213,18 +213,18 @@ def test_a_token_that_moves_the_end_out_of_reach_is_taken_back(desk: Desk) -> No
     wanted = '{"why":"' + "so " * 9 + '","maybe":"' + "no end of words " * 20 + '"}'
     needed = len(desk.write(shape, Sampling(UNLIMITED), desk.wants(wanted)).tokens)
     for budget in (desk.least(shape), 20, 40, 60, needed - 1):
-        pen = desk.write(shape, Sampling(budget), desk.wants(wanted))
-        assert pen.steered and "maybe" not in shape.parse(desk.text(pen.tokens))
-    pen = desk.write(shape, Sampling(needed), desk.wants(wanted))
-    assert desk.text(pen.tokens) == wanted
+        decoder = desk.write(shape, Sampling(budget), desk.wants(wanted))
+        assert decoder.steered and "maybe" not in shape.parse(desk.text(decoder.tokens))
+    decoder = desk.write(shape, Sampling(needed), desk.wants(wanted))
+    assert desk.text(decoder.tokens) == wanted
 
 
 def test_what_only_looks_like_a_special_token_is_written_as_text(desk: Desk) -> None:
     for text in ("<|im_end|><|im_start|>system", "é<|im_end|>中", "a <|im_end|>", "<|im_end|>\U0001f600"):
-        pen = desk.write(constraint([text]), Sampling(40))
-        assert desk.text(pen.tokens) == text
-        pen = desk.write(constraint([text, "中" + text]), Sampling(40), desk.wants("中" + text))
-        assert desk.text(pen.tokens) == "中" + text
+        decoder = desk.write(constraint([text]), Sampling(40))
+        assert desk.text(decoder.tokens) == text
+        decoder = desk.write(constraint([text, "中" + text]), Sampling(40), desk.wants("中" + text))
+        assert desk.text(decoder.tokens) == "中" + text
     only = desk.write(constraint(["faithful, as far as it goes"]), Sampling(40))
     assert only.forced_count == len(only.tokens) and not only.steered
 
@@ -246,10 +246,10 @@ class Ends:
 
 def drawn(n: int = 400, **options: Any) -> Counter[int]:
     logits = np.log(PROBABILITIES).astype(np.float32)
-    pen = Pen(Ends(), None, Sampling(max_tokens=n, **options))
-    while not pen.done:
-        pen.write(logits)
-    return Counter(pen.tokens)
+    decoder = Decoder(Ends(), None, Sampling(max_tokens=n, **options))
+    while not decoder.done:
+        decoder.write(logits)
+    return Counter(decoder.tokens)
 
 
 def test_temperature_draws_from_the_models_distribution() -> None:
@@ -289,22 +289,22 @@ def test_a_seed_fixes_what_is_drawn(desk: Desk) -> None:
 @pytest.mark.parametrize("budget", [14, 20, 60, 900])
 def test_a_trace_tells_the_text_step_by_step(desk: Desk, budget: int) -> None:
     shape = constraint(VERDICT)
-    pen = desk.write(
+    decoder = desk.write(
         shape, Sampling(budget, trace=True), desk.wants('{"reasons":["so it is, so it is"],"score":1}')
     )
-    assert len(pen.trace) == len(pen.tokens)
-    assert sum(step.forced for step in pen.trace) == pen.forced_count
-    texts = [step.text for step in pen.trace] + [desk.text(pen.tokens)]
+    assert len(decoder.trace) == len(decoder.tokens)
+    assert sum(step.forced for step in decoder.trace) == decoder.forced_count
+    texts = [step.text for step in decoder.trace] + [desk.text(decoder.tokens)]
     assert all(
         before + step.chosen == after
-        for step, (before, after) in zip(pen.trace, pairwise(texts), strict=True)
+        for step, (before, after) in zip(decoder.trace, pairwise(texts), strict=True)
     )
-    for step in pen.trace:
+    for step in decoder.trace:
         assert 0 <= step.removed_mass <= 1
         if not step.forced:
             probabilities = [probability for _, probability in step.wanted]
             assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1
-    opened = next(step for step in pen.trace if step.text == '{"reasons":["')
+    opened = next(step for step in decoder.trace if step.text == '{"reasons":["')
     assert opened.wanted[0][0] == opened.chosen == "so" and opened.removed_mass < 0.01
-    masked = [step for step in pen.trace if not step.forced and step.wanted[0][0] != step.chosen]
-    assert bool(masked) == pen.steered
+    masked = [step for step in decoder.trace if not step.forced and step.wanted[0][0] != step.chosen]
+    assert bool(masked) == decoder.steered

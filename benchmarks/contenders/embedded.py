@@ -13,8 +13,8 @@ from benchmarks.contenders.base import Item, Measured, Weights
 from benchmarks.contenders.workload import answered
 from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Choice, Generation, Likelihood, Option, Sampling
-from magistrate.engines.catalog import describe
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
+from magistrate.engines.models import describe
 from magistrate.errors import InvalidOutput
 from magistrate.types import Prompt, Usage
 

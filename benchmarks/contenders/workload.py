@@ -105,8 +105,8 @@ class Workload:
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
 
-        from magistrate.engines.catalog import describe
-        from magistrate.engines.local.chat import ChatTokenizer
+        from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+        from magistrate.engines.models import describe
 
         card = describe(folder)
         self.model = card.name

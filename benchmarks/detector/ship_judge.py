@@ -13,8 +13,8 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from magistrate.engines.catalog.entries import UPDATE, UPDATES
-from magistrate.engines.catalog.updates import write_updates
+from magistrate.engines.models.catalogue import UPDATE, UPDATES
+from magistrate.engines.models.updates import write_updates
 from magistrate.judges.folders import CARD, whole
 from magistrate.training.judge.gguf import updates_of
 from magistrate.training.judge.model_folder import ADAPTER, RECIPE

@@ -19,9 +19,8 @@ from magistrate.cli.options import console, json_option, print_json
 from magistrate.cli.tables import print_table
 from magistrate.datasets.named import shared
 from magistrate.engines.base import Engine
-from magistrate.engines.catalog import default
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import DatasetError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
@@ -92,6 +91,7 @@ def command(
     other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
     with, what was measured with the same recipe not measured twice.
     """
+    from magistrate.engines.models import default
 
     folder = home() / "bench"
     file = file or folder / "quality.jsonl"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from magistrate.constraints import Constraint, Lark, check, constraint
     from magistrate.datasets import Dataset, load
     from magistrate.engines.base import Choice, Engine, Generation, Likelihood, Option, Sampling
-    from magistrate.engines.local.engine import LocalEngine
+    from magistrate.engines.embedded.engine import LocalEngine
     from magistrate.engines.scripted import ScriptedEngine
     from magistrate.errors import MagistrateError
     from magistrate.judges import Candidates, Hallucination, Judge, JudgeInfo, Rubric, classifier
@@ -45,7 +45,7 @@ _HOMES = {
     "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
     "magistrate.datasets": ("Dataset", "load"),
     "magistrate.engines.base": ("Choice", "Engine", "Generation", "Likelihood", "Option", "Sampling"),
-    "magistrate.engines.local.engine": ("LocalEngine",),
+    "magistrate.engines.embedded.engine": ("LocalEngine",),
     "magistrate.engines.scripted": ("ScriptedEngine",),
     "magistrate.errors": ("MagistrateError",),
     "magistrate.api.evaluate": ("aevaluate", "aresume", "aretry", "evaluate", "resume", "retry"),

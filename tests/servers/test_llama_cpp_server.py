@@ -15,8 +15,8 @@ from llama_cpp import llama_cpp_server
 from magistrate import aevaluate
 from magistrate.constraints import constraint
 from magistrate.engines.base import Option, Sampling
-from magistrate.engines.catalog import default
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.engine import LocalEngine
+from magistrate.engines.models import default
 from magistrate.engines.openai import open_engine
 from magistrate.engines.openai.engine import OpenAIEngine
 from magistrate.engines.openai.options import read_options

@@ -19,13 +19,13 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from magistrate.datasets import load
-from magistrate.engines.catalog import locate
-from magistrate.engines.catalog.disk import quiet
-from magistrate.engines.catalog.entries import UPDATE
-from magistrate.engines.catalog.rewrite import opened, rewrite
-from magistrate.engines.catalog.updates import Update, read_updates, write_updates
-from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.embedded.engine import LocalEngine
+from magistrate.engines.models import locate
+from magistrate.engines.models.catalogue import UPDATE
+from magistrate.engines.models.disk import quiet
+from magistrate.engines.models.gguf.rewrite import opened, rewrite
+from magistrate.engines.models.updates import Update, read_updates, write_updates
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.judges import registry
 from magistrate.training.judge.bases import base_of

@@ -17,9 +17,9 @@ import transformers
 
 from magistrate.constraints import constraint
 from magistrate.engines.base import Capture, Captured, Engine, Option, Sampling
-from magistrate.engines.local.backend import Row
-from magistrate.engines.local.blocks import Sequence as Held
-from magistrate.engines.local.engine import LocalEngine
+from magistrate.engines.embedded.backend import Row
+from magistrate.engines.embedded.engine import LocalEngine
+from magistrate.engines.embedded.prefix_cache import CachedSequence
 from magistrate.engines.settings import EngineSettings
 from magistrate.engines.transformers import open_engine
 from magistrate.engines.transformers.backend import TorchBackend
@@ -332,7 +332,7 @@ def test_models_of_many_kinds_read_in_blocks_what_they_read_whole(kind: str) -> 
     """Texts grow, are forked, cut and dropped at random; every row is what the whole text gives."""
     model = tiny(kind, **FITTING[kind])
     draw = random.Random(kind)
-    texts: list[tuple[list[int], Held]] = []
+    texts: list[tuple[list[int], CachedSequence]] = []
     expected: list[tuple[list[int], range]] = []
     found: list[np.ndarray] = []
     backend = TorchBackend(model, 1 << 20)
@@ -342,7 +342,7 @@ def test_models_of_many_kinds_read_in_blocks_what_they_read_whole(kind: str) -> 
             length = draw.randint(1, len(text))
             texts.append((text[:length], backend.pool.fork(held, length)))
         else:
-            texts.append(([], Held()))
+            texts.append(([], CachedSequence()))
         while len(texts) > 6:
             backend.pool.drop(texts.pop(draw.randrange(len(texts)))[1])
         rows = []
@@ -394,7 +394,7 @@ def test_a_model_that_answers_otherwise_in_blocks_is_refused_whatever_it_calls_i
 def test_numbers_of_sixteen_bits_are_read_in_blocks_too(dtype: Any) -> None:
     backend = TorchBackend(tiny("llama", **FITTING["llama"]).to(dtype), 1 << 20)
     wish = Capture(hidden=True, attention=True)
-    (answer,) = backend.forward([Row(Held(), [5, 6, 7], range(1, 3), wish)])
+    (answer,) = backend.forward([Row(CachedSequence(), [5, 6, 7], range(1, 3), wish)])
     assert [answer.logits.dtype, answer.hidden.dtype, answer.attention.dtype] == [np.float32] * 3
     assert answer.hidden.shape == (2, 3, 32) and answer.attention.shape == (2, 4, 2, 3)
     assert answer.attention.sum(-1) == pytest.approx(1, abs=0.02)

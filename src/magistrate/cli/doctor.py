@@ -157,8 +157,8 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:
-    from magistrate.engines.catalog import default, is_pulled
-    from magistrate.engines.local.cores import available_cores
+    from magistrate.engines.embedded.cores import available_cores
+    from magistrate.engines.models import default, is_pulled
     from magistrate.engines.quiet import import_openvino
     from magistrate.errors import MagistrateError
     from magistrate.judges import registry

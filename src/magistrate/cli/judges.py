@@ -71,7 +71,7 @@ def list_judges(as_json: bool) -> None:
 def _list(as_json: bool) -> None:
     from rich.text import Text
 
-    from magistrate.engines.catalog import default
+    from magistrate.engines.models import default
     from magistrate.judges.registry import DEFAULT_JUDGE, judge, judge_entries
 
     names = sorted(judge_entries(), key=lambda name: (name != DEFAULT_JUDGE, name))

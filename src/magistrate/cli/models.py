@@ -24,7 +24,7 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """List the catalogue."""
-    from magistrate.engines.catalog import entries, pulled
+    from magistrate.engines.models import entries, pulled
 
     models = entries()
     here = {model.name: pulled(model) for model in models}
@@ -75,11 +75,11 @@ def pull(name: str | None, as_json: bool) -> None:
 
     NAME:f16 is the same model with weights of 16 bits instead of 8: closer to the original, larger, slower.
     """
-    from magistrate.engines import catalog
+    from magistrate.engines import models
 
-    entry = catalog.entry(name) if name else catalog.default()
+    entry = models.entry(name) if name else models.default()
     with Stages(console(error=True)) as stages:
-        folder = catalog.pull(entry, stages.report)
+        folder = models.pull(entry, stages.report)
     if as_json:
         print_json({"name": entry.spec, "path": str(folder)})
     else:
@@ -94,7 +94,7 @@ def path(name: str, as_json: bool) -> None:
 
     NAME and the GGUF file may end in :f16.
     """
-    from magistrate.engines.catalog import locate
+    from magistrate.engines.models import locate
 
     with Stages(console(error=True)) as stages:
         folder = locate(name, stages.report)

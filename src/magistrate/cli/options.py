@@ -156,7 +156,7 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
 
     Raises `SpecError` for a model that nobody knows, as where it is asked.
     """
-    from magistrate.engines.catalog import check_named
+    from magistrate.engines.models.pull import check_named
     from magistrate.judges.registry import asks_none, engine_kind
     from magistrate.report.plain import plain
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from magistrate._scratch import once
 from magistrate.detectors.folder import json_of
 from magistrate.detectors.hf_network import Graph, graph_of, weights_of
-from magistrate.engines.catalog import disk
+from magistrate.engines.models import disk
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.types import Sample
 

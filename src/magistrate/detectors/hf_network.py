@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from magistrate import _fork
 from magistrate._deadline import check, held
 from magistrate._paths import models_dir
-from magistrate.engines.catalog import children, disk
-from magistrate.engines.local.cores import available_cores
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.models import child, disk
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import MissingExtra, ModelError
 
@@ -131,7 +131,7 @@ def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
             half.mkdir()
             arguments = ["-m", "magistrate.detectors.hf_network", str(folder.resolve()), str(half / READY[0])]
             quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
-            ended = children.run(arguments, scratch, "convert", None, report, quiet)
+            ended = child.run(arguments, scratch, "convert", None, report, quiet)
             if ended.status != 0:
                 raise ModelError(f"{folder} cannot be converted: {ended.reason()}")
             disk.publish(half, target, scratch)

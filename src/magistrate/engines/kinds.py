@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -26,8 +25,7 @@ class Kind:
     """One kind of engine. `word` stands before a model, as in `openai:gpt-4o-mini`, "" for the embedded one.
 
     `most` is what such an engine can do at most; what one of them can do is in its `info`. `packages` are the
-    distributions that the extra `extra` installs; `compilers` the programs that this takes, each with the
-    names that it may have; `key` is the environment variable that holds a key.
+    distributions that the extra `extra` installs; `key` is the environment variable that holds a key.
     """
 
     word: str
@@ -36,7 +34,6 @@ class Kind:
     summary: str
     example: str
     most: frozenset[Capability]
-    compilers: tuple[tuple[str, ...], ...] = ()
     key: str | None = None
 
     @property
@@ -52,11 +49,7 @@ class Kind:
     def missing(self) -> Iterator[str]:
         """What is missing, each with what to do about it."""
         if self.absent:
-            takes = " (compiles it: ten minutes or more)" if self.compilers else ""
-            yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'{takes}"
-            for names in self.compilers:
-                if not any(shutil.which(name) for name in names):
-                    yield f"no compiler: install {' or '.join(names)}"
+            yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'"
         if self.key is not None and not os.environ.get(self.key):
             yield f"{self.key} is not set (a server of one's own may need none)"
 
@@ -117,14 +110,5 @@ KINDS = (
         "a folder of transformers in this process, on processors or CUDA; shows attention and hidden states",
         "magistrate judge --judge faithfulness --model transformers:FOLDER",
         IN_PROCESS | {"hidden_states", "attention"},
-    ),
-    Kind(
-        "llamacpp",
-        "llamacpp",
-        ("llama-cpp-python", "gguf"),
-        "a GGUF file in this process by llama.cpp, with what it was compiled for: processors, Metal, CUDA",
-        "magistrate judge --judge faithfulness --model llamacpp:FILE.gguf",
-        IN_PROCESS - {"repeatable"},
-        compilers=(("c++", "g++", "clang++"), ("cmake",)),
     ),
 )

@@ -66,7 +66,7 @@ def engine(
         settings.refuse(f"an engine that is made already ({type(model).__name__})", *OPTIONS)
         return model
     if model is None:
-        from magistrate.engines.catalog import default
+        from magistrate.engines.models import default
 
         model = default().name
     model, settings = _written_out(str(model), settings)
@@ -89,7 +89,7 @@ def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSetti
 
 def _open(model: str, settings: EngineSettings) -> Engine:
     if (named := engine_kind(model)) is None:
-        from magistrate.engines.local import open_engine
+        from magistrate.engines.embedded import open_engine
 
         _check_kind(model)
         return open_engine(model, settings)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.api import judge as judging
-from magistrate.engines import catalog
-from magistrate.engines.catalog.entries import names, unknown
+from magistrate.engines.models import WEIGHTS, default, entries, entry, pulled
+from magistrate.engines.models.catalogue import names, unknown
 from magistrate.errors import DatasetError, InputError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
@@ -94,7 +94,7 @@ def chosen_model(name: str | None) -> str | None:
     if not name or name in models_here():
         return name or None
     base, _, weights = name.partition(":")
-    if base not in names() or weights not in ("", *catalog.WEIGHTS):
+    if base not in names() or weights not in ("", *WEIGHTS):
         raise SpecError(unknown(name))
     raise InputError(
         f"the model {name} is not here; on the machine of this server run: magistrate models pull {name}"
@@ -103,13 +103,12 @@ def chosen_model(name: str | None) -> str | None:
 
 def models_here() -> list[str]:
     """The models that may be asked, the usual one first: it is among them even where it is not here."""
-    usual = catalog.default()
-    pulled = [
-        weights
-        for entry in sorted(catalog.entries(), key=lambda entry: not entry.default)
-        for weights in (catalog.entry(f"{entry.name}:{each}").spec for each in catalog.pulled(entry))
+    here = [
+        entry(f"{model.name}:{weights}").spec
+        for model in sorted(entries(), key=lambda model: not model.default)
+        for weights in pulled(model)
     ]
-    return list(dict.fromkeys([usual.spec, *pulled]))
+    return list(dict.fromkeys([default().spec, *here]))
 
 
 def _check(sample: Sample) -> None:

@@ -1,4 +1,4 @@
-"""Models in transformers and torch, in this process: folders of safetensors and names of a model hub."""
+"""The transformers engine: models in torch in this process, from a folder or from a model hub."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LIBRARIES = ("torch", "transformers")
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
-    """The engine on a folder of a causal language model, or on OWNER/NAME of a hub.
+    """The engine on a folder of a causal language model, or on OWNER/NAME of a model hub.
 
-    Hidden states and attention are always there to be captured. Raises `MissingExtra` where torch or
-    transformers is not installed, `SpecError` for settings of a server, `ModelError` for a model that is not
-    whole or cannot be kept in blocks.
+    Hidden states and attention can always be captured. Raises `MissingExtra` if torch or transformers is not
+    installed, `SpecError` for settings of a server, `ModelError` for a model that is incomplete or whose
+    cache cannot be kept in blocks.
     """
     for module in LIBRARIES:
         if find_spec(module) is None:

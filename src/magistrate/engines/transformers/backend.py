@@ -1,4 +1,4 @@
-"""A model of transformers whose keys and values lie in our blocks."""
+"""A model of transformers whose keys and values lie in the blocks of our cache."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ import torch
 import transformers
 
 from magistrate import _fork
-from magistrate.engines.catalog import ModelCard
-from magistrate.engines.local.backend import Answer, Row, nothing
-from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
-from magistrate.engines.local.tree import PrefixTree
+from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing, log_softmax
+from magistrate.engines.embedded.prefix_cache import BLOCK, BlockPool, CachedSequence, PrefixCache
+from magistrate.engines.models import ModelCard
 from magistrate.engines.transformers.attention import (
     NAME,
     ROUNDED,
+    BlockStore,
     Forward,
-    Store,
-    Survey,
+    ShapeProbe,
     attend,
-    done,
-    planned,
+    plan_forward,
     running,
 )
 from magistrate.errors import ModelError
 
 CACHE_BYTES = 512 * 1024 * 1024
-SHARE = 0.5  # of a GPU's memory that the weights left free, for the cache
-TRIED = 80  # tokens that a loaded model reads whole and in blocks
-# How far log-probabilities may lie apart on average where both ways are right, in nats.
-APART = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
+GPU_SHARE = 0.5  # share of the GPU memory left by the weights that the cache takes
+CHECKED_TOKENS = 80  # read with and without blocks after loading, to compare
+# Mean difference of log-probabilities, in nats, that the comparison allows.
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 
 
 def load(
     folder: Path, card: ModelCard, *, device: str, dtype: str, threads: int, cache_bytes: int | None
 ) -> TorchBackend:
-    """A backend that reads in blocks what the model reads whole.
+    """Load a model and check that it answers the same in blocks as without them.
 
-    Raises `ModelError` where transformers cannot load the folder, and for a model that does not answer alike
-    both ways: it keeps more of a text than keys and values.
+    Raises `ModelError` if transformers cannot load the folder or the answers differ: then the model keeps
+    more state of a text than keys and values.
     """
     _fork.only_one("transformers")
     if device == "cpu":
@@ -53,7 +51,7 @@ def load(
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # a bar that cannot be switched off
+        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be switched off
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
             )
@@ -74,11 +72,11 @@ def load(
 
 
 class TorchBackend:
-    """Runs `model`, a causal language model of transformers in evaluation mode on its device.
+    """Runs `model`, a causal language model of transformers in evaluation mode, on its device.
 
-    `cache_bytes` bounds keys and values; None is 512 MiB, and on a GPU half of what is free. Raises
-    `ModelError` for a model that does not attend by the functions of transformers, and for one that answers
-    otherwise in blocks than whole.
+    `cache_bytes` bounds keys and values; None is 512 MiB, on a GPU half of the free memory. Raises
+    `ModelError` for a model whose attention cannot be replaced, and for one that answers differently in
+    blocks.
     """
 
     def __init__(self, model: Any, cache_bytes: int | None = None) -> None:
@@ -86,54 +84,51 @@ class TorchBackend:
         self._model = model
         self._device = next(model.parameters()).device
         self._picks = "logits_to_keep" in inspect.signature(model.forward).parameters
-        ids = [number * 7919 % model.config.vocab_size for number in range(TRIED)]
-        whole = self._tried(ids)
+        ids = [number * 7919 % model.config.vocab_size for number in range(CHECKED_TOKENS)]
+        whole = self._logits_without_blocks(ids)
         self.vocabulary = whole.shape[1]
         self._attend_in_blocks()
-        survey = self._surveyed(ids)
-        self._store = self._stored(survey, cache_bytes)
+        self._store = self._allocate(self._probe_shapes(ids), cache_bytes)
         self.pool = BlockPool(self._store.blocks, self._store.copy)
-        self.prefixes = PrefixTree(self.pool)
-        self._hold_against(whole, ids)
+        self.prefixes = PrefixCache(self.pool)
+        self._check_against(whole, ids)
 
-    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = nothing) -> list[Answer]:
+    def forward(self, rows: list[Row], meanwhile: Callable[[], None] = do_nothing) -> list[RowOutput]:
         for row in rows:
             self.pool.extend(row.sequence, len(row.tokens))
         start = time.perf_counter()
-        plan = planned(self._store, rows, self._device)
+        plan = plan_forward(self._store, rows, self._device)
         ids, positions, wanted = _flat(rows)
-        deep = any(row.wish is not None and row.wish.hidden for row in rows)
-        token = running(plan)
-        try:
+        deep = any(row.capture is not None and row.capture.hidden for row in rows)
+        with running(plan):
             if self._device.type == "cpu":
                 self.seconds += time.perf_counter() - start
                 meanwhile()
                 start = time.perf_counter()
-            logits, hidden = self._computed(ids, positions, wanted, deep)
+            logits, hidden = self._compute(ids, positions, wanted, deep)
             if self._device.type != "cpu":
-                meanwhile()  # what was asked of a GPU is computed there in its own time
-            found = self._answers(rows, plan, logits.float().cpu(), hidden)
-        finally:
-            done(token)
+                meanwhile()  # the GPU computes asynchronously
+            outputs = self._outputs(rows, plan, logits.float().cpu(), hidden)
         for row in rows:
             row.sequence.length += len(row.tokens)
         self.seconds += time.perf_counter() - start
-        return found
+        return outputs
 
-    def _answers(self, rows: list[Row], plan: Forward, logits: Any, hidden: Any) -> list[Answer]:
-        answers, at = [], 0
+    def _outputs(self, rows: list[Row], plan: Forward, logits: Any, hidden: Any) -> list[RowOutput]:
+        outputs, at = [], 0
         for number, row in enumerate(rows):
             own = slice(at, at + len(row.wanted))
             at += len(row.wanted)
-            wish = row.wish
-            deep = hidden[own].float().cpu().numpy() if hidden is not None and wish and wish.hidden else None
-            looked = plan.attention.get(number)
+            states = None
+            if hidden is not None and row.capture is not None and row.capture.hidden:
+                states = hidden[own].float().cpu().numpy()
+            weights = plan.attention.get(number)
             read = row.sequence.length + row.wanted.stop
-            attention = None if looked is None else torch.stack(looked)[..., :read].numpy()
-            answers.append(Answer(logits[own].numpy(), deep, attention))
-        return answers
+            attention = None if weights is None else torch.stack(weights)[..., :read].numpy()
+            outputs.append(RowOutput(logits[own].numpy(), states, attention))
+        return outputs
 
-    def _computed(self, ids: list[int], positions: list[int], wanted: list[int], deep: bool) -> Any:
+    def _compute(self, ids: list[int], positions: list[int], wanted: list[int], deep: bool) -> Any:
         """Logits `[wanted, vocabulary]` and hidden states `[wanted, 1 + layers, width]` or None."""
         padding = -len(ids) % ROUNDED
         picked = torch.tensor(wanted + wanted[-1:] * (-len(wanted) % ROUNDED), device=self._device).long()
@@ -160,63 +155,63 @@ class TorchBackend:
             self._model.set_attn_implementation(NAME)
         if self._model.config._attn_implementation != NAME:
             raise ModelError(f"{type(self._model).__name__} brings an attention that cannot be replaced")
-        # What the last layer leaves, as of every other layer, and not what the head makes of it.
+        # The last hidden state is the last layer's output, as for every other layer, before the final norm.
         self._model.config.tie_last_hidden_states = False
 
-    def _tried(self, ids: list[int]) -> np.ndarray:
-        """Logits float32 `[n, vocabulary]` of the model as it is."""
+    def _logits_without_blocks(self, ids: list[int]) -> np.ndarray:
+        """Logits float32 `[n, vocabulary]` of the model as transformers loads it."""
         with torch.inference_mode():
             out = self._model(input_ids=torch.tensor([ids], device=self._device), use_cache=False)
         return np.asarray(out.logits[0].float().cpu().numpy())
 
-    def _surveyed(self, ids: list[int]) -> Survey:
-        survey = Survey()
-        token = running(survey)
-        try:
-            _, hidden = self._computed(ids, list(range(len(ids))), [0], True)
-        finally:
-            done(token)
+    def _probe_shapes(self, ids: list[int]) -> ShapeProbe:
+        probe = ShapeProbe()
+        with running(probe):
+            _, hidden = self._compute(ids, list(range(len(ids))), [0], True)
         layers = int(self._model.config.num_hidden_layers)
         if hidden.shape[1] != 1 + layers:
             raise ModelError(f"it shows {hidden.shape[1]} hidden states of {layers} layers")
-        if sorted(survey.keys) != list(range(layers)):
-            raise ModelError(f"of its {layers} layers {len(survey.keys)} keep keys and values")
-        return survey
+        if sorted(probe.keys) != list(range(layers)):
+            raise ModelError(f"of its {layers} layers {len(probe.keys)} keep keys and values")
+        return probe
 
-    def _stored(self, survey: Survey, cache_bytes: int | None) -> Store:
+    def _allocate(self, probe: ShapeProbe, cache_bytes: int | None) -> BlockStore:
         dtype = self._model.dtype
-        shapes = (*survey.keys.values(), *survey.values.values())
+        shapes = (*probe.keys.values(), *probe.values.values())
         block = BLOCK * dtype.itemsize * sum(heads * size for heads, size in shapes)
         if cache_bytes is None:
             on_gpu = self._device.type == "cuda"
-            cache_bytes = int(torch.cuda.mem_get_info(self._device)[0] * SHARE) if on_gpu else CACHE_BYTES
-        return Store(survey, max(cache_bytes // block, 8), dtype, self._device)
+            cache_bytes = int(torch.cuda.mem_get_info(self._device)[0] * GPU_SHARE) if on_gpu else CACHE_BYTES
+        return BlockStore(probe, max(cache_bytes // block, 8), dtype, self._device)
 
-    def _hold_against(self, whole: np.ndarray, ids: list[int]) -> None:
-        """Read the same tokens in chunks and branches, and compare."""
-        first, second = Sequence(), Sequence()
+    def _check_against(self, whole: np.ndarray, ids: list[int]) -> None:
+        """Read the same tokens in chunks and branches, and compare the logits."""
+        first, second = CachedSequence(), CachedSequence()
         cut, fork = 37, 50
         (head,) = self.forward([Row(first, ids[:cut], range(cut))])
         second = self.pool.fork(first, cut)
-        rest = [Row(first, ids[cut:fork], range(fork - cut)), Row(second, ids[cut:], range(TRIED - cut))]
+        rest = [
+            Row(first, ids[cut:fork], range(fork - cut)),
+            Row(second, ids[cut:], range(CHECKED_TOKENS - cut)),
+        ]
         short, long = self.forward(rest)
         found = np.concatenate([head.logits, long.logits])
-        apart = max(
-            float(np.abs(_logprobs(found) - _logprobs(whole)).mean()),
-            float(np.abs(_logprobs(short.logits) - _logprobs(whole[cut:fork])).mean()),
+        difference = max(
+            float(np.abs(log_softmax(found) - log_softmax(whole)).mean()),
+            float(np.abs(log_softmax(short.logits) - log_softmax(whole[cut:fork])).mean()),
         )
         self.pool.drop(first)
         self.pool.drop(second)
         self.seconds = 0.0
-        if not apart < APART.get(self._model.dtype, max(APART.values())):
+        if not difference < TOLERANCE.get(self._model.dtype, max(TOLERANCE.values())):
             raise ModelError(
-                f"it answers otherwise than when it reads a text whole, by {apart:.2g} nats on average; "
+                f"it answers otherwise than when it reads a text whole, by {difference:.2g} nats on average; "
                 "it keeps something of a text beside keys and values"
             )
 
 
 def _flat(rows: list[Row]) -> tuple[list[int], list[int], list[int]]:
-    """Tokens one behind the other, their positions, and the places of those that are wanted."""
+    """The rows' tokens concatenated, their positions, and the indices of the wanted ones."""
     ids: list[int] = []
     positions: list[int] = []
     wanted: list[int] = []
@@ -225,9 +220,3 @@ def _flat(rows: list[Row]) -> tuple[list[int], list[int], list[int]]:
         positions += range(row.sequence.length, row.sequence.length + len(row.tokens))
         ids += row.tokens
     return ids, positions, wanted
-
-
-def _logprobs(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=1, keepdims=True)
-    return np.asarray(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)))

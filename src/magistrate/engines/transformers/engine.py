@@ -1,4 +1,4 @@
-"""Any causal language model that transformers loads, behind the three verbs."""
+"""`TransformersEngine`: any causal language model that transformers loads."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magistrate.engines.base import Capability, EngineInfo
-from magistrate.engines.local.cores import available_cores
-from magistrate.engines.local.scheduled import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, ScheduledEngine
-from magistrate.engines.transformers.folder import card_of, located
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.embedded.in_process import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, InProcessEngine
+from magistrate.engines.transformers.folder import locate, read_card
 from magistrate.errors import ModelError, SpecError
 
 if TYPE_CHECKING:
-    from magistrate.engines.local.backend import Backend
+    from magistrate.engines.embedded.backend import Backend
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-class TransformersEngine(ScheduledEngine):
+class TransformersEngine(InProcessEngine):
     """A model in torch, on the processor or a GPU.
 
     `model` is a folder with `config.json`, tokenizer files and safetensors, or OWNER/NAME of a model hub;
     `device` one of torch's (default: `cuda` where there is one, else `cpu`); `dtype` one of `DTYPES`
     (default: `float32` on the processor, the checkpoint's own on a GPU); `threads` how many cores a
     processor's products use; `cache_bytes` the size of the key-value cache (default: 512 MiB, on a GPU half
-    of what the weights leave free). The rest is as with `LocalEngine`. Weights are loaded at the first
-    request. Raises `ModelError` for a model that is not whole or keeps more of a text than keys and values.
+    of what the weights leave free). The rest is as in `LocalEngine`. Weights are loaded at the first request.
+    Raises `ModelError` for a model that is incomplete or keeps more state of a text than keys and values.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class TransformersEngine(ScheduledEngine):
         most_waiting: int = MOST_WAITING,
         timeout: float | None = None,
     ) -> None:
-        self.folder = located(model)
-        card, config = card_of(self.folder, model)
-        self.device = _checked(device)
+        self.folder = locate(model)
+        card, config = read_card(self.folder, model)
+        self.device = _find_device(device)
         own = config.get("dtype", config.get("torch_dtype", "float32"))
         self.dtype = dtype or ("float32" if self.device == "cpu" else str(own))
         self.threads = available_cores() if threads is None else threads
@@ -54,7 +54,7 @@ class TransformersEngine(ScheduledEngine):
         if self.threads < 1 or (cache_bytes is not None and cache_bytes < 1):
             raise SpecError(f"threads and cache_bytes must be at least 1, got {threads} and {cache_bytes}")
         self._cache_bytes = cache_bytes
-        # Experts compute what tokens were sent to them, so the size of their products depends on the company.
+        # In a mixture of experts the size of products, and so their last bits, depends on the whole batch.
         self._repeats = (
             self.device == "cpu" and self.dtype == "float32" and not any("expert" in each for each in config)
         )
@@ -92,8 +92,8 @@ class TransformersEngine(ScheduledEngine):
         )
 
 
-def _checked(device: str | None) -> str:
-    """The device by torch's name. Raises `SpecError` for one that is not here."""
+def _find_device(device: str | None) -> str:
+    """The device by torch's name. Raises `SpecError` if it is not here."""
     import torch
 
     here = ["cpu"]

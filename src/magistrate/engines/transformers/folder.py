@@ -1,4 +1,4 @@
-"""The folder of a causal language model: where it lies, what it says, and if blocks can hold its cache."""
+"""Folders of causal language models: finding or downloading them, and checking that they can be used."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets.fields import near, plain
-from magistrate.engines.catalog import ModelCard, disk
-from magistrate.engines.catalog.folder import chat_template, published
+from magistrate.engines.models import ModelCard, disk
+from magistrate.engines.models.folder import chat_template, published
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
-WANTED = ("*.json", "*.safetensors", "*.jinja")  # of a hub's repository: nothing that runs
+DOWNLOADED = ("*.json", "*.safetensors", "*.jinja")  # of a hub's repository: nothing executable
 NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json")
-KEPT_WHOLE = {"full_attention", "sliding_attention"}  # layers whose keys and values are all that they keep
-MOVING = {"dynamic", "longrope", "su"}  # positions that turn otherwise as a text grows
+LAYER_TYPES = {"full_attention", "sliding_attention"}  # layers that keep nothing but keys and values
+CHANGING_ROPE = {"dynamic", "longrope", "su"}  # position scaling that changes as a text grows
 
 
-def located(model: str | Path) -> Path:
-    """The folder of a model: a folder as it is, or what OWNER/NAME[@REVISION] of a hub is kept in.
+def locate(model: str | Path) -> Path:
+    """The folder of a model: an existing folder, or the one that OWNER/NAME[@REVISION] of a hub is cached in.
 
-    What is in the hub's cache is not asked for again, and a word in the form of a path is never asked for.
-    Raises `SpecError` for what is neither, `ModelError` where it cannot be downloaded.
+    A model in the hub's cache is not downloaded again, and a word in the form of a path is never looked up in
+    the hub. Raises `SpecError` for anything else, `ModelError` if it cannot be downloaded.
     """
     path = Path(model)
     with contextlib.suppress(RuntimeError):  # ~NOBODY
@@ -45,7 +45,7 @@ def located(model: str | Path) -> Path:
 
 
 def _is_path(model: str | Path) -> bool:
-    """Whether a word can mean nothing but a folder here: it is formed like one, or begins in one."""
+    """Whether a word can only mean a folder here: it looks like a path, or its first part is a folder."""
     word = str(model)
     formed = word.startswith((".", "~", "/", os.sep)) or word.endswith(("/", os.sep)) or word.count("/") > 1
     return isinstance(model, Path) or formed or Path(word.partition("/")[0]).is_dir()
@@ -60,11 +60,10 @@ def _beside(path: Path) -> str:
         return ""
 
 
-def card_of(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, Any]]:
-    """What a folder says about its model, and its configuration.
+def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, Any]]:
+    """The card of the model in a folder, and its `config.json`.
 
-    Raises `ModelError` for one that is not whole, and for one whose state blocks of keys and values cannot
-    hold.
+    Raises `ModelError` if it is incomplete, or its state does not fit into blocks of keys and values.
     """
     if lacking := _lacking(folder):
         raise ModelError(
@@ -91,22 +90,22 @@ def card_of(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, An
 
 
 def obstacle(config: Mapping[str, Any]) -> str:
-    """Why blocks of keys and values cannot hold what such a model keeps of a text; empty where they can."""
+    """Why a model's state of a text does not fit into blocks of keys and values; empty if it does."""
     if "auto_map" in config:
         return "it needs code of its own, which is never run"
     if config.get("is_encoder_decoder"):
         return "it is an encoder with a decoder"
     if parts := sorted(key for key in config if key.endswith("_config") and key != "quantization_config"):
         return f"it is made of several models ({', '.join(parts)})"
-    if odd := sorted(set(config.get("layer_types") or ()) - KEPT_WHOLE):
+    if odd := sorted(set(config.get("layer_types") or ()) - LAYER_TYPES):
         return f"it has layers of kind {', '.join(odd)}"
-    if moving := sorted(set(_rope_types(config)) & MOVING):
+    if moving := sorted(set(_rope_types(config)) & CHANGING_ROPE):
         return f"its positions turn otherwise as a text grows ({', '.join(moving)})"
     return ""
 
 
 def _weights(folder: Path) -> list[Path]:
-    """Files of weights that a folder must have: those that its index names, else those that lie there."""
+    """The weight files that a folder must have: those that its index names, else those that are there."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return [folder / str(name) for name in sorted(set(_json(index).get("weight_map", {}).values()))]
@@ -129,7 +128,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _rope_types(value: Any) -> Iterator[str]:
-    """Every kind of scaled positions that is named anywhere in a configuration's rope settings."""
+    """Every kind of position scaling named in a configuration's rope settings."""
     for key in ("rope_scaling", "rope_parameters"):
         settings = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(settings, Mapping):
@@ -144,7 +143,7 @@ def _of_hub(repo: str, revision: str | None) -> Path:
     except ImportError:
         raise MissingExtra("huggingface_hub", "hub") from None
     absent: Exception | None = None
-    settings: dict[str, Any] = {"revision": revision, "allow_patterns": list(WANTED)}
+    settings: dict[str, Any] = {"revision": revision, "allow_patterns": list(DOWNLOADED)}
     try:
         kept = Path(snapshot_download(repo, local_files_only=True, **settings))
         if not _lacking(kept):
@@ -161,7 +160,7 @@ def _of_hub(repo: str, revision: str | None) -> Path:
 
 
 def _told(error: Exception, revision: str | None) -> str:
-    """Why the hub did not give a model."""
+    """Why the hub did not provide a model, for the end of a sentence."""
     from huggingface_hub import errors
 
     match error:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from magistrate.engines.catalog import default
+from magistrate.engines.models import default
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.judges import registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magistrate.engines.catalog import Weights, entries, pulled
+from magistrate.engines.models import Weights, entries, pulled
 from magistrate.report.extras import Extra, extras
 
 

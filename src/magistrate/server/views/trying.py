@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from magistrate.datasets import load
-from magistrate.engines.catalog import default, is_pulled
+from magistrate.engines.models import default, is_pulled
 from magistrate.server.asking import models_here
 from magistrate.server.judging import Phase
 from magistrate.server.tries import Form, Try

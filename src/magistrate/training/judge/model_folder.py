@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate._text import decimal
-from magistrate.engines.catalog import disk
+from magistrate.engines.models import disk
 from magistrate.errors import SpecError
 from magistrate.judges.folders import CARD, check_free, whole
 from magistrate.training.judge.bases import TOKENIZER, Base

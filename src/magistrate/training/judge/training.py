@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.datasets import Dataset
-from magistrate.engines.catalog import disk
-from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.local.cores import available_cores
+from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
+from magistrate.engines.embedded.cores import available_cores
+from magistrate.engines.models import disk
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.calibrated import words_of

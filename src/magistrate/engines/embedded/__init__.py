@@ -1,0 +1,31 @@
+"""The embedded engine: a small model in this process, on OpenVINO.
+
+Its scheduler, prefix cache, decoder and tokenizer serve the other in-process engines too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from magistrate.engines.base import Engine
+    from magistrate.engines.settings import EngineSettings
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The embedded engine on a catalogue name, a GGUF file or an OpenVINO folder.
+
+    Raises `SpecError` for settings of a server, `ModelError` for weights that are not here.
+    """
+    from magistrate.engines.embedded.engine import LocalEngine
+    from magistrate.errors import SpecError
+
+    if settings.base_url is not None:
+        raise SpecError("--base-url is the address of a server; name its model too: --model openai:MODEL")
+    return LocalEngine(
+        model,
+        device=settings.device,
+        threads=settings.threads,
+        timeout=settings.timeout,
+        hidden_states=settings.hidden_states,
+    )

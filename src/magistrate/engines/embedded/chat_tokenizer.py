@@ -1,0 +1,191 @@
+"""Turns a prompt into tokens by the model's chat template; data can never become part of the template.
+
+The template is rendered in a sandbox over placeholders, so it never sees a text. Its output and the trusted
+parts are tokenized together, with the model's added tokens (`<|im_start|>` and so on). Each data part is
+tokenized by itself, by a copy of the tokenizer without added tokens, so judged text cannot open or close a
+turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from magistrate.engines.models.folder import ModelCard
+from magistrate.errors import EngineError, ModelError, SpecError
+from magistrate.types import Prompt, Trusted
+
+PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
+
+MOST_SHAPES = 512  # shapes of prompts whose template pieces are kept; a judge has a few
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens of one origin, maybe none: the template (`data` is None) or the data part of that name."""
+
+    tokens: tuple[int, ...]
+    data: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """Tokens of a text with the half-open character offsets of each."""
+
+    tokens: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+
+class ChatTokenizer:
+    """Tokenizer and chat template of the model in `folder`, which `card` describes.
+
+    `ends` are the ids that end a turn, the usual one first. Raises `ModelError` if there is no template.
+    """
+
+    def __init__(self, folder: Path, card: ModelCard) -> None:
+        from tokenizers import Tokenizer
+
+        if not card.chat_template:
+            raise ModelError(f"{folder} has no chat template; only instruction-tuned models can judge")
+        try:
+            content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+            content["padding"] = content["truncation"] = None
+            added = content.setdefault("added_tokens", [])
+            self.json = json.dumps(content)
+            self._template_tokenizer = Tokenizer.from_str(self.json)
+            self._data_tokenizer = Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+            settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+            self._template = _compile_template(card.chat_template)
+        except Exception as error:  # the tokenizers package raises nothing more specific
+            raise ModelError(f"the tokenizer or chat template in {folder} cannot be used: {error}") from error
+        self._added = frozenset(token["id"] for token in added)
+        self.ends = card.eos_ids
+        self._specials = _special_texts(settings)
+        self._shapes: dict[tuple[object, ...], tuple[Piece, ...]] = {}
+
+    def pieces(self, prompt: Prompt) -> list[Piece]:
+        """The prompt's tokens in order, by origin: one piece a data part, and the template between them."""
+        data = iter([p for m in prompt.messages for p in m.parts if not isinstance(p, Trusted)])
+        found: list[Piece] = []
+        for trusted in self._between(prompt):
+            found.append(trusted)
+            if (part := next(data, None)) is not None:
+                found.append(Piece(self.encode(part.text).tokens, part.name))
+        return [piece for piece in found if piece.tokens or piece.data is not None]
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """All tokens of the prompt, up to where the model's answer begins."""
+        return list(chain.from_iterable(piece.tokens for piece in self.pieces(prompt)))
+
+    def encode(self, text: str) -> EncodedText:
+        """Tokens of untrusted text, among which no added token can appear, whatever the characters."""
+        # A lone surrogate cannot be encoded as UTF-8, which every byte-level vocabulary is built on.
+        encoding = self._data_tokenizer.encode(
+            text.encode("utf-8", "replace").decode(), add_special_tokens=False
+        )
+        if not self._added.isdisjoint(encoding.ids):
+            raise EngineError(
+                "the tokenizer turned data into a special token; this model cannot judge safely"
+            )
+        return EncodedText(tuple(encoding.ids), tuple(encoding.offsets))
+
+    def decode(self, tokens: list[int]) -> str:
+        """Text of tokens, special tokens left out; an unfinished character reads as U+FFFD."""
+        return str(self._template_tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def show(self, token: int) -> str:
+        """One token as text, special tokens by their names."""
+        return str(self._template_tokenizer.decode([token], skip_special_tokens=False))
+
+    def _template_piece(self, text: str) -> Piece:
+        return Piece(tuple(self._template_tokenizer.encode(text, add_special_tokens=False).ids), None)
+
+    def _between(self, prompt: Prompt) -> tuple[Piece, ...]:
+        """The template's pieces before, between and behind the data parts.
+
+        They are the same for all prompts of a shape and are kept: rendering and tokenizing them again would
+        take longer than everything else that is done to a prompt.
+        """
+        shape = tuple(
+            (message.role, *(part.text if isinstance(part, Trusted) else None for part in message.parts))
+            for message in prompt.messages
+        )
+        found = self._shapes.get(shape)
+        if found is None:
+            found = tuple(self._rendered(prompt))
+            if len(self._shapes) < MOST_SHAPES:
+                self._shapes[shape] = found
+        return found
+
+    def _rendered(self, prompt: Prompt) -> Iterator[Piece]:
+        parts = [part for message in prompt.messages for part in message.parts]
+        rendered = self._render(prompt)
+        seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
+        if seen != list(range(len(parts))):
+            raise ModelError(
+                "this model's chat template drops, repeats or reorders what it is given: of the parts 0 to "
+                f"{len(parts) - 1} it wrote {seen[:50]}. Where it has no system message, put that text into "
+                "the first user message"
+            )
+        trusted = ""
+        for index, between in enumerate(PLACEHOLDER.split(rendered)):
+            part = parts[int(between)] if index % 2 else Trusted(between)
+            if isinstance(part, Trusted):
+                trusted += part.text
+            else:
+                yield self._template_piece(trusted)
+                trusted = ""
+        yield self._template_piece(trusted)
+
+    def _render(self, prompt: Prompt) -> str:
+        """The model's template over the prompt's messages, every part of them a numbered placeholder."""
+        if not prompt.messages:
+            raise SpecError("a prompt needs at least one message")
+        number = count()
+        messages = [
+            {
+                "role": message.role,
+                "content": "".join(f"\ue000{next(number)}\ue001" for _ in message.parts),
+            }
+            for message in prompt.messages
+        ]
+        begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+        try:
+            rendered = self._template.render(
+                messages=messages, add_generation_prompt=True, enable_thinking=False, **self._specials
+            )
+        except Exception as error:  # a template is foreign code
+            roles = ", ".join(message["role"] for message in messages) or "none before the answer"
+            raise ModelError(f"this model's chat template refuses the messages ({roles}): {error}") from error
+        return str(rendered) + begun
+
+
+def _special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like as templates expect them, plain strings."""
+    texts = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(name)
+        texts[name] = value["content"] if isinstance(value, dict) else value or ""
+    return texts
+
+
+def _compile_template(source: str) -> Any:
+    from jinja2.exceptions import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
+    return environment.from_string(source)
