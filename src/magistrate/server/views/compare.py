@@ -1,4 +1,4 @@
-"""Judges beside each other on the same samples: who is better, by how much, and where they differ."""
+"""The judges that are compared, and their comparison as view values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
+from urllib.parse import quote, unquote
 
 from magistrate._text import shorten
 from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
@@ -15,9 +16,122 @@ from magistrate.api.compare import sides_at
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.paired import COMPARED
-from magistrate.server.preparing import prepare
-from magistrate.server.views.choosing import Chosen
-from magistrate.store import Store
+from magistrate.store import RunRecord, Store
+
+MOST_SIDES = 6
+"""Six sides are fifteen pairs; more take long, and their correction leaves little to be shown."""
+_MOST_WORDS = 2 * MOST_SIDES
+_MOST_UNKNOWN = 3  # what comes near to an unknown name is looked for among all runs, which takes a while
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSide:
+    """A judge of a run that is to be compared, the run as it is at `revision`.
+
+    `word` is how an address names it.
+    """
+
+    word: str
+    run: str
+    name: str | None
+    judge: str
+    dataset: str
+    status: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What an address asks for: the sides that there are, and why it cannot be had, None where it can.
+
+    `unknown` says that a run or a judge is meant that there is not.
+    """
+
+    sides: tuple[ChosenSide, ...]
+    problem: str | None = None
+    unknown: bool = False
+
+
+def word_of(run_id: str, judge: str) -> str:
+    """A judge of a run as one word of an address: the id of the run, a colon, the name of the judge.
+
+    What no page can hold is escaped in it, and the sign that escapes.
+
+    >>> word_of("20260102-1", "strict: 5 %"), word_of("20260102-1", "\\x1b")
+    ('20260102-1:strict: 5 %25', '20260102-1:%1B')
+    """
+    told = (
+        letter if letter.isprintable() and letter != "%" else quote(letter, safe="", errors="surrogatepass")
+        for letter in judge
+    )
+    return f"{run_id}:{''.join(told)}"
+
+
+def parsed(word: str) -> tuple[str, str | None]:
+    """The run's id and the judge, None where the word names a run alone; ids of runs hold no colon."""
+    run_id, colon, judge = word.partition(":")
+    if not colon:
+        return run_id, None
+    try:
+        return run_id, unquote(judge, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return run_id, unquote(judge)  # no name is written like this, so that there is none of it
+
+
+def find_sides(store: Store, words: Sequence[str]) -> Sides:
+    """The sides that these words name: a judge of a run, or all judges of one."""
+    found: list[ChosenSide] = []
+    records: dict[str, RunRecord] = {}
+    unknown: list[str] = []
+    with store.snapshot() as moment:
+        for word in words[:_MOST_WORDS]:
+            run_id, judge = parsed(word)
+            try:
+                if run_id not in records:
+                    records[run_id] = store.seen(moment.record(run_id))
+                found += _chosen(records[run_id], judge)
+            except SpecError as error:
+                unknown.append(str(error))
+                if len(unknown) == _MOST_UNKNOWN:
+                    break
+    sides = tuple({(each.run, each.judge): each for each in found}.values())
+    return Sides(
+        sides=sides[:_MOST_WORDS],
+        problem=unknown[0] if unknown else _problem(found, sides, len(words)),
+        unknown=bool(unknown),
+    )
+
+
+def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: int) -> str | None:
+    """Why these cannot be compared."""
+    if len(sides) < len(found):
+        twice = next(each for at, each in enumerate(found) if each in found[:at])
+        called = f"{shorten(twice.judge)} of run {shorten(twice.name or twice.run)}"
+        return f"{called} is named twice; a judge and itself do not differ"
+    if len(sides) > MOST_SIDES or n_words > _MOST_WORDS:
+        return f"at most {MOST_SIDES} judges are compared at once; leave some out"
+    return None
+
+
+def _chosen(record: RunRecord, judge: str | None) -> list[ChosenSide]:
+    if judge is not None and judge not in record.judges:
+        known = ", ".join(map(shorten, record.judges[:5])) or "none"
+        raise SpecError(f"run {record.id} has no judge {shorten(repr(judge))}; it has: {known}")
+    if not record.judges:
+        raise SpecError(f"run {record.id} has no judge yet")
+    return [
+        ChosenSide(
+            word=word_of(record.id, each),
+            run=record.id,
+            name=record.name,
+            judge=each,
+            dataset=record.dataset,
+            status=record.status,
+            revision=record.revision,
+        )
+        for each in (record.judges if judge is None else (judge,))
+    ]
+
 
 AT_ONCE = 25
 MOST_AT_ONCE = 500
@@ -33,9 +147,8 @@ def check_metrics(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in COMPARED if name in names)
 
 
-def compared(store: Store, sides: Sequence[Chosen], metrics: Sequence[str]) -> Comparison:
+def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) -> Comparison:
     """The comparison of these sides, as the store is now. Raises `InputError` where there is none."""
-    prepare()
     with store.snapshot() as moment:
         records = {run: moment.record(run) for run in dict.fromkeys(side.run for side in sides)}
         read = sides_at(moment, [(records[side.run], side.judge) for side in sides])
@@ -152,7 +265,7 @@ class CompareView:
 def compare_view(
     store: Store,
     comparison: Comparison,
-    sides: Sequence[Chosen],
+    sides: Sequence[ChosenSide],
     at: Sequence[int],
     *,
     pair: int = 0,
@@ -187,7 +300,7 @@ def compare_view(
     )
 
 
-def _side(result: SideResult, chosen: Chosen, revision: int) -> SideView:
+def _side(result: SideResult, chosen: ChosenSide, revision: int) -> SideView:
     return SideView(
         name=result.name,
         run=chosen.run,

@@ -1,46 +1,57 @@
-"""The page that compares judges: which ones is chosen in a list, the comparison is worked out aside."""
+"""Comparisons of judges, as a page and as JSON; they are computed in the background."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import json
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, RedirectResponse
+from pydantic import BaseModel
 
-from magistrate._text import percent, signed
+from magistrate._text import percent, seen, signed
 from magistrate.analysis.compared import Comparison
 from magistrate.analysis.saying import name_of, p_of
 from magistrate.metrics.paired import COMPARED
 from magistrate.report.comparison import KEY, family_told
 from magistrate.report.figures import tally
-from magistrate.server.addresses import run_address, sample_address
-from magistrate.server.answers import Answer, Answers, Pending, Refused, answers_of
-from magistrate.server.pages.runs import Number, Words
-from magistrate.server.rendering import link, page
-from magistrate.server.stores import AStore, Stores, stores_of
-from magistrate.server.views.choosing import MOST_SIDES, Chosen, Wanted, wanted, word_of
+from magistrate.server.jobs import Finished, JobQueue, Pending, Refused, jobs_of
+from magistrate.server.rendering import link, page, run_address, sample_address
+from magistrate.server.responses import Refusal, error_responses
+from magistrate.server.runs import Number, Words, runs_view
+from magistrate.server.store_pool import RequestStore, StorePool, stores_of
 from magistrate.server.views.compare import (
+    AT_ONCE,
+    MOST_AT_ONCE,
+    MOST_SIDES,
+    ChosenSide,
     CompareView,
+    Sides,
     Who,
     check_metrics,
     compare_view,
     compared,
+    find_sides,
+    word_of,
 )
-from magistrate.server.views.runs import runs_view
 from magistrate.store import Store
 from magistrate.store.run_lists import RunFilter
 
-router = APIRouter()
-
 CHOICES = 20  # runs to choose from at once
 AGAIN = 0.8  # seconds until a page looks again
+MOST_SECONDS = 30.0  # that a program may wait for a comparison
+
+router = APIRouter()
+api = APIRouter(tags=["comparisons"])
 
 Many = Annotated[list[str], Query(max_length=50)]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CompareQuery:
     """What an address asks for: `runs` are words of sides, `at` the revisions that were worked out."""
 
     runs: list[str]
@@ -51,7 +62,7 @@ class Asked:
     start: int
 
 
-def asked(
+def compare_query(
     run: Annotated[Many, Query(description="ID or ID:JUDGE; `%` escapes what is no letter")] = [],  # noqa: B006
     metric: Annotated[
         Many, Query(description="what is asked about; balanced accuracy where none is named")
@@ -60,42 +71,42 @@ def asked(
     pair: Annotated[int, Query(ge=0, lt=1000, description="whose flips are listed")] = 0,
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
     start: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-) -> Asked:
+) -> CompareQuery:
     """The address as values. Raises `InputError` for an unknown metric."""
     revisions = tuple(int(each) for each in at.split(".") if each)
-    return Asked(run, check_metrics(metric), revisions, pair, right, start)
+    return CompareQuery(run, check_metrics(metric), revisions, pair, right, start)
 
 
-AnAsked = Annotated[Asked, Depends(asked)]
+CompareParams = Annotated[CompareQuery, Depends(compare_query)]
 
 
-def answer(
-    answers: Answers, stores: Stores, asked: Asked, sides: tuple[Chosen, ...]
-) -> tuple[tuple[int, ...], Answer[Comparison] | Pending | Refused]:
+def comparison_of(
+    jobs: JobQueue, stores: StorePool, query: CompareQuery, sides: tuple[ChosenSide, ...]
+) -> tuple[tuple[int, ...], Finished[Comparison] | Pending | Refused]:
     """The comparison of these sides, and the revisions of their runs that it is of.
 
-    A run under way changes all the time, so whoever waited for what it was at a moment asks for that moment.
+    A run under way changes all the time, so a page that waited for the run at one revision asks for that one.
     """
 
     def key(at: tuple[int, ...]) -> tuple[Any, ...]:
         named = tuple((each.run, each.name, each.judge) for each in sides)
-        return "comparison", named, at, asked.metrics
+        return "comparison", named, at, query.metrics
 
     def work() -> Comparison:
         with stores.one() as store:
-            return compared(store, sides, asked.metrics)
+            return compared(store, sides, query.metrics)
 
-    if len(asked.at) == len(sides) and (before := answers.known(key(asked.at))) is not None:
-        return asked.at, before
+    if len(query.at) == len(sides) and (before := jobs.find(key(query.at))) is not None:
+        return query.at, before
     now = tuple(each.revision for each in sides)
-    return now, answers.ask(key(now), work)
+    return now, jobs.submit(key(now), work)
 
 
 @router.get("/compare")
-def compare(
+def compare_page(
     request: Request,
-    store: AStore,
-    asked: AnAsked,
+    store: RequestStore,
+    query: CompareParams,
     q: Words = "",
     data: Annotated[str, Query(max_length=10)] = "same",
     choose: Annotated[str, Query(max_length=10)] = "",
@@ -103,18 +114,18 @@ def compare(
     after: Number = None,
 ) -> Response:
     """The comparison that is asked for, else a list of runs to choose from."""
-    sides = wanted(store, asked.runs)
+    sides = find_sides(store, query.runs)
     listing = bool(choose) or before is not None or after is not None
     if listing or sides.problem or len(sides.sides) < 2:
         place = {"q": q, "data": data, "before": before, "after": after}
-        return _choice(request, store, asked, sides, place, listing)
+        return _choice(request, store, query, sides, place, listing)
     if "q" in request.query_params or "data" in request.query_params:
-        return RedirectResponse(_Addresses(asked, sides.sides).here, 303)
-    at, found = answer(answers_of(request), stores_of(request), asked, sides.sides)
+        return RedirectResponse(_Links(query, sides.sides).here, 303)
+    at, found = comparison_of(jobs_of(request), stores_of(request), query, sides.sides)
     view = None
-    if isinstance(found, Answer):
+    if isinstance(found, Finished):
         view = compare_view(
-            store, found.value, sides.sides, at, pair=asked.pair, right=asked.right, start=asked.start
+            store, found.value, sides.sides, at, pair=query.pair, right=query.right, start=query.start
         )
     return page(
         request,
@@ -123,10 +134,10 @@ def compare(
         view=view,
         chosen=sides.sides,
         pending=found if isinstance(found, Pending) else None,
-        told=found.told if isinstance(found, Refused) else None,
+        told=found.message if isinstance(found, Refused) else None,
         passing=isinstance(found, Refused) and found.status == 503,
         again=round(1000 * AGAIN),
-        to=_Addresses(asked, sides.sides, at),
+        to=_Links(query, sides.sides, at),
         reach=_reach(view) if view else 1.0,
         key=KEY,
         family=family_told(view.primary, view.corrected_together) if view else "",
@@ -147,7 +158,7 @@ def _reach(view: CompareView) -> float:
 
 
 def _choice(
-    request: Request, store: Store, asked: Asked, sides: Wanted, place: dict[str, Any], listing: bool
+    request: Request, store: Store, query: CompareQuery, sides: Sides, place: dict[str, Any], listing: bool
 ) -> Response:
     """The runs to choose from, those of the data of the first one chosen, unless all are wanted."""
     dataset = sides.sides[0].dataset if sides.sides and place["data"] == "same" else None
@@ -173,27 +184,27 @@ def _choice(
         aside=[each for each in sides.sides if each.word not in listed],
         dataset=dataset,
         known=COMPARED,
-        metrics=asked.metrics,
+        metrics=query.metrics,
         most=MOST_SIDES,
         word_of=word_of,
         name_of=name_of,
     )
 
 
-class _Addresses:
+class _Links:
     """Where the links of a comparison lead; `at` are the revisions that it is of."""
 
-    def __init__(self, asked: Asked, sides: tuple[Chosen, ...], at: tuple[int, ...] = ()) -> None:
+    def __init__(self, query: CompareQuery, sides: tuple[ChosenSide, ...], at: tuple[int, ...] = ()) -> None:
         self._sides = sides
         self._what: dict[str, Any] = {"run": [each.word for each in sides]}
-        if asked.metrics:
-            self._what["metric"] = list(asked.metrics)
+        if query.metrics:
+            self._what["metric"] = list(query.metrics)
         # What goes on is another run at the next look; its flips are those of this one all the same.
         going = any(each.status == "running" for each in sides)
         self._at = {"at": ".".join(map(str, at))} if at else {}
         self._kept = self._at if going else {}
-        self._flips = {"pair": asked.pair or None, "right": asked.right}
-        self._start = asked.start
+        self._flips = {"pair": query.pair or None, "right": query.right}
+        self._start = query.start
 
     @property
     def here(self) -> str:
@@ -237,3 +248,83 @@ class _Addresses:
     def sample(self, side: int, sample_id: str) -> str:
         """A sample as a side judged it."""
         return sample_address(self._sides[side].run, sample_id, judge=self._sides[side].judge)
+
+
+# --- as JSON --------------------------------------------------------------------------------------
+
+
+class Working(BaseModel):
+    """A comparison that is being worked out: `ahead` others come before it; ask `again` there."""
+
+    detail: str
+    ahead: int
+    again: str
+
+
+@api.get(
+    "/compare",
+    response_model=CompareView,
+    responses={
+        202: {"model": Working, "description": "Not worked out yet; Retry-After says when to ask again"},
+        **error_responses(404, 422),
+        503: {"model": Refusal, "description": "Too much is being worked out, or the store cannot be read"},
+    },
+)
+async def compare(
+    request: Request,
+    query: CompareParams,
+    limit: Annotated[int, Query(ge=1, le=MOST_AT_ONCE, description="flips at once")] = AT_ONCE,
+    wait: Annotated[float, Query(ge=0, le=MOST_SECONDS, description="seconds to wait for it")] = 0,
+) -> Response:
+    """Judges beside each other on the samples that all have judged, with the flips of one pair.
+
+    One run compares its judges; of several runs each gives the judge named with it, or all it has. `at`
+    comes with an answer 202 and asks for that very comparison, though a run went on since.
+    """
+    stores, jobs = stores_of(request), jobs_of(request)
+    sides = await run_in_threadpool(_sides, stores, query)
+    at, found = comparison_of(jobs, stores, query, sides.sides)
+    if isinstance(found, Pending) and wait:
+        await asyncio.wait([asyncio.wrap_future(found.done)], timeout=wait)
+        query = CompareQuery(query.runs, query.metrics, at, query.pair, query.right, query.start)
+        at, found = comparison_of(jobs, stores, query, sides.sides)
+    if isinstance(found, Refused):
+        raise HTTPException(found.status, seen(found.message))
+    if isinstance(found, Pending):
+        again = request.url.include_query_params(at=".".join(map(str, at)))
+        body = {"detail": "being worked out", "ahead": found.ahead, "again": f"{again.path}?{again.query}"}
+        return JSONResponse(body, 202, {"Retry-After": "1"})
+    view = await run_in_threadpool(_view, stores, found, sides, at, query, limit)
+    return Response(json.dumps(view, allow_nan=False), media_type="application/json")
+
+
+def _sides(stores: StorePool, query: CompareQuery) -> Sides:
+    with stores.one() as store:
+        found = find_sides(store, query.runs)
+    if found.problem is not None:
+        raise HTTPException(404 if found.unknown else 422, seen(found.problem))
+    if len(found.sides) < 2:
+        raise HTTPException(422, "a comparison takes two judges or more; name another with run=ID:JUDGE")
+    return found
+
+
+def _view(
+    stores: StorePool,
+    found: Finished[Comparison],
+    sides: Sides,
+    at: tuple[int, ...],
+    query: CompareQuery,
+    limit: int,
+) -> dict[str, object]:
+    with stores.one() as store:
+        view = compare_view(
+            store,
+            found.value,
+            sides.sides,
+            at,
+            pair=query.pair,
+            right=query.right,
+            start=query.start,
+            limit=limit,
+        )
+    return asdict(view)

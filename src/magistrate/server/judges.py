@@ -1,20 +1,25 @@
-"""Who can judge: what each installed judge is, needs and may be set to, and how well it was measured."""
+"""The installed judges and the catalogue of models, as pages and as JSON."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import Any
 
-from magistrate.engines.catalog import default
+from fastapi import APIRouter, Request, Response
+
+from magistrate.engines.catalog import Weights, default, entries, pulled
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.quality import Measured, Summary, summaries
-from magistrate.report.judges import Asks, asks_of, listed
+from magistrate.report.extras import Extra, extras
+from magistrate.report.judges import Asks, asks_of, listed, milliseconds, option_words
+from magistrate.server.rendering import page
+from magistrate.server.responses import error_responses, json_response
 from magistrate.types import HALLUCINATED
 
 WITHOUT_A_MODEL = "Without a model"
@@ -24,7 +29,10 @@ TO_BE_SET_UP = "To be given a file or other judges first"
 BROKEN = "Cannot be loaded"
 GROUPS = (WITHOUT_A_MODEL, WITH_A_MODEL, AGAINST_A_REFERENCE, TO_BE_SET_UP, BROKEN)
 
-_working = threading.Lock()
+router = APIRouter()
+api = APIRouter(tags=["judges"])
+
+_loading = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +112,7 @@ def judge_view(name: str) -> JudgeView | JudgeLine:
 
 
 def _found() -> Mapping[str, JudgeView | JudgeLine]:
-    with _working:  # who asks while they are imported waits for that, and does not begin it again
+    with _loading:  # a second thread waits until they are imported
         return _looked_at(tuple(registry.judge_entries().values()))
 
 
@@ -163,3 +171,115 @@ def _group(told: Mapping[str, Any]) -> str:
 def _rank(line: JudgeLine) -> tuple[bool, float, str]:
     auroc = None if line.headline is None else line.headline.auroc
     return not line.default, 1.0 if auroc is None else -auroc, line.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLine:
+    """A model of the catalogue.
+
+    `weights` are those with which it is here, none where it was not pulled; `bytes` is the size of what is
+    downloaded, `parameters` a count, `context_length` in tokens. `selftest` says whether it is known what it
+    must answer; `command` brings it here.
+    """
+
+    name: str
+    default: bool
+    weights: tuple[Weights, ...]
+    source: str
+    sha256: str
+    bytes: int
+    quantization: str
+    parameters: int
+    context_length: int
+    languages: tuple[str, ...]
+    licence: str
+    licence_source: str
+    notes: str
+    selftest: bool
+    command: str
+
+    @property
+    def pulled(self) -> bool:
+        """Whether it can be asked."""
+        return bool(self.weights)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsView:
+    """The catalogue in its order, and the optional parts of the package."""
+
+    models: tuple[ModelLine, ...]
+    extras: tuple[Extra, ...]
+
+
+def models_view() -> ModelsView:
+    """All of them, as they are on disk right now."""
+    return ModelsView(
+        models=tuple(
+            ModelLine(
+                name=each.name,
+                default=each.default,
+                weights=tuple(pulled(each)),
+                source=str(each.source),
+                sha256=each.sha256,
+                bytes=each.size,
+                quantization=each.quantization,
+                parameters=each.parameters,
+                context_length=each.context_length,
+                languages=each.languages,
+                licence=each.licence,
+                licence_source=each.licence_source,
+                notes=each.notes,
+                selftest=each.selftest is not None,
+                command=f"magistrate models pull {each.name}",
+            )
+            for each in entries()
+        ),
+        extras=tuple(extras()),
+    )
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@router.get("/judges")
+def judges_page(request: Request) -> Response:
+    """All installed judges."""
+    view = judges_view()
+    return page(request, "judges.html", view=view, milliseconds=milliseconds, option_words=option_words)
+
+
+@router.get("/judges/{name}")
+def judge_page(request: Request, name: str) -> Response:
+    """One of them."""
+    found = judge_view(name)
+    line, view = (found, None) if isinstance(found, JudgeLine) else (found.line, found)
+    words = [option_words(*each) for each in line.options.items()]
+    return page(request, "judge_detail.html", line=line, view=view, options=words, milliseconds=milliseconds)
+
+
+@router.get("/models")
+def models_page(request: Request) -> Response:
+    """The catalogue of models."""
+    return page(request, "models.html", view=models_view())
+
+
+# --- as JSON --------------------------------------------------------------------------------------
+
+
+@api.get("/judges", response_model=JudgesView)
+def judges() -> Response:
+    """Every installed judge, also those that cannot be used, with why."""
+    return json_response(asdict(judges_view()))
+
+
+@api.get("/judges/{name}", response_model=JudgeView | JudgeLine, responses=error_responses(404, 422))
+def judge(name: str) -> Response:
+    """One judge with everything that is known of it; only its line where it cannot be loaded."""
+    return json_response(asdict(judge_view(name)))
+
+
+@api.get("/models")
+def models() -> ModelsView:
+    """The catalogue of models with which of them are here, and what of the package is installed."""
+    return models_view()
