@@ -52,7 +52,7 @@ Many = Annotated[list[str], Query(max_length=50)]
 
 @dataclass(frozen=True, slots=True)
 class CompareQuery:
-    """What an address asks for: `runs` are words of sides, `at` the revisions that were worked out."""
+    """The query of a comparison: `runs` are the words of its sides, `at` the revisions that were compared."""
 
     runs: list[str]
     metrics: tuple[str, ...]
@@ -72,7 +72,7 @@ def compare_query(
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
     start: Annotated[int, Query(ge=0, lt=2**31)] = 0,
 ) -> CompareQuery:
-    """The address as values. Raises `InputError` for an unknown metric."""
+    """The query of an address. Raises `InputError` for an unknown metric."""
     revisions = tuple(int(each) for each in at.split(".") if each)
     return CompareQuery(run, check_metrics(metric), revisions, pair, right, start)
 
@@ -113,7 +113,7 @@ def compare_page(
     before: Number = None,
     after: Number = None,
 ) -> Response:
-    """The comparison that is asked for, else a list of runs to choose from."""
+    """The comparison, or a list of runs to choose from."""
     sides = find_sides(store, query.runs)
     listing = bool(choose) or before is not None or after is not None
     if listing or sides.problem or len(sides.sides) < 2:
@@ -146,7 +146,7 @@ def compare_page(
 
 
 def _reach(view: CompareView) -> float:
-    """How far from zero the differences and their intervals reach, so that all are drawn alike."""
+    """How far from zero the differences and their intervals reach, to draw all at one scale."""
     ends = [
         abs(end)
         for pair in view.pairs
@@ -160,7 +160,7 @@ def _reach(view: CompareView) -> float:
 def _choice(
     request: Request, store: Store, query: CompareQuery, sides: Sides, place: dict[str, Any], listing: bool
 ) -> Response:
-    """The runs to choose from, those of the data of the first one chosen, unless all are wanted."""
+    """The page of runs to choose from: those of the first chosen run's dataset, unless all are asked for."""
     dataset = sides.sides[0].dataset if sides.sides and place["data"] == "same" else None
     view = runs_view(
         store,
@@ -192,14 +192,14 @@ def _choice(
 
 
 class _Links:
-    """Where the links of a comparison lead; `at` are the revisions that it is of."""
+    """The addresses that a comparison links to; `at` are the revisions that were compared."""
 
     def __init__(self, query: CompareQuery, sides: tuple[ChosenSide, ...], at: tuple[int, ...] = ()) -> None:
         self._sides = sides
         self._what: dict[str, Any] = {"run": [each.word for each in sides]}
         if query.metrics:
             self._what["metric"] = list(query.metrics)
-        # What goes on is another run at the next look; its flips are those of this one all the same.
+        # A run under way will have changed at the next request; the links go to this comparison all the same.
         going = any(each.status == "running" for each in sides)
         self._at = {"at": ".".join(map(str, at))} if at else {}
         self._kept = self._at if going else {}
@@ -213,7 +213,7 @@ class _Links:
 
     @property
     def again(self) -> str:
-        """This very page, once it is worked out."""
+        """This page, once the comparison is computed."""
         start = self._start or None
         return link("/compare", **self._what, **self._flips, start=start, **self._at)
 
@@ -228,7 +228,7 @@ class _Links:
         return link("/api/compare", **self._what, **self._flips, **self._kept)
 
     def pair(self, number: int) -> str:
-        """The same with another pair looked at."""
+        """The same with another pair shown."""
         return link("/compare", **self._what, pair=number or None, **self._kept) + "#pair"
 
     def flips(self, right: Who | None = None, start: int = 0) -> str:

@@ -37,12 +37,12 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeLine:
-    """A judge in the list; `error` says why it cannot be used, and all else is empty then.
+    """A judge in the list; if `error` says why it cannot be used, the other fields are empty.
 
-    `reads` are the fields of a sample that it looks at, `requires` those it cannot do without. `options` are
-    as they are unless they are set. `lacks` says what it must be given before it can judge; `asked_here`
-    whether it can be asked over HTTP as it is. `headline` is how well it was measured on the usual model, or
-    without any, None where it was not.
+    `reads` are the fields of a sample that it looks at, `requires` those that it needs. `options` have their
+    defaults. `lacks` says what it must be given before it can judge; `asked_here` whether it can be asked
+    over HTTP as it is. `headline` is its quality as measured with the default model, or without one; None if
+    it was not measured.
     """
 
     name: str
@@ -65,13 +65,13 @@ class JudgeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgesView:
-    """All installed judges, group by group; `model` is the one that those who ask were measured on."""
+    """All installed judges; `model` is the one that judges which ask a model were measured with."""
 
     judges: tuple[JudgeLine, ...]
     model: str
 
     def groups(self) -> list[tuple[str, list[JudgeLine]]]:
-        """The judges of every group that has some."""
+        """The groups that have judges, with their judges."""
         found = ((name, [each for each in self.judges if each.group == name]) for name in GROUPS)
         return [(name, judges) for name, judges in found if judges]
 
@@ -80,10 +80,10 @@ class JudgesView:
 class JudgeView:
     """One judge with everything that is known of it.
 
-    `long` says what it does with a sample that does not fit the model, `prompt` and `constraint` are digests
-    of what it asks with, `trained_on` the sets whose labels it has learnt from, `card` what a trained one
-    says of how it was made. `asks` is what it lets its model answer; `measured` has a row for each set and
-    model. `scores` are the scores of its labels, where each has one.
+    `long` says what it does with a sample that does not fit the model; `prompt` and `constraint` are digests
+    of what it asks with; `trained_on` names the sets that it was trained on; `card` says how a trained judge
+    was made. `asks` is what it lets its model answer; `measured` has a row for each set and model. `scores`
+    are the scores of its labels, if each has one.
     """
 
     line: JudgeLine
@@ -98,13 +98,13 @@ class JudgeView:
 
 
 def judges_view() -> JudgesView:
-    """All of them, the default first, then in the order of their figures. Imports them the first time."""
+    """All judges, the default first, then the best ones. Imports them the first time."""
     lines = (each if isinstance(each, JudgeLine) else each.line for each in _found().values())
     return JudgesView(judges=tuple(sorted(lines, key=_rank)), model=default().name)
 
 
 def judge_view(name: str) -> JudgeView | JudgeLine:
-    """One of them; only its line where it cannot be loaded. Raises `SpecError` for an unknown name."""
+    """One judge; only its line if it cannot be loaded. Raises `SpecError` for an unknown name."""
     found = _found().get(name)
     if found is None:
         raise SpecError(registry.unknown("judge", name[:100], list(_found())))
@@ -113,11 +113,11 @@ def judge_view(name: str) -> JudgeView | JudgeLine:
 
 def _found() -> Mapping[str, JudgeView | JudgeLine]:
     with _loading:  # a second thread waits until they are imported
-        return _looked_at(tuple(registry.judge_entries().values()))
+        return _loaded(tuple(registry.judge_entries().values()))
 
 
 @cache
-def _looked_at(entries: tuple[EntryPoint, ...]) -> Mapping[str, JudgeView | JudgeLine]:
+def _loaded(entries: tuple[EntryPoint, ...]) -> Mapping[str, JudgeView | JudgeLine]:
     return {entry.name: _view(entry.name) for entry in entries}
 
 
@@ -177,9 +177,9 @@ def _rank(line: JudgeLine) -> tuple[bool, float, str]:
 class ModelLine:
     """A model of the catalogue.
 
-    `weights` are those with which it is here, none where it was not pulled; `bytes` is the size of what is
-    downloaded, `parameters` a count, `context_length` in tokens. `selftest` says whether it is known what it
-    must answer; `command` brings it here.
+    `weights` are the variants that were pulled; `bytes` is the size of the download, `parameters` a count,
+    `context_length` in tokens. `selftest` says whether expected answers for a self-test are known; `command`
+    pulls the model.
     """
 
     name: str
@@ -200,20 +200,20 @@ class ModelLine:
 
     @property
     def pulled(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it is here and can be asked."""
         return bool(self.weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelsView:
-    """The catalogue in its order, and the optional parts of the package."""
+    """The models of the catalogue, and the optional parts of the package."""
 
     models: tuple[ModelLine, ...]
     extras: tuple[Extra, ...]
 
 
 def models_view() -> ModelsView:
-    """All of them, as they are on disk right now."""
+    """The catalogue, with what is on disk right now."""
     return ModelsView(
         models=tuple(
             ModelLine(
@@ -251,7 +251,7 @@ def judges_page(request: Request) -> Response:
 
 @router.get("/judges/{name}")
 def judge_page(request: Request, name: str) -> Response:
-    """One of them."""
+    """One judge."""
     found = judge_view(name)
     line, view = (found, None) if isinstance(found, JudgeLine) else (found.line, found)
     words = [option_words(*each) for each in line.options.items()]

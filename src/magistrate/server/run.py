@@ -47,7 +47,7 @@ class FiguresQuery(BaseModel):
 
 
 class OutcomesQuery(BaseModel):
-    """Which outcomes of a judge are wanted, and where in their list.
+    """Which outcomes of a judge are wanted, and from where on in their list.
 
     `said` is a label, `-failed` or `-abstained`; `truth` a label, or `-` for none. `after` and `before` are
     what the list names `later` and `earlier`.
@@ -134,7 +134,7 @@ def run_page(request: Request, run_id: str, store: RequestStore, query: PagePara
 
 @router.get("/runs/{run_id}/find")
 def find(request: Request, run_id: str, store: RequestStore) -> Response:
-    """The page of the sample of exactly this id; 404 with near ones where there is none."""
+    """The page of the sample of exactly this id; 404, with similar ids, if there is none."""
     query = query_of(request)
     sample_id = query.get("sample", [""])[-1]
     with store.snapshot() as moment:
@@ -143,7 +143,7 @@ def find(request: Request, run_id: str, store: RequestStore) -> Response:
 
 
 def threshold_text(threshold: float) -> str:
-    """A threshold with all of its digits, but no more zeros than it needs.
+    """A threshold with all of its digits and no superfluous zeros.
 
     >>> threshold_text(0.5), threshold_text(0.6125), threshold_text(1.0), threshold_text(5e-05)
     ('0.5', '0.6125', '1', '0.00005')
@@ -156,7 +156,7 @@ def threshold_text(threshold: float) -> str:
 
 
 class _Links:
-    """Where the links of a run's page lead: the same page with one thing changed, and what lies below it."""
+    """The addresses that a run's page links to: itself with one thing changed, and the pages below it."""
 
     def __init__(self, run_id: str, query: RunQuery, judge: str | None) -> None:
         self._run_id = run_id
@@ -169,11 +169,11 @@ class _Links:
         return run_address(self._run_id)
 
     def act(self, action: str) -> str:
-        """The path of what changes the run, or finds something in it."""
+        """The path that a form of the page is sent to."""
         return f"{self.here}/{action}"
 
     def kept(self, without: Iterable[str]) -> list[tuple[str, str]]:
-        """What a form sends along besides its own fields."""
+        """The fields that a form sends besides its own."""
         told = {"judge": self._query.judge, "by": self._query.by, **self._query.wanted.query}
         pairs = [
             (name, value) for name, value in told.items() if value is not None and name not in set(without)
@@ -198,7 +198,7 @@ class _Links:
         return self._with(said=None, truth=None, right=None, code=None)
 
     def cell(self, truth: str, said: str) -> str:
-        """What stands behind a cell of the matrix."""
+        """The outcomes in a cell of the matrix."""
         return f"{self._with(said=said, truth=truth, right=None, code=None)}#samples"
 
     def code(self, kind: str, code: str) -> str:
@@ -215,7 +215,7 @@ class _Links:
         return self._with(flag=kinds)
 
     def sample(self, sample_id: str) -> str:
-        """A sample of the list, which knows the list that it is in."""
+        """A sample of the list, whose page keeps the list's filter."""
         query = {"judge": self._judge, **self._query.wanted.query}
         return sample_address(self._run_id, sample_id, **query)
 

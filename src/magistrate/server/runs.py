@@ -43,11 +43,11 @@ api = APIRouter(tags=["runs"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeHead:
-    """A judge's part in a run: the figure that heads it, and the same figure of earlier runs, oldest first.
+    """A judge of a run with its main figure, and the same figure of earlier runs, oldest first.
 
-    `value` and the ends of its 95 % interval are in [0, 1], None where nothing was measured or counted yet.
-    `coverage` is the share of the samples with a verdict. `counted` is False while the figures are of fewer
-    outcomes than there are, or of none. `trend` is of the same dataset, judge and metric, this run the last.
+    `value` and the ends of its 95 % interval are in [0, 1], None if nothing was measured or counted yet.
+    `coverage` is the share of the samples with a verdict. `counted` is False while not all outcomes are in
+    the figures. `trend` is of the same dataset, judge and metric and ends with this run.
     """
 
     judge: str
@@ -67,8 +67,8 @@ class JudgeHead:
 class RunRow:
     """A run in the list.
 
-    Times are in UTC, `seconds` how long it was at work, None where nobody knows; `n_unread` rows of its data
-    could not be read.
+    Times are in UTC; `seconds` is how long it ran, None if nobody knows; `n_unread` rows of its data could
+    not be read.
     """
 
     id: str
@@ -89,10 +89,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsView:
-    """A stretch of the list.
+    """A part of the list.
 
-    The next runs lie beyond the numbers `older` and `newer`, which are None at an end. `n` counts all that
-    are wanted; `choices` are values to filter by.
+    The next runs lie beyond the numbers `older` and `newer`, which are None at an end. `n` counts all runs
+    that match; `choices` are values to filter by.
     """
 
     rows: tuple[RunRow, ...]
@@ -110,7 +110,7 @@ def runs_view(
     after: int | None = None,
     limit: int = AT_ONCE,
 ) -> RunsView:
-    """At most `limit` of the wanted runs, newest first: those older than `before` or newer than `after`."""
+    """At most `limit` matching runs, newest first: those older than `before` or newer than `after`."""
     with store.snapshot() as moment:
         lines = moment.runs(wanted, before=before, after=after, limit=limit + 1)
         further = len(lines) > limit
@@ -281,13 +281,13 @@ def delete_page(request: Request, run_id: str, store: RequestStore) -> Response:
 
 @router.post("/runs/{run_id}/delete")
 def delete_from_page(run_id: str, store: RequestStore) -> Response:
-    """Delete the run, unless a process is at it: it would go on and fail."""
+    """Delete the run, unless a process is working on it."""
     delete_run(store, run_id)
     return RedirectResponse("/", 303)
 
 
 def delete_run(store: Store, run_id: str) -> None:
-    """Delete the run; 409 while a process is at it."""
+    """Delete the run; 409 while a process is working on it, since it would go on and fail."""
     found = store.find_run(run_id)
     with answering_with(StoreError, 409), store.hold(found.id):
         store.delete(found.id)
@@ -295,7 +295,7 @@ def delete_run(store: Store, run_id: str) -> None:
 
 @api.delete("/runs/{run_id}", status_code=204, responses=error_responses(404, 409, 422, 503))
 def delete(run_id: str, store: RequestStore) -> Response:
-    """Delete a run with its outcomes; 409 while a process is at it."""
+    """Delete a run with its outcomes; 409 while a process is working on it."""
     delete_run(store, run_id)
     return Response(status_code=204)
 
@@ -305,14 +305,14 @@ def delete(run_id: str, store: RequestStore) -> Response:
 
 @router.get("/live/runs", response_class=EventSourceResponse)
 async def runs_changed(request: Request) -> AsyncIterator[ServerSentEvent]:
-    """An event whenever any run begins, goes on, ends or goes."""
+    """An event whenever any run begins, proceeds, ends or is deleted."""
     async for event in _changes(request, None):
         yield event
 
 
 @router.get("/live/runs/{run_id}", response_class=EventSourceResponse)
 async def run_changed(run_id: str, request: Request) -> AsyncIterator[ServerSentEvent]:
-    """An event whenever this run goes on, ends or goes."""
+    """An event whenever this run proceeds, ends or is deleted."""
     async for event in _changes(request, run_id):
         yield event
 
@@ -330,7 +330,7 @@ async def _changes(request: Request, run_id: str | None) -> AsyncIterator[Server
 
 
 def _pulse(stores: StorePool, run_id: str | None) -> tuple[int, ...]:
-    """The store's own, and which runs under way have a process: nothing is written where one is killed."""
+    """Numbers that change when runs do; also which runs have a process, since a kill writes nothing."""
     with stores.one() as store:
         with store.snapshot() as moment:
             found = moment.pulse(run_id)

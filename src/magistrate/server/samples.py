@@ -30,7 +30,7 @@ api = APIRouter(tags=["samples"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a judge made of the sample; `right` is None where it or the truth is neither known label."""
+    """A judge's outcome; `right` is None if its label or the true one is not faithful or hallucinated."""
 
     judge: str
     kind: Kind
@@ -42,10 +42,9 @@ class Judged:
 class SampleView:
     """A sample with its outcomes.
 
-    `position` is its place in the run, from 0, of `n_samples`. `judges` are all of the run; of those without
-    an outcome for this sample there is none in `outcomes`. `judge` is the one that is looked at, None in a
-    run without judges. `previous` and `next` are ids. `elsewhere` is what was said of the very same sample in
-    other runs, newest first.
+    `position` is its number in the run, from 0, of `n_samples`. `judges` are all judges of the run, also
+    those without an outcome for this sample; `judge` is the one that is shown, None in a run without judges.
+    `previous` and `next` are ids. `elsewhere` has outcomes of the same sample in other runs, newest first.
     """
 
     run_id: str
@@ -64,7 +63,7 @@ class SampleView:
 
     @property
     def judged(self) -> Judged | None:
-        """What the judge that is looked at made of the sample; None where it has not come to it."""
+        """The outcome of the judge that is shown; None if it has not judged the sample yet."""
         return next((each for each in self.outcomes if each.judge == self.judge), None)
 
 
@@ -77,10 +76,10 @@ def sample_view(
     wanted: ListFilter = ALL,
     all_steps: bool = False,
 ) -> SampleView:
-    """The sample, with the steps of `judge`, of the run's first one unless it is given, or of all judges.
+    """The sample, with the steps of `judge` (by default the run's first judge) or of all judges.
 
-    The samples before and after it are those of the list that `wanted` makes, by default of the run.
-    Raises `SpecError` where there is no such run, sample or judge.
+    The samples before and after it are those of the list filtered by `wanted`, by default of the run.
+    Raises `SpecError` if there is no such run, sample or judge.
     """
     with store.snapshot() as moment:
         record = moment.record(run_id)
@@ -143,7 +142,7 @@ def page_by_query(request: Request, run_id: str, store: RequestStore, query: Pag
 
 
 def id_in_query(request: Request) -> str:
-    """The sample's id in the query, which may be empty; 422 where there is none."""
+    """The sample's id in the query, which may be the empty text; 422 if there is none."""
     found = query_of(request).get("id")
     if found is None:
         raise HTTPException(422, "the address says no sample: ?id=… is missing")
@@ -168,12 +167,12 @@ def _page(request: Request, store: Store, run_id: str, sample_id: str, wanted: L
 
 
 def _number(text: str) -> int | None:
-    """The number of a claim, None for anything else."""
+    """A number of a claim; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 class _Links:
-    """Where the links of a sample's page lead; `kept` of its query goes along."""
+    """The addresses that a sample's page links to, with the fields `kept` of its query."""
 
     def __init__(self, view: SampleView, kept: dict[str, Any]) -> None:
         self._view = view

@@ -21,15 +21,12 @@ from magistrate.store import RunRecord, Store
 MOST_SIDES = 6
 """Six sides are fifteen pairs; more take long, and their correction leaves little to be shown."""
 _MOST_WORDS = 2 * MOST_SIDES
-_MOST_UNKNOWN = 3  # what comes near to an unknown name is looked for among all runs, which takes a while
+_MOST_UNKNOWN = 3  # the search for names similar to an unknown one goes through all runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenSide:
-    """A judge of a run that is to be compared, the run as it is at `revision`.
-
-    `word` is how an address names it.
-    """
+    """A judge of a run that is to be compared, with the run's revision; `word` names it in addresses."""
 
     word: str
     run: str
@@ -42,9 +39,9 @@ class ChosenSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """What an address asks for: the sides that there are, and why it cannot be had, None where it can.
+    """The sides that an address names, and why they cannot be compared, None if they can.
 
-    `unknown` says that a run or a judge is meant that there is not.
+    `unknown` says that the problem is an unknown run or judge.
     """
 
     sides: tuple[ChosenSide, ...]
@@ -55,7 +52,7 @@ class Sides:
 def word_of(run_id: str, judge: str) -> str:
     """A judge of a run as one word of an address: the id of the run, a colon, the name of the judge.
 
-    What no page can hold is escaped in it, and the sign that escapes.
+    Characters that no page can hold are percent-encoded in it, and so is `%`.
 
     >>> word_of("20260102-1", "strict: 5 %"), word_of("20260102-1", "\\x1b")
     ('20260102-1:strict: 5 %25', '20260102-1:%1B')
@@ -68,18 +65,18 @@ def word_of(run_id: str, judge: str) -> str:
 
 
 def parsed(word: str) -> tuple[str, str | None]:
-    """The run's id and the judge, None where the word names a run alone; ids of runs hold no colon."""
+    """The run's id and the judge, None if the word names a run alone; ids of runs hold no colon."""
     run_id, colon, judge = word.partition(":")
     if not colon:
         return run_id, None
     try:
         return run_id, unquote(judge, errors="surrogatepass")
     except UnicodeDecodeError:
-        return run_id, unquote(judge)  # no name is written like this, so that there is none of it
+        return run_id, unquote(judge)  # no judge has such a name
 
 
 def find_sides(store: Store, words: Sequence[str]) -> Sides:
-    """The sides that these words name: a judge of a run, or all judges of one."""
+    """The sides that these words name; a word names a judge of a run, or all judges of one."""
     found: list[ChosenSide] = []
     records: dict[str, RunRecord] = {}
     unknown: list[str] = []
@@ -103,7 +100,7 @@ def find_sides(store: Store, words: Sequence[str]) -> Sides:
 
 
 def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: int) -> str | None:
-    """Why these cannot be compared."""
+    """Why these sides cannot be compared; None if they can."""
     if len(sides) < len(found):
         twice = next(each for at, each in enumerate(found) if each in found[:at])
         called = f"{shorten(twice.judge)} of run {shorten(twice.name or twice.run)}"
@@ -141,14 +138,14 @@ Who = Literal["first", "second"]
 
 
 def check_metrics(names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics asked about, in the usual order; empty for the default. Raises `InputError` for others."""
+    """These metrics in the usual order; none stands for the default. Raises `InputError` for unknown ones."""
     if unknown := [name for name in names if name not in COMPARED]:
         raise InputError(f"unknown metric {shorten(repr(unknown[0]))}; known: {', '.join(COMPARED)}")
     return tuple(name for name in COMPARED if name in names)
 
 
 def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) -> Comparison:
-    """The comparison of these sides, as the store is now. Raises `InputError` where there is none."""
+    """The comparison of these sides as the store is now. Raises `InputError` if they cannot be compared."""
     with store.snapshot() as moment:
         records = {run: moment.record(run) for run in dict.fromkeys(side.run for side in sides)}
         read = sides_at(moment, [(records[side.run], side.judge) for side in sides])
@@ -159,7 +156,7 @@ def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) 
 class SideView:
     """A side: its own coverage, and its figures on the samples that all sides share.
 
-    `name` tells it from the others. `changed` says that its run is no longer as it was compared.
+    `name` tells it from the others. `changed` says that its run has changed since it was compared.
     """
 
     name: str
@@ -179,7 +176,7 @@ class SideView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceView:
-    """The first side's figure less the second's, with its 95 % interval; as `Difference` has them."""
+    """The first side's figure minus the second's, with its 95 % interval; fields as in `Difference`."""
 
     value: float | None
     low: float | None
@@ -194,9 +191,9 @@ class DifferenceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairView:
-    """Two of the sides, by their places among all: how often each was right, and what differs.
+    """Two of the sides, by their numbers: how often each was right, and the differences of their metrics.
 
-    Counts of who was right and the p value of McNemar's test are None without gold labels.
+    The counts of who was right and the p value of McNemar's test are None without gold labels.
     """
 
     first: int
@@ -213,7 +210,7 @@ class PairView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipRow:
-    """A sample that two sides call by different labels; `excerpt` is the beginning of its output."""
+    """A sample to which two sides gave different labels; `excerpt` is the beginning of its output."""
 
     sample_id: str
     gold: str | None
@@ -227,10 +224,10 @@ class FlipRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipsView:
-    """A stretch of the flips of one pair, those with the scores furthest apart first.
+    """A part of the flips of one pair, those with the scores furthest apart first.
 
-    They are the `n` on which `right` is right, or all. `previous` and `next` are where the stretches beside
-    it start, None at an end.
+    There are `n` flips, only those on which `right` is right unless that is None. `previous` and `next` are
+    the starts of the parts before and after this one, None at an end.
     """
 
     pair: int
@@ -244,7 +241,7 @@ class FlipsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareView:
-    """A comparison, as `magistrate.analysis.compared.Comparison` has it, with the flips of one pair."""
+    """A comparison, with fields as in `analysis.compared.Comparison`, and the flips of one pair."""
 
     n: int
     n_all: int
@@ -275,7 +272,7 @@ def compare_view(
 ) -> CompareView:
     """A comparison of these sides as they were at the revisions `at`, with flips from number `start` on.
 
-    Raises `SpecError` where it has no pair of this number.
+    Raises `SpecError` if there is no pair of this number.
     """
     if pair >= len(comparison.pairs):
         raise SpecError(f"there are {len(comparison.pairs)} pairs, numbered from 0, and none is {pair}")

@@ -48,17 +48,17 @@ class ClaimLine:
 
     @property
     def anchor(self) -> str:
-        """The id of what a link to this claim goes to."""
+        """The id that a link to this claim leads to."""
         side = "output" if self.in_output else "context" if self.in_context else "claim"
         return f"{side}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A sample beside what one judge made of it; without `said` the judge has not come to it.
+    """A sample with one judge's outcome; `said` is None if the judge has not judged it yet.
 
-    Of `n_claims` those from `first` on are listed and marked; `chosen` is the number of one of them. `kinds`
-    are those of all marks that are drawn; `overlap` says whether words are marked by several claims.
+    Of `n_claims` those from number `first` on are listed and marked; `chosen` is the number of one of them.
+    `kinds` are the kinds of all marks; `overlap` says whether words are marked by several claims.
     """
 
     said: Said | None
@@ -82,7 +82,7 @@ class Evidence:
 
 
 def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = None) -> Evidence:
-    """What `outcome` rests on, with the claim of this number chosen, if there is one."""
+    """The evidence for an outcome, with the claim of this number chosen if there is one."""
     verdict = outcome if isinstance(outcome, Verdict) else None
     claims = verdict.claims if verdict else ()
     chosen = claim if claim is not None and 1 <= claim <= len(claims) else None
@@ -128,7 +128,7 @@ def _line(number: int, claim: Claim, sample: Sample) -> ClaimLine:
 
 
 def _stands(quote: Span | None, text: str | None) -> bool:
-    """Are there words of the text in the quote?"""
+    """Whether the quote holds any of the text."""
     return quote is not None and text is not None and max(quote.start, 0) < min(quote.end, len(text))
 
 
@@ -137,7 +137,7 @@ def _text(title: str, text: str, side: str, marks: list[Mark], chosen: int | Non
 
 
 def _overlap(marks: list[Mark]) -> bool:
-    """Do words lie in the quotes of two claims?"""
+    """Whether any words lie in the quotes of two claims."""
     places = sorted(
         (mark.start, mark.end) for mark in marks if mark.claim is not None and mark.start < mark.end
     )
@@ -145,7 +145,7 @@ def _overlap(marks: list[Mark]) -> bool:
 
 
 def _asked(sample: Sample) -> list[Text]:
-    """What belongs to the sample besides its output and what that may rely on."""
+    """The texts of the sample besides its output and its context."""
     named = [("Input", sample.input), ("Expected", sample.expected)]
     named += [(f"Alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
     return [Text(title, blocked(text, ())) for title, text in named if text is not None]
@@ -159,18 +159,18 @@ def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
 
 STEPS_AT_ONCE = 100
 LONGEST = 20_000  # characters of a prompt's or an answer's text that are shown
-OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; all of it stands above
-RECOGNISED = 24  # characters that a text needs to be told from the prompt's own words in the middle of a line
+OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; the page has all of it above
+RECOGNISED = 24  # characters that a text must have to be recognised in the middle of a line of a prompt
 OPTIONS = 50
-TEXTS_KNOWN = 50  # of the sample's, the longest ones, that are looked for in a prompt
+TEXTS_KNOWN = 50  # the longest texts of the sample, which are looked for in a prompt
 TEXT_KEYS = ("thinking", "text", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of a prompt; `name` says which text of the sample it is, None for the judge's own words.
+    """A part of a prompt; `name` says which text of the sample it is, None for the judge's own words.
 
-    `left_out` characters follow `text` before `rest`.
+    Between `text` and `rest` `left_out` characters are missing.
     """
 
     text: str
@@ -181,8 +181,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepView:
-    """One engine call. `summary` is what came out, in a few words; `options` are what could be chosen, each
-    with its probability in [0, 1], the likeliest first; `texts` what was written or went wrong, by name."""
+    """One engine call, with its result in a few words as `summary`.
+
+    `options` are what could be chosen, each with its probability in [0, 1], the likeliest first; `texts` are
+    what was written or went wrong, by name.
+    """
 
     number: int
     verb: str
@@ -247,7 +250,7 @@ def _summary(result: Mapping[str, Any], options: tuple[tuple[str, float], ...]) 
 
 
 def _cut(text: str, longest: int, name: str | None = None) -> Part:
-    """A text with its middle left out where it is longer."""
+    """A text, without its middle if it is longer."""
     if len(text) <= longest:
         return Part(text, name)
     kept = longest // 4
@@ -255,10 +258,10 @@ def _cut(text: str, longest: int, name: str | None = None) -> Part:
 
 
 class _Known:
-    """Finds a sample's texts within prompts, where they are data and not the judge's own words.
+    """Finds a sample's texts within prompts, to tell them from the judge's own words.
 
-    A step keeps no more of a prompt than its words, so a text is recognised only as it stands in the sample,
-    and a short one only at the end of a line.
+    A step keeps the prompt as plain text, so only texts that are unchanged are found, and short ones only at
+    the end of a line.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -271,7 +274,7 @@ class _Known:
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self, prompt: str) -> tuple[Part, ...]:
-        """A message of a prompt in order, nothing of it missing that `left_out` does not count."""
+        """The parts of a message of a prompt, in order."""
         if prompt not in self._found:
             self._found[prompt] = tuple(self._parts(prompt))
         return self._found[prompt]
@@ -287,7 +290,7 @@ class _Known:
             yield _cut(prompt[at:], LONGEST)
 
     def _places(self, prompt: str) -> list[tuple[int, int, str]]:
-        """Where the texts stand, in order and apart from each other; of two that overlap the longer one."""
+        """The places of the texts, in order; of two that overlap only the longer one."""
         taken = bytearray(len(prompt))
         places = []
         for text, name in self._texts:

@@ -1,4 +1,8 @@
-"""A judge's figures in a run: as judged, at any threshold, and by slices of the data."""
+"""A judge's figures in a run: as judged, at any threshold, and by slices of the data.
+
+What depends on the outcomes alone is computed once; a threshold then costs a search in sorted scores and the
+intervals. Nothing is binned: the counts are those of the scores themselves.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +35,11 @@ BEST = Aim("maximize", "balanced_accuracy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtThreshold:
-    """A judge's labels and figures as they are at a threshold of its own scores.
+    """A judge's labels and figures at a threshold of its own scores.
 
-    `n_hallucinated` of `n` verdicts that say faithful or hallucinated say the one from there on. `report` has
-    them in its matrix, metrics, counts and remarks; its intervals take every sample for one of its own
-    context. Figures of scores, such as AUROC and calibration, are as judged.
+    Of `n` verdicts that say faithful or hallucinated, `n_hallucinated` say hallucinated there. The matrix,
+    metrics, counts and remarks of `report` are at the threshold, with intervals that take every sample to
+    have a context of its own. Figures of scores, such as AUROC and calibration, are as judged.
     """
 
     threshold: float
@@ -46,11 +50,11 @@ class AtThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A judge's report and all that its scores say.
+    """A judge's report, its sorted scores, and what follows from them.
 
-    `own` is the judge's threshold, as the run stored it; None where the run has none, and where its labels
-    are not those of that threshold. `best` is a threshold with the highest balanced accuracy on this data,
-    which is `best_value`; None where a class is missing. The scores are sorted.
+    `own` is the judge's threshold, as the run stored it; None if the run has none, or if its labels are not
+    those of that threshold. `best` is a threshold with the highest balanced accuracy on this data, which is
+    `best_value`; both are None if a class is missing.
     """
 
     report: JudgeReport
@@ -67,7 +71,7 @@ class Figures:
 
 
 def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
-    """What a judge's report and scores give; `name` begins the ids in its charts."""
+    """The figures of a judge; the ids in its charts begin with `name`."""
     import numpy as np
 
     found = Figures(
@@ -90,10 +94,7 @@ def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
 
 
 def at_threshold(figures: Figures, threshold: float) -> AtThreshold:
-    """The figures at a threshold in [0, 1]; `auroc` and everything else about scores stays as it is.
-
-    The run must say how scores are read.
-    """
+    """The figures at a threshold in [0, 1]. The report must say how scores are read (`scoring`)."""
     import numpy as np
 
     report, scores = figures.report, figures.scores
@@ -122,7 +123,7 @@ def _groups(scores: JudgeScores) -> tuple[Floats, Floats, Floats]:
 
 
 def _called(ordered: Floats, threshold: float, turned: bool) -> int:
-    """How many of some sorted scores say hallucinated: those from the threshold on, or below it."""
+    """How many of these sorted scores say hallucinated: those from the threshold on, or below it."""
     import numpy as np
 
     below = int(np.searchsorted(ordered, threshold, side="left"))
@@ -133,7 +134,7 @@ def _called(ordered: Floats, threshold: float, turned: bool) -> int:
 
 
 def _gives_the_labels(figures: Figures) -> bool:
-    """Whether the stored threshold calls as many of each truth hallucinated as the judge did."""
+    """Whether the stored threshold gives as many hallucinated for each true label as the judge did."""
     report, scores = figures.report, figures.scores
     if report.scoring is None or report.scoring.threshold is None or not figures.n_scores:
         return False
@@ -161,9 +162,9 @@ def _best(figures: Figures) -> float:
 
 
 def roundest(low: float, high: float, end: float) -> float | None:
-    """The number between `low` and `high`, both in [0, 1], that takes the fewest digits; .5 if it can be.
+    """The number between `low` and `high`, both in [0, 1], with the fewest digits; .5 if it is between them.
 
-    The one of both that is `end` counts as between them. None where there is none.
+    `end`, one of the two, counts as between them. None if there is no such number.
 
     >>> roundest(0.431, 0.52, 0.52), roundest(0.4312, 0.4387, 0.4387), roundest(0.499, 0.5, 0.5)
     (0.5, 0.435, 0.5)
@@ -180,8 +181,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LOOKED_AT = 50  # samples that tell which fields there are
-FEW = 20  # values of a field among them
+SAMPLES_READ = 50  # to see which fields of metadata there are
+FEW_VALUES = 20  # of a field among those samples
 MOST_KEYS = 30
 LONGEST_KEY = 100
 MOST_SLICES = 20
@@ -189,8 +190,9 @@ MOST_SLICES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The samples of one value: `n` with a label and a verdict, how many are and are said to be hallucinated.
+    """The samples with one value of a field: `n` have a true label and a verdict.
 
+    `n_hallucinated` of them are hallucinated, `n_called` are judged to be. The interval of
     `balanced_accuracy` takes samples of the same context together.
     """
 
@@ -205,8 +207,7 @@ class Slice:
 class SlicesView:
     """The slices by the field `by`, the largest first.
 
-    `n_without` labelled samples have no such field; `n_more` further values, of `n_rest` samples, are left
-    out.
+    `n_without` labelled samples have no such field; `n_more` values, of `n_rest` samples, are left out.
     """
 
     by: str
@@ -236,19 +237,19 @@ class Sliced:
 
 
 def keys_of(moment: Snapshot, run_id: str) -> tuple[str, ...]:
-    """The fields of metadata that have few values among the run's first samples, by name."""
+    """The names of the metadata fields that have few values among the run's first samples."""
     found: dict[str, set[str]] = {}
-    samples = list(islice(moment.samples(run_id), LOOKED_AT))
+    samples = list(islice(moment.samples(run_id), SAMPLES_READ))
     for sample in samples:
         for key, value in sample.metadata.items():
             if isinstance(value, str | int | bool) and len(key) <= LONGEST_KEY:
                 found.setdefault(key, set()).add(str(value))
-    few = [key for key, values in found.items() if len(values) <= min(FEW, max(len(samples) // 2, 1))]
+    few = [key for key, values in found.items() if len(values) <= min(FEW_VALUES, max(len(samples) // 2, 1))]
     return tuple(sorted(few)[:MOST_KEYS])
 
 
 def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
-    """What one judge said of which samples, by a field of their metadata."""
+    """The labelled samples of a run with one judge's verdicts, by a field of their metadata."""
     import numpy as np
 
     samples = {sample.id: sample for sample in moment.samples(run_id)}
@@ -270,7 +271,7 @@ def sliced(moment: Snapshot, run_id: str, judge: str, by: str) -> Sliced:
 
 
 def slices_view(found: Sliced, threshold: float | None) -> SlicesView:
-    """Figures of each value, with the judge's labels or at a threshold of its own scores."""
+    """The figures for each value, as judged or at a threshold of the judge's own scores."""
     said = found.said
     if threshold is not None and found.scoring is not None:
         said = (found.scores >= threshold) != found.scoring.turned
@@ -298,6 +299,6 @@ def slices_view(found: Sliced, threshold: float | None) -> SlicesView:
 
 
 def _ranked(values: Iterable[str | None]) -> tuple[str, ...]:
-    """The values there are, the most frequent first."""
+    """The distinct values, the most frequent first."""
     counts = Counter(value for value in values if value is not None)
     return tuple(sorted(counts, key=lambda value: (-counts[value], value)))

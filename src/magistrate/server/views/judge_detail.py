@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +19,7 @@ from magistrate.report.values import JudgeReport
 from magistrate.server.jobs import Refused
 from magistrate.server.run_cache import RunCache
 from magistrate.server.views.figures import (
-    LOOKED_AT,
+    SAMPLES_READ,
     AtThreshold,
     Figures,
     Sliced,
@@ -51,14 +52,20 @@ from magistrate.types import Abstention, Failure
 MOST_CODES = 12
 MOST_LABELS = 8
 MOST_CHOICES = 50
+MOST_AT_ONCE = 500
+"""Outcomes that are counted while somebody waits: a tenth of a millisecond each."""
+MOST_SLICED = 1_000
+"""Outcomes that are sliced while somebody waits."""
+
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A chart, and where in it, in its own units, what is called hallucinated now and was as judged stands.
+    """A chart with a mark, in the chart's own units, at the threshold: as it is set `now` and as `judged`.
 
-    `upright` says that a mark is a line from the lower end of the axes to the upper one, at `ends`.
+    `upright` says that the mark is a line from the lower end of the axes to the upper one, at `ends`.
     """
 
     chart: Chart
@@ -70,11 +77,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdPart:
-    """The threshold that is set, None where labels are as judged, and what can be told of others.
+    """The threshold that is set, None if labels are as judged, and what is known about others.
 
-    `shown` is where a slider stands. Of `n` verdicts `n_now` say hallucinated, and `n_judged` did as judged.
-    The others are as in `Figures`; `shares_contexts` says that intervals would be wider if they took samples
-    of the same context together, as those of the labels as judged do.
+    `shown` is the position of the slider. Of `n` verdicts `n_now` say hallucinated, and `n_judged` did as
+    judged. The other fields are as in `Figures`; `shares_contexts` says that intervals would be wider if
+    they took samples of the same context together, as those of the labels as judged do.
     """
 
     value: float | None
@@ -91,9 +98,9 @@ class ThresholdPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagPart:
-    """By which kinds of claims a rubric's verdicts were decided, and by which they are to be decided anew.
+    """The kinds of claims by which a rubric's verdicts were decided, and by which they are decided now.
 
-    `chosen` is empty where they are as judged; `pending` says that they are being decided at the moment.
+    `chosen` is empty if they are as judged; `pending` says that they are being decided at the moment.
     """
 
     kinds: tuple[str, ...]
@@ -104,7 +111,7 @@ class FlagPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeLine:
-    """Outcomes without a verdict that have the same code, and what one of them says."""
+    """Outcomes without a verdict that have the same code, and the message of one of them."""
 
     kind: str
     code: str
@@ -114,9 +121,9 @@ class CodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossTable:
-    """How often which label stands beside which true one, by the words that an address has for them.
+    """How often each label goes with each true label, in the words of an address.
 
-    `counts[i][j]` is of the i-th truth and the j-th label; `n_more` outcomes have others.
+    `counts[i][j]` is for the i-th true label and the j-th label; `n_more` outcomes have others.
     """
 
     truths: tuple[str, ...]
@@ -137,7 +144,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgePart:
-    """A judge in detail: `view` has its figures in words, as they are at the threshold and with the flags."""
+    """A judge's figures: `view` has them in words, at the threshold and with the flags that are set."""
 
     report: JudgeReport
     view: JudgeView
@@ -146,7 +153,7 @@ class JudgePart:
 
 
 def judge_part(figures: Figures, threshold: float | None, price: Price | None) -> JudgePart:
-    """A judge's figures, at a threshold where there is one and scores that can be cut."""
+    """A judge's figures; at the threshold, if there is one and the judge has scores."""
     cuts = figures.n_scores > 0 and figures.report.scoring is not None
     moved = at_threshold(figures, threshold) if cuts and threshold is not None else None
     report = moved.report if moved else figures.report
@@ -196,7 +203,7 @@ def _placed(chart: Chart, marks: Mapping[str, Point]) -> Point | None:
 
 
 def _marks(report: JudgeReport, threshold: float | None) -> dict[str, Point]:
-    """Where what is called hallucinated stands in each chart, by its title."""
+    """The position of the threshold in each chart, by its title."""
     found: dict[str, Point] = {} if threshold is None else {"Scores": (threshold, 0.0)}
     c: Confusion | None = report.result.confusion if report.result else None
     if c is not None and c.positives and c.negatives:
@@ -211,13 +218,13 @@ def _marks(report: JudgeReport, threshold: float | None) -> dict[str, Point]:
 
 
 def flag_part(own: Sequence[str], chosen: Sequence[str], pending: bool) -> FlagPart:
-    """The switches of a rubric; chosen kinds that are its own change nothing."""
+    """The switches of a rubric; to choose the kinds that it has anyway changes nothing."""
     anew = () if set(chosen) == set(own) else tuple(chosen)
     return FlagPart(kinds=CLAIM_KINDS, own=tuple(own), chosen=anew, pending=pending)
 
 
 def code_lines(moment: Snapshot, run_id: str, judge: str, cells: Mapping[Cell, int]) -> tuple[CodeLine, ...]:
-    """Failures and abstentions by code, the most frequent first, each with a message of one of them."""
+    """Failures and abstentions by code, the most frequent first, with the message of one of each."""
     if all(cell.kind == "verdict" for cell in cells):
         return ()
     codes = moment.failure_codes(run_id, judge, MOST_CODES)
@@ -239,7 +246,7 @@ def _message(
 
 
 def cross_table(cells: Mapping[Cell, int]) -> CrossTable | None:
-    """Labels beside true ones where they are not only faithful and hallucinated; None where there is none."""
+    """Labels against true labels, if there are others than faithful and hallucinated; else None."""
     verdicts = {(cell.gold, cell.label): n for cell, n in cells.items() if cell.kind == "verdict"}
     if not verdicts or all(gold in KNOWN and label in KNOWN for gold, label in verdicts):
         return None
@@ -255,9 +262,9 @@ def cross_table(cells: Mapping[Cell, int]) -> CrossTable | None:
 
 def _ranked(verdicts: Mapping[tuple[str | None, str | None], int], side: int) -> list[str | None]:
     """The most frequent labels of one side."""
-    found: dict[str | None, int] = {}
+    found: Counter[str | None] = Counter()
     for pair, n in verdicts.items():
-        found[pair[side]] = found.get(pair[side], 0) + n
+        found[pair[side]] += n
     return sorted(found, key=lambda label: (-found[label], label or ""))[:MOST_LABELS]
 
 
@@ -266,33 +273,28 @@ def _word(gold: str | None) -> str:
 
 
 def choices_of(cells: Mapping[Cell, int], codes: Sequence[CodeLine]) -> Choices:
-    """What there is to choose from, the most frequent first."""
-    said: dict[str, int] = {}
-    truth: dict[str, int] = {}
+    """What the list can be filtered by, the most frequent values first."""
+    said: Counter[str] = Counter()
+    truth: Counter[str] = Counter()
     named = {kind: word for word, kind in KINDS.items()}
     for cell, n in cells.items():
-        word = named.get(cell.kind) or cell.label or ""
-        said[word] = said.get(word, 0) + n
-        truth[_word(cell.gold)] = truth.get(_word(cell.gold), 0) + n
+        said[named.get(cell.kind) or cell.label or ""] += n
+        truth[_word(cell.gold)] += n
     verdicts = [cell for cell in cells if cell.kind == "verdict"]
     return Choices(
-        said=tuple(sorted(said, key=lambda word: -said[word])[:MOST_CHOICES]),
-        truth=tuple(sorted(truth, key=lambda word: -truth[word])[:MOST_CHOICES]),
+        said=tuple(word for word, _ in said.most_common(MOST_CHOICES)),
+        truth=tuple(word for word, _ in truth.most_common(MOST_CHOICES)),
         codes=tuple(line.code for line in codes),
         has_right=any(cell.label in KNOWN and cell.gold in KNOWN for cell in verdicts),
     )
 
 
-MOST_AT_ONCE = 500
-"""Outcomes that are counted while somebody waits: a tenth of a millisecond each."""
-MOST_SLICED = 1_000
-
-T = TypeVar("T")
+# --- the whole of it ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """What somebody wants to see of a run: which judge, which list and where in it, which slices."""
+    """What to show of a run: which judge, which of its outcomes and from where on, sliced by which field."""
 
     judge: str | None = None
     wanted: ListFilter = ALL
@@ -304,10 +306,10 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """A judge of the run: its figures, None where nothing is counted yet, and its outcomes.
+    """A judge of a run: its figures, None if nothing is counted yet, and a part of the list of its outcomes.
 
-    `keys` are fields of metadata to slice by. `slices` is None where none are wanted or they are being worked
-    out. `pending` says that something is, `refused` why something that was wanted cannot be had.
+    `keys` are fields of metadata to slice by. `slices` is None if none were asked for or they are not
+    computed yet. `pending` says that something is being computed, `refused` why something cannot be had.
     """
 
     judge: str
@@ -325,21 +327,21 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReader:
-    """A look at one judge of a run at one moment, with what was worked out before for the same revision."""
+    """Reads one judge of a run at one moment; what was computed before for the same revision is cached."""
 
     moment: Snapshot
     cache: RunCache
     record: RunRecord
     judge: str
 
-    def kept(self, what: str, make: Callable[[], T]) -> T:
-        """What `make` gives, which depends on the judge's outcomes alone."""
+    def cached(self, what: str, make: Callable[[], T]) -> T:
+        """What `make` gives; it depends on nothing but the judge's outcomes."""
         return self.cache.get((what, self.record.id, self.record.revision, self.judge), make)
 
-    def worked_out(
+    def computed(
         self, what: str, more: object, make: Callable[[Snapshot], T], most: int
     ) -> T | Refused | None:
-        """The same for what takes long: at once for a run of at most so many outcomes, else aside."""
+        """The same for slow work: at once if the run has at most `most` outcomes, else in the background."""
         key = (what, self.record.id, self.record.revision, self.judge, more)
         if self.record.n_outcomes <= most:
             return self.cache.get(key, lambda: make(self.moment))
@@ -348,16 +350,18 @@ class JudgeReader:
     @property
     def cells(self) -> Mapping[Cell, int]:
         """How many outcomes are in which cell."""
-        return self.kept("cells", lambda: self.moment.cells(self.record.id, self.judge))
+        return self.cached("cells", lambda: self.moment.cells(self.record.id, self.judge))
 
     @property
     def own_flags(self) -> tuple[str, ...] | None:
-        """The kinds of claims that decided the verdicts; None where claims do not decide."""
-        return self.kept("flags", lambda: (flags_of(self.moment, self.record.id, self.judge, self.cells),))[0]
+        """The kinds of claims that decide the verdicts; None if claims do not decide them."""
+        return self.cached("flags", lambda: (flags_of(self.moment, self.record.id, self.judge, self.cells),))[
+            0
+        ]
 
     def flagged(self, flag: tuple[str, ...]) -> Decided | Refused | None:
-        """The verdicts decided anew; None while they are being decided."""
-        return self.worked_out(
+        """The verdicts decided by other kinds of claims; None while they are being decided."""
+        return self.computed(
             "decided",
             tuple(sorted(flag)),
             lambda moment: decided(moment, self.record, self.judge, flag),
@@ -365,7 +369,7 @@ class JudgeReader:
         )
 
     def figures(self, counted: Counted | None, anew: Decided | None, flag: tuple[str, ...]) -> Figures | None:
-        """The judge's figures as counted, or as decided anew."""
+        """The judge's figures as counted, or with the verdicts decided anew."""
         found: tuple[JudgeReport, JudgeScores] | None = None
         revision = self.record.revision
         if anew is not None:
@@ -382,58 +386,58 @@ class JudgeReader:
 
     def keys(self) -> tuple[str, ...]:
         """The fields of metadata to slice by."""
-        key = ("keys", self.record.id, min(self.record.n_samples, LOOKED_AT))
+        key = ("keys", self.record.id, min(self.record.n_samples, SAMPLES_READ))
         return self.cache.get(key, lambda: keys_of(self.moment, self.record.id))
 
     def codes(self) -> tuple[CodeLine, ...]:
         """Failures and abstentions by code."""
-        return self.kept("codes", lambda: code_lines(self.moment, self.record.id, self.judge, self.cells))
+        return self.cached("codes", lambda: code_lines(self.moment, self.record.id, self.judge, self.cells))
 
 
-def detail_of(look: JudgeReader, counted: Counted | None, query: RunQuery) -> Detail:
-    """The judge in detail; `counted` are the figures of the run, of whatever revision."""
-    own, flag = look.own_flags, query.wanted.flag
+def detail_of(reader: JudgeReader, counted: Counted | None, query: RunQuery) -> Detail:
+    """The judge in detail; `counted` are the figures of the run, at whatever revision."""
+    own, flag = reader.own_flags, query.wanted.flag
     anew: Decided | Refused | None = None
     switches = None if own is None else flag_part(own, flag, pending=False)
     if switches is not None and switches.chosen:
-        anew = look.flagged(switches.chosen)
+        anew = reader.flagged(switches.chosen)
         switches = flag_part(own or (), flag, pending=anew is None)
     problem = anew.message if isinstance(anew, Refused) else None
     fresh = anew if isinstance(anew, Decided) else None
-    figures = look.figures(counted, fresh, tuple(sorted(flag)))
+    figures = reader.figures(counted, fresh, tuple(sorted(flag)))
     cuts = figures is not None and figures.n_scores and figures.report.scoring is not None
     threshold = query.wanted.threshold if cuts else None
     labelled = figures is not None and figures.report.result is not None
-    slices = _slices(look, query.by) if query.by and labelled else None
+    slices = _slices(reader, query.by) if query.by and labelled else None
     view = None
     if isinstance(slices, Refused):
         problem = slices.message
     elif slices is not None:
         view = slices_view(slices, threshold)
-    cells = fresh.cells if fresh else look.cells
-    codes = look.codes()
+    cells = fresh.cells if fresh else reader.cells
+    codes = reader.codes()
     return Detail(
-        judge=look.judge,
-        part=None if figures is None else judge_part(figures, threshold, price_of_run(look.record)),
+        judge=reader.judge,
+        part=None if figures is None else judge_part(figures, threshold, price_of_run(reader.record)),
         flags=switches,
         codes=codes,
         table=None if threshold is not None else cross_table(cells),
         choices=choices_of(cells, codes),
-        keys=look.keys() if labelled else (),
+        keys=reader.keys() if labelled else (),
         slices=view,
-        outcomes=_list(look, query, fresh, cells, threshold, figures),
+        outcomes=_list(reader, query, fresh, cells, threshold, figures),
         pending=(switches is not None and switches.pending) or bool(query.by and labelled and slices is None),
         refused=problem,
     )
 
 
-def _slices(look: JudgeReader, by: str) -> Sliced | Refused | None:
-    run_id, judge = look.record.id, look.judge
-    return look.worked_out("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
+def _slices(reader: JudgeReader, by: str) -> Sliced | Refused | None:
+    run_id, judge = reader.record.id, reader.judge
+    return reader.computed("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
 
 
 def _list(
-    look: JudgeReader,
+    reader: JudgeReader,
     query: RunQuery,
     fresh: Decided | None,
     cells: Mapping[Cell, int],
@@ -442,13 +446,13 @@ def _list(
 ) -> ListView:
     wanted = query.wanted.but(threshold=threshold)
     turned = figures is not None and figures.report.turned
-    place = (
-        decided_list(look.moment, look.record.id, look.judge, wanted, fresh)
+    source = (
+        decided_list(reader.moment, reader.record.id, reader.judge, wanted, fresh)
         if fresh
-        else stored_list(look.moment, look.record.id, look.judge, wanted, cells, turned)
+        else stored_list(reader.moment, reader.record.id, reader.judge, wanted, cells, turned)
     )
     return list_view(
-        place,
+        source,
         wanted,
         sum(cells.values()),
         turned,

@@ -1,4 +1,4 @@
-"""A run: what judged what, how well, and the outcomes behind every figure."""
+"""The view values of one run: its facts, its judges' figures, and one judge in detail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from magistrate.server.views.judge_detail import (
 from magistrate.server.views.outcomes import ListView
 from magistrate.store import RunRecord, Snapshot, Store
 
-GROWN = 1.1  # times as many outcomes as were counted, before those of a run under way are counted again
+GROWN = 1.1  # a run under way is counted again when it has so many times the outcomes that were counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRow:
-    """A judge in the table of several, in words: how many verdicts, three metrics and the time a sample.
+    """A judge in the table of several, in words: number of verdicts, three metrics, time per sample.
 
-    `cells` is empty where nothing was counted yet.
+    `cells` is empty if nothing was counted yet.
     """
 
     judge: str
@@ -50,10 +50,10 @@ class JudgeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run. `n_counted` outcomes are in its figures, None where nothing was counted.
+    """A run. `n_counted` outcomes are in its figures, None if nothing was counted.
 
-    `progress` is that of a run under way. `detail` is of the judge that is looked at, None in a run without
-    judges. `pending` says that something of it all is being worked out, so that there will be more soon.
+    `progress` is None unless the run is under way. `detail` is of the judge that is shown, None in a run
+    without judges. `pending` says that something is being computed, so that there will be more soon.
     """
 
     record: RunRecord
@@ -67,7 +67,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """A run and the figures of its judges, as they were at `counted_revision`; None where nobody counted.
+    """A run and the figures of its judges, as they were at `counted_revision`; None if nobody counted them.
 
     `current` says that they are those of the run as it is now; if not, they will be soon.
     """
@@ -80,9 +80,9 @@ class RunData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeData:
-    """One judge's figures with a threshold moved, kinds of claims flagged anew, and by slices, where wanted.
+    """One judge's figures, at a threshold, with other kinds of claims flagged, and by slices, as asked for.
 
-    `report` is None where nothing is counted yet; `pending` and `refused` are as in `Detail`.
+    `report` is None if nothing is counted yet; `pending` and `refused` are as in `Detail`.
     """
 
     judge: str
@@ -97,7 +97,7 @@ class JudgeData:
 
 
 def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> RunView:
-    """A run as it is now. Raises `SpecError` where there is no such run or judge."""
+    """A run as it is now. Raises `SpecError` if there is no such run or judge."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
         counted = _counted(moment, cache, record)
@@ -119,7 +119,7 @@ def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Run
 
 
 def run_data(store: Store, cache: RunCache, run_id: str) -> RunData:
-    """A run and its figures. Raises `SpecError` where there is no such run."""
+    """A run and its figures. Raises `SpecError` if there is no such run."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
         counted = _counted(moment, cache, record)
@@ -132,7 +132,7 @@ def run_data(store: Store, cache: RunCache, run_id: str) -> RunData:
 
 
 def judge_data(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> JudgeData:
-    """One judge's figures. Raises `SpecError` where there is no such run or judge, or the run has none."""
+    """One judge's figures. Raises `SpecError` if there is no such run or judge."""
     found = _detail(store, cache, run_id, query)
     return JudgeData(
         judge=found.judge,
@@ -163,7 +163,7 @@ def _detail(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Deta
 
 
 def judge_of(record: RunRecord, named: str | None) -> str | None:
-    """The judge that is meant, the first where none is named; None in a run without any."""
+    """The named judge, or the first one; None in a run without judges."""
     if named is None:
         return next(iter(record.judges), None)
     if named not in record.judges:
@@ -173,7 +173,7 @@ def judge_of(record: RunRecord, named: str | None) -> str | None:
 
 
 def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | None:
-    """The run's figures as they are now, or the last ones there are; the counter is asked for newer ones."""
+    """The run's figures as they are now, or the last ones that were counted while newer ones are counted."""
 
     def now() -> Counted | None:
         found = counted_before(moment, record)
@@ -182,7 +182,7 @@ def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | 
         if record.n_outcomes > MOST_AT_ONCE:
             return None
         if record.status != "running":
-            cache.counter.ask(record.id)  # it keeps what it counts, for lists of runs too
+            cache.counter.ask(record.id)  # the store keeps what it counts, also for the list of runs
         return count(moment, record)
 
     found = cache.get(("counted", record.id, record.revision), now)
