@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from magistrate import _async
 from magistrate.engines.base import Engine
 from magistrate.server.app import create_app
-from magistrate.server.judging import Judging
+from magistrate.server.judging import JudgingService
+from magistrate.server.playground import Playground
 from magistrate.server.settings import Settings
-from magistrate.server.tries import Tries
 from magistrate.types import Prompt
 
 CONTEXT = "The museum opens at nine and closes at five. Entry is free for children under twelve."
@@ -30,8 +30,8 @@ def an_app(folder: Path, engine: Engine | None = None, **options: Any) -> FastAP
     app = create_app(Settings(store=str(folder / "runs.db")))
     if engine is not None:
         options["engine_of"] = lambda judges, model: engine
-    app.state.judging = Judging(metrics=app.state.metrics, **options)
-    app.state.tries = Tries(app.state.judging)
+    app.state.judging = JudgingService(metrics=app.state.metrics, **options)
+    app.state.playground = Playground(app.state.judging)
     return app
 
 

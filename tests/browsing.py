@@ -14,8 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from magistrate.analysis.audit.hostile import ATTACKS
 from magistrate.server.app import create_app
-from magistrate.server.binding import bind, url_of
-from magistrate.server.serving import server_of
+from magistrate.server.serve import bind, make_server, url_of
 from magistrate.server.settings import Settings
 from served import running
 
@@ -85,7 +84,7 @@ def pages_of(store: Path | str, **more: Any) -> Iterator[str]:
     settings = Settings(store=str(store), port=0, **more)
     with bind(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
-        with running(server_of(create_app(settings), settings), listener):
+        with running(make_server(create_app(settings), settings), listener):
             yield url_of(listener).rstrip("/")
 
 

@@ -14,10 +14,9 @@ import httpx
 import pytest
 
 from magistrate.server import connections
-from magistrate.server.app import create_app
-from magistrate.server.serving import PROXIES_VARIABLE, server_of
+from magistrate.server.app import create_app, warm_up
+from magistrate.server.serve import PROXIES_VARIABLE, make_server
 from magistrate.server.settings import Settings
-from magistrate.server.warming import warm
 from served import TOKEN, running
 
 HEAD = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n"
@@ -25,16 +24,16 @@ Port = int
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _warm() -> None:
+def _warm_up() -> None:
     """What a server imports when it starts, so that the time that it has to start in is enough."""
-    warm()
+    warm_up()
 
 
 @contextmanager
 def a_server(folder: Path, **more: Any) -> Iterator[Port]:
     settings = Settings(store=str(folder / "runs.db"), token=TOKEN, **more)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    with listener, running(server_of(create_app(settings), settings), listener):
+    with listener, running(make_server(create_app(settings), settings), listener):
         yield listener.getsockname()[1]
 
 

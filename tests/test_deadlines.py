@@ -19,7 +19,7 @@ from magistrate import _deadline
 from magistrate.engines.base import Engine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.judges.base import JudgeInfo
-from magistrate.server.warming import warm
+from magistrate.server.app import warm_up
 from magistrate.types import Failure, Outcome, Sample, Verdict
 from served import served
 from tiny_detector import write_detector
@@ -42,9 +42,9 @@ CODE = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _warm() -> None:
+def _warm_up() -> None:
     """What a server imports when it starts, so that the time that it has to start in is enough."""
-    warm()
+    warm_up()
 
 
 def asked(address: str, body: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def test_every_judge_that_computes_stops_at_its_deadline(tmp_path: Path) -> None
             began = time.monotonic()
             found = asked(address, {**LONG, "judge": judge, "deadline": 0.05})
             at_work = [each.name for each in threading.enumerate() if each.name == "magistrate-judging"]
-            until(lambda: not app.state.judging._at_work)
+            until(lambda: not app.state.judging.n_running)
             took = time.monotonic() - began
             # A quick machine may have counted by then that the texts do not fit.
             ended = found["kind"] == "abstention" or (found["kind"], found["code"]) == ("failure", "timeout")

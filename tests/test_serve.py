@@ -25,14 +25,11 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from prometheus_client.parser import text_string_to_metric_families
 
 from magistrate.errors import MagistrateError, SpecError, StoreError
-from magistrate.server import health, metrics
+from magistrate.server import monitoring
 from magistrate.server.app import create_app
-from magistrate.server.binding import bind, url_of
-from magistrate.server.health import Readiness
-from magistrate.server.metrics import MOST_JUDGES, Measured, Metrics
-from magistrate.server.serving import PROXIES_VARIABLE, serve, server_of
+from magistrate.server.monitoring import MOST_JUDGES, Metrics, Readiness, RequestMonitor
+from magistrate.server.serve import PROXIES_VARIABLE, StreamCloser, bind, make_server, serve, url_of
 from magistrate.server.settings import Settings
-from magistrate.server.watching import Streams, Watched
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Verdict
 from served import TOKEN, Clock, exchange, running, served
@@ -120,7 +117,7 @@ def an_app() -> FastAPI:
         return PlainTextResponse(thing)
 
     app.include_router(inner, prefix="/api")
-    app.include_router(metrics.router)
+    app.include_router(monitoring.router)
     return app
 
 
@@ -128,7 +125,7 @@ def an_app() -> FastAPI:
 def serving(app: FastAPI, **more: Any) -> Iterator[str]:
     """The address of what `serve` runs, in this process."""
     settings = Settings(**{"store": "runs.db", "port": 0, **more})
-    with bind(settings) as listener, running(server_of(app, settings), listener):
+    with bind(settings) as listener, running(make_server(app, settings), listener):
         yield url_of(listener).rstrip("/")
 
 
@@ -301,7 +298,7 @@ SLOW = """
 import sys, time
 import magistrate.server.app as ours
 from fastapi import FastAPI
-from magistrate.server.metrics import Metrics
+from magistrate.server.monitoring import Metrics
 def create_app(settings):
     app = FastAPI()
     app.state.metrics = Metrics()
@@ -359,7 +356,7 @@ def test_one_that_takes_too_long_is_given_up_and_the_program_ends_all_the_same(s
 def test_streams_of_events_end_in_good_order_and_at_once() -> None:
     app, read = an_app(), []
     settings = Settings(store="runs.db", port=0)
-    server = server_of(app, settings)
+    server = make_server(app, settings)
     with bind(settings) as listener:
         with running(server, listener), httpx.stream("GET", f"{url_of(listener)}events") as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
@@ -373,7 +370,7 @@ def test_streams_of_events_end_in_good_order_and_at_once() -> None:
 
 
 def test_a_stream_that_begins_when_all_is_ending_ends_too() -> None:
-    streams = Streams(an_app())
+    streams = StreamCloser(an_app())
     with served(streams) as address:
         assert httpx.get(f"{address}/quick").json() == "quick"
         streams.end()
@@ -468,7 +465,7 @@ def test_an_error_outside_of_the_framework_is_answered_too() -> None:
         if scope["type"] == "http":
             raise RuntimeError("far out")
 
-    with served(Watched(broken)) as address:
+    with served(RequestMonitor(broken, Metrics())) as address:
         answer = httpx.get(address)
     assert (answer.status_code, "log" in answer.text, "far out" in answer.text) == (500, True, False)
 
@@ -494,7 +491,7 @@ def test_it_is_not_ready_while_its_store_is_gone_and_makes_no_new_one(tmp_path: 
         assert httpx.get(f"{address}/readyz").status_code == 200
         for each in tmp_path.glob("runs.db*"):
             each.unlink()
-        time.sleep(health.REMEMBERED)
+        time.sleep(monitoring.REMEMBERED)
         answer = httpx.get(f"{address}/readyz")
         assert answer.status_code == 503
         assert answer.json() == {"status": "not ready", "reason": f"store {place}: the file is gone"}
@@ -524,7 +521,7 @@ def test_the_store_is_asked_no_more_than_once_a_second_however_many_ask() -> Non
     async def ask() -> tuple[list[str | None], str | None]:
         ready = Readiness(check, clock)
         many = await asyncio.gather(*(ready.reason() for _ in range(20)))
-        clock.now += health.REMEMBERED
+        clock.now += monitoring.REMEMBERED
         return many, await ready.reason()
 
     assert asyncio.run(ask()) == ([None] * 20, "store x: gone")
@@ -619,8 +616,17 @@ def test_an_answer_that_is_never_given_is_counted_as_an_error() -> None:
         clock.now += 3
         raise RuntimeError("far out")
 
-    with pytest.raises(RuntimeError):
-        asyncio.run(Measured(broken, counts, clock=clock)({"type": "http", "method": "GET"}, None, None))  # type: ignore[arg-type]
+    async def ask() -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b""}
+        await RequestMonitor(broken, counts, clock=clock)(scope, None, send)  # type: ignore[arg-type]
+        return sent
+
+    assert asyncio.run(ask())[0]["status"] == 500
     found = numbers(counts.text().decode())
     assert found[("magistrate_http_requests_total", "method=GET", "route=other", "status=500")] == 1
     assert found[("magistrate_http_request_seconds_sum", "method=GET", "route=other")] == 3

@@ -26,11 +26,10 @@ from magistrate import Run
 from magistrate._text import seen
 from magistrate.api.compare import compare
 from magistrate.errors import InputError
-from magistrate.server.answers import STOPPING, TOO_MUCH, Refused
 from magistrate.server.app import create_app
+from magistrate.server.jobs import STOPPING, TOO_MUCH, Refused
 from magistrate.server.settings import Settings
-from magistrate.server.views.choosing import MOST_SIDES, parsed, wanted, word_of
-from magistrate.server.views.compare import AT_ONCE, check_metrics
+from magistrate.server.views.compare import AT_ONCE, MOST_SIDES, check_metrics, find_sides, parsed, word_of
 from magistrate.store import Store
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Verdict
 from two_judges import label, samples_of
@@ -326,11 +325,11 @@ def test_two_that_say_the_same_have_no_flips(here: Store, client: TestClient) ->
 
 def busy(client: TestClient, gate: threading.Event, n: int = 1) -> None:
     """Let the server have something else to work out."""
-    answers = client.app.state.answers  # type: ignore[attr-defined]
+    jobs = client.app.state.jobs  # type: ignore[attr-defined]
     for number in range(n):
-        answers.ask(f"busy {number}", lambda: gate.wait(PATIENCE))
+        jobs.submit(f"busy {number}", lambda: gate.wait(PATIENCE))
         end = time.monotonic() + PATIENCE
-        while not number and answers.known("busy 0").ahead and time.monotonic() < end:
+        while not number and not jobs.n_running and time.monotonic() < end:
             time.sleep(0.01)
 
 
@@ -458,9 +457,9 @@ def test_it_ends_with_the_application(here: Store) -> None:
     app = create_app(Settings(store=here.place))
     with TestClient(app) as client:
         data(client, *two(here))
-    assert app.state.answers.ask("late", lambda: 1) == Refused(STOPPING)
+    assert app.state.jobs.submit("late", lambda: 1) == Refused(STOPPING)
     end = time.monotonic() + PATIENCE
-    while any(each.name == "magistrate-answers" for each in threading.enumerate()):
+    while any(each.name == "magistrate-jobs" for each in threading.enumerate()):
         assert time.monotonic() < end
 
 
@@ -603,7 +602,7 @@ def test_any_name_of_a_judge_can_stand_in_an_address(judge: str) -> None:
 
 @pytest.mark.parametrize("word", ["", ":", "a:%", "a:%zz", "a:%ff", "%3a", "a::b", "a:%ed%a0%80"])
 def test_any_word_can_be_asked_for(here: Store, word: str) -> None:
-    assert wanted(here, [word]).unknown
+    assert find_sides(here, [word]).unknown
 
 
 def test_hostile_names_stay_names(store: Store) -> None:

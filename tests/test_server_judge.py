@@ -27,8 +27,7 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge, JudgeInfo
 from magistrate.judges.option_policy import LARGEST, TEXTS
 from magistrate.runs.execute import GRACE
-from magistrate.server.asking import LONGEST_EXPECTED, LONGEST_OUTPUT, Question
-from magistrate.server.judging import BusyError, Judging
+from magistrate.server.judging import LONGEST_EXPECTED, LONGEST_OUTPUT, BusyError, JudgingService, Question
 from magistrate.types import Failure, Sample, Verdict
 from served import Clock, served
 
@@ -427,7 +426,7 @@ def stuck(gate: threading.Event, deadline: float = 10.0) -> Question:
 
 def test_a_judge_that_does_not_stop_keeps_its_place_and_nobody_waits_for_it() -> None:
     clock, gate = Clock(), threading.Event()
-    judging = Judging(engine_of=lambda judges, model: NONE, at_once=1, waiting=0, clock=clock)
+    judging = JudgingService(engine_of=lambda judges, model: NONE, at_once=1, waiting=0, clock=clock)
     found = judging.begin(stuck(gate))
     until(lambda: found.phase == "judging")
     assert found.outcome() is None
@@ -443,7 +442,7 @@ def test_a_judge_that_does_not_stop_keeps_its_place_and_nobody_waits_for_it() ->
     assert found.outcome() == outcome  # what came too late is not heard
 
 
-def begins(judging: Judging, gate: threading.Event) -> bool:
+def begins(judging: JudgingService, gate: threading.Event) -> bool:
     try:
         asyncio.run(judging.begin(stuck(gate)).finished())
     except BusyError:
@@ -453,7 +452,7 @@ def begins(judging: Judging, gate: threading.Event) -> bool:
 
 def test_closing_stops_all_and_begins_nothing_more() -> None:
     door = Door()
-    judging = Judging(engine_of=lambda judges, model: ScriptedEngine(door), at_once=1)
+    judging = JudgingService(engine_of=lambda judges, model: ScriptedEngine(door), at_once=1)
     asked = Question(
         sample=Sample("s", OUTPUT, (CONTEXT,)),
         judge=registry.judge("faithfulness"),

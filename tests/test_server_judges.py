@@ -19,7 +19,7 @@ from magistrate.engines import models
 from magistrate.judges import registry
 from magistrate.judges.quality import measured
 from magistrate.report.judges import facts
-from magistrate.server.views.judges import GROUPS
+from magistrate.server.judges import GROUPS
 from terminal import Call
 
 INSTALLED = sorted(registry.judge_entries())

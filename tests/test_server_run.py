@@ -19,17 +19,15 @@ from sklearn import metrics
 from magistrate.errors import SpecError
 from magistrate.judges.decision import decided
 from magistrate.report.counts import count, counted
-from magistrate.server.answers import Answers
-from magistrate.server.app import create_app
-from magistrate.server.counter import Counter
-from magistrate.server.memory import Memory
+from magistrate.server.app import create_app, warm_up
+from magistrate.server.jobs import JobQueue
+from magistrate.server.run_cache import RunCache, RunCounter
 from magistrate.server.settings import Settings
-from magistrate.server.stores import Stores
+from magistrate.server.store_pool import StorePool
+from magistrate.server.views.figures import roundest
+from magistrate.server.views.judge_detail import Detail, JudgePart, RunQuery, ThresholdPart
+from magistrate.server.views.outcomes import ABSTAINED, FAILED, UNLABELLED, ListFilter, ListLine, neighbours
 from magistrate.server.views.run import RunView, run_view
-from magistrate.server.views.run_detail import Asked, Detail
-from magistrate.server.views.run_figures import roundest
-from magistrate.server.views.run_judge import JudgePart, ThresholdPart
-from magistrate.server.views.run_list import ABSTAINED, FAILED, UNLABELLED, ListFilter, ListLine, neighbours
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Scoring, Verdict
 from reported import CLAIMS, outcomes_of, samples_of
@@ -50,18 +48,19 @@ Look = Callable[..., RunView]
 @pytest.fixture
 def look(store: Store) -> Iterator[Look]:
     """A look at a run with nothing in the back of the mind but what this test saw."""
-    stores, answers = Stores(store.place), Answers()
-    memory, counter = Memory(stores, answers), Counter(stores)
+    warm_up()
+    stores, jobs = StorePool(store.place), JobQueue()
+    cache = RunCache(stores, jobs, RunCounter(stores))
 
     def looked(run_id: str, judge: str | None = None, by: str | None = None, **query: object) -> RunView:
         names = ("after", "before", "limit")
         place = {name: query.pop(name) for name in names if name in query}
         wanted = ListFilter(**query)  # type: ignore[arg-type]
-        asked = Asked(judge=judge, by=by, wanted=wanted, **place)  # type: ignore[arg-type]
-        return run_view(store, memory, counter, run_id, asked)
+        asked = RunQuery(judge=judge, by=by, wanted=wanted, **place)  # type: ignore[arg-type]
+        return run_view(store, cache, run_id, asked)
 
     yield looked
-    answers.close()
+    jobs.close()
     stores.close()
 
 

@@ -24,13 +24,12 @@ from magistrate._text import seen
 from magistrate.errors import SpecError
 from magistrate.report.html.blocks import blocks_of
 from magistrate.report.html.marking import Mark, blocked
-from magistrate.server.addresses import sample_address
 from magistrate.server.app import create_app
+from magistrate.server.rendering import sample_address
+from magistrate.server.samples import sample_view
 from magistrate.server.settings import Settings
-from magistrate.server.views.evidence import CLAIMS_AT_ONCE, evidence_of
-from magistrate.server.views.run_list import ListFilter
-from magistrate.server.views.sample import sample_view
-from magistrate.server.views.steps import STEPS_AT_ONCE, steps_of
+from magistrate.server.views.evidence import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, steps_of
+from magistrate.server.views.outcomes import ListFilter
 from magistrate.store import Store
 from magistrate.types import Claim, Sample, Span, Step, Usage, Verdict
 from reported import CLAIMS, CONTEXT, OUTPUT, outcomes_of, samples_of, stored

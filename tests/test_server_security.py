@@ -23,21 +23,20 @@ from playwright.sync_api import sync_playwright
 
 from magistrate.errors import SpecError
 from magistrate.server.security import POLICY, protect
-from magistrate.server.security.attempts import (
+from magistrate.server.security.access import Sessions, local_path
+from magistrate.server.security.limits import (
     ALARM,
     FIRST_WAIT,
     FORGOTTEN,
     FREE,
     IN_LINE,
     LONGEST_WAIT,
-    MOST,
+    MOST_ADDRESSES,
     POLL,
     WINDOW,
-    Attempts,
+    TokenAttempts,
     client_of,
 )
-from magistrate.server.security.login import local_path
-from magistrate.server.security.sessions import Sessions
 from magistrate.server.settings import Settings
 from served import TOKEN, Clock, exchange, served
 
@@ -492,7 +491,7 @@ def test_sessions_are_bounded_and_the_newest_are_kept(clock: Clock) -> None:
     sessions = Sessions(clock, 60)
     ids = [sessions.begin() for _ in range(1500)]
     assert len(set(ids)) == 1500
-    assert [sessions.held(each) for each in (ids[0], ids[499], ids[500], ids[-1])] == [
+    assert [sessions.is_active(each) for each in (ids[0], ids[499], ids[500], ids[-1])] == [
         False,
         False,
         True,
@@ -605,7 +604,7 @@ def test_a_request_without_a_token_is_no_wrong_one(locked: httpx.Client) -> None
         assert locked.get("/", headers={"cookie": f"{COOKIE}=old"}).status_code == 401
 
 
-def guessed(attempts: Attempts, n: int, *clients: str) -> None:
+def guessed(attempts: TokenAttempts, n: int, *clients: str) -> None:
     """`n` wrong tokens that each of some addresses shows."""
 
     async def show() -> None:
@@ -617,15 +616,15 @@ def guessed(attempts: Attempts, n: int, *clients: str) -> None:
 
 
 def test_addresses_are_counted_apart_and_not_too_many_are_remembered(clock: Clock) -> None:
-    attempts = Attempts(TOKEN, clock)
+    attempts = TokenAttempts(TOKEN, clock)
     guessed(attempts, FREE, "first")
     assert (attempts.wait("first"), attempts.wait("second")) == (FIRST_WAIT, 0)
-    guessed(attempts, 1, *(f"other {number}" for number in range(MOST)))
+    guessed(attempts, 1, *(f"other {number}" for number in range(MOST_ADDRESSES)))
     assert attempts.wait("first") == 0  # forgotten for those who came later
 
 
 def test_while_many_guess_an_address_waits_after_its_first_wrong_token(clock: Clock) -> None:
-    attempts = Attempts(TOKEN, clock)
+    attempts = TokenAttempts(TOKEN, clock)
     guessed(attempts, 1, *(f"one of many {number}" for number in range(ALARM)))
     assert attempts.wait("one of many 0") == attempts.wait("new") == 0
     guessed(attempts, 1, "new")
@@ -637,7 +636,7 @@ def test_while_many_guess_an_address_waits_after_its_first_wrong_token(clock: Cl
 
 
 def test_waits_have_a_longest_and_an_address_is_forgotten_in_the_end(clock: Clock) -> None:
-    attempts = Attempts(TOKEN, clock)
+    attempts = TokenAttempts(TOKEN, clock)
     guessed(attempts, FREE, "a")
     waits = []
     for number in range(20):

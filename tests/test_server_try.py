@@ -18,9 +18,8 @@ from asked import CONTEXT, OUTPUT, YES, Door, an_app, until
 from browsing import HOSTILE, Visit
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import ModelError, SpecError
-from magistrate.server.asking import question
-from magistrate.server.judging import Judging
-from magistrate.server.tries import CHARACTERS, MOST, SECONDS, Form, Tries
+from magistrate.server.judging import JudgingService, question
+from magistrate.server.playground import KEPT_SECONDS, MOST_CHARACTERS, MOST_TRIES, Playground, PlaygroundForm
 from served import Clock, served
 
 SENT = {"output": OUTPUT, "context": ["", CONTEXT], "judge": "novelty"}
@@ -284,31 +283,31 @@ def typed_in(text: str, context: str) -> dict[str, Any]:
 
 def test_the_newest_are_kept_for_an_hour() -> None:
     clock = Clock()
-    tries = Tries(Judging(waiting=MOST + 3), clock=clock)
+    playground = Playground(JudgingService(waiting=MOST_TRIES + 3), clock=clock)
     asked = question(output=OUTPUT, context=CONTEXT, judge="novelty")
-    made = [tries.begin(Form(output=OUTPUT), asked) for _ in range(MOST + 3)]
+    made = [playground.begin(PlaygroundForm(output=OUTPUT), asked) for _ in range(MOST_TRIES + 3)]
     for each in made:
         each.judgement.wait(30)
-    assert len({each.id for each in made}) == MOST + 3
+    assert len({each.id for each in made}) == MOST_TRIES + 3
     for each in made[:3]:
         with pytest.raises(SpecError, match="no such try"):
-            tries.find(each.id)
-    assert tries.find(made[3].id) is made[3]
-    clock.now += SECONDS + 1
+            playground.find(each.id)
+    assert playground.find(made[3].id) is made[3]
+    clock.now += KEPT_SECONDS + 1
     with pytest.raises(SpecError):
-        tries.find(made[-1].id)
+        playground.find(made[-1].id)
 
 
 def test_long_texts_are_kept_fewer_and_whoever_is_dropped_is_stopped() -> None:
     door = Door()
-    judging = Judging(engine_of=lambda judges, model: ScriptedEngine(door))
-    tries = Tries(judging)
+    judging = JudgingService(engine_of=lambda judges, model: ScriptedEngine(door))
+    playground = Playground(judging)
     asked = question(output=OUTPUT, context=CONTEXT, judge="faithfulness")
-    long = Form(output="x" * (CHARACTERS // 2))
-    first, second, third = (tries.begin(long, asked) for _ in range(3))
+    long = PlaygroundForm(output="x" * (MOST_CHARACTERS // 2))
+    first, second, third = (playground.begin(long, asked) for _ in range(3))
     with pytest.raises(SpecError):
-        tries.find(first.id)
-    assert (tries.find(second.id), tries.find(third.id)) == (second, third)
+        playground.find(first.id)
+    assert (playground.find(second.id), playground.find(third.id)) == (second, third)
     first.judgement.wait(30)
     assert "cancelled" in str(first.judgement.outcome())
     judging.close()

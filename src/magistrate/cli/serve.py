@@ -67,8 +67,7 @@ def command(
     """
     from magistrate.cli import DONE
     from magistrate.server.app import create_app
-    from magistrate.server.binding import bind, url_of
-    from magistrate.server.serving import serve
+    from magistrate.server.serve import bind, serve, url_of
     from magistrate.server.settings import Settings
 
     token, is_made = _token(token, host)
@@ -143,7 +142,7 @@ def _end_soon() -> None:
     from threading import Timer
 
     from magistrate.cli import DONE
-    from magistrate.server.serving import GRACE_SECONDS
+    from magistrate.server.serve import GRACE_SECONDS
 
     last = Timer(GRACE_SECONDS + 1, os._exit, [DONE])
     last.daemon = True

@@ -1,9 +1,10 @@
-"""The application: what answers at which address."""
+"""The application: which router answers at which address, and what is started and stopped with it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -11,58 +12,39 @@ from starlette.exceptions import HTTPException
 
 from magistrate._version import __version__
 from magistrate.errors import MagistrateError
-from magistrate.server import assets, health, live, metrics
-from magistrate.server.answers import Answers
-from magistrate.server.api import compare as api_compare
-from magistrate.server.api import judge as api_judge
-from magistrate.server.api import judges as api_judges
-from magistrate.server.api import run as api_run
-from magistrate.server.api import runs as api_runs
-from magistrate.server.api import samples as api_samples
-from magistrate.server.counter import Counter
-from magistrate.server.judging import Judging
-from magistrate.server.memory import Memory
-from magistrate.server.pages import compare as compare_page
-from magistrate.server.pages import judges as judges_page
-from magistrate.server.pages import run as run_page
-from magistrate.server.pages import runs as runs_page
-from magistrate.server.pages import sample as sample_page
-from magistrate.server.pages import trying as trying_page
-from magistrate.server.refusals import refused
+from magistrate.server import (
+    compare,
+    judges,
+    judging,
+    monitoring,
+    playground,
+    rendering,
+    run,
+    runs,
+    samples,
+)
+from magistrate.server.jobs import JobQueue
+from magistrate.server.responses import error_response
+from magistrate.server.run_cache import RunCache, RunCounter
 from magistrate.server.settings import Settings
-from magistrate.server.stores import Stores
-from magistrate.server.tries import Tries
-from magistrate.server.warming import warm
+from magistrate.server.store_pool import StorePool
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
 
-PAGES = (
-    runs_page.router,
-    run_page.router,
-    compare_page.router,
-    sample_page.router,
-    judges_page.router,
-    trying_page.router,
-)
-API = (
-    api_runs.router,
-    api_run.router,
-    api_compare.router,
-    api_samples.router,
-    api_judge.router,
-    api_judges.router,
-)
+PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
+API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application over the store of `settings`, as it answers behind `security.protect`."""
+    """The application over the store of `settings`; `security.protect` has to be put around it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warm()
+        warm_up()
         app.state.counter.start()
         yield
         app.state.judging.close()
         app.state.counter.stop()
-        app.state.answers.close()
+        app.state.jobs.close()
         app.state.stores.close()
 
     app = FastAPI(
@@ -75,21 +57,51 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
+    stores, jobs = StorePool(settings.store), JobQueue()
+    counter, metrics = RunCounter(stores), monitoring.Metrics()
     app.state.settings = settings
-    app.state.stores = Stores(settings.store)
-    app.state.counter = Counter(app.state.stores)
-    app.state.answers = Answers()
-    app.state.memory = Memory(app.state.stores, app.state.answers)
-    app.state.metrics = metrics.Metrics()
-    app.state.judging = Judging(metrics=app.state.metrics)
-    app.state.tries = Tries(app.state.judging)
-    healthy = health.router(health.readable(app.state.stores, settings.store))
-    app.add_exception_handler(MagistrateError, refused)
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(RequestValidationError, refused)
-    app.add_exception_handler(Exception, refused)
+    app.state.stores = stores
+    app.state.jobs = jobs
+    app.state.counter = counter
+    app.state.run_cache = RunCache(stores, jobs, counter)
+    app.state.metrics = metrics
+    app.state.judging = judging.JudgingService(metrics=metrics)
+    app.state.playground = playground.Playground(app.state.judging)
+    for kind in (MagistrateError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, error_response)
+    health = monitoring.health_router(monitoring.store_check(stores, settings.store))
     for router in API:
         app.include_router(router, prefix="/api")
-    for router in (healthy, metrics.router, assets.router, live.router, *PAGES):
+    for router in (health, monitoring.router, rendering.router, *PAGES):
         app.include_router(router, include_in_schema=False)
     return app
+
+
+@cache
+def warm_up() -> None:
+    """Import and run once what the first page needs, which takes seconds: counting, drawing, templates.
+
+    This is done before requests are answered, not meanwhile: some libraries fail if one thread sees another
+    library that a second thread has half imported.
+    """
+    import statsmodels.stats.proportion  # noqa: F401
+
+    import magistrate.runs.resume  # noqa: F401
+    from magistrate.metrics.classification import classification
+    from magistrate.report import charts
+    from magistrate.report.scores import Scores
+    from magistrate.report.summary import summarize
+    from magistrate.report.values import RunFacts
+    from magistrate.server.views.figures import figures_of
+
+    classification([True, False], [True, False], [1.0, 0.0], [0, 1])
+    charts.warm_up()
+    labels = (FAITHFUL, HALLUCINATED)
+    samples = {str(i): Sample(str(i), "a b", (f"c {i}",), label=labels[i % 2]) for i in range(8)}
+    verdicts = [Verdict(str(i), "judge", labels[i // 4], float(i // 4)) for i in range(8)]
+    scores = Scores(samples)
+    facts = RunFacts("warm", "warm", "none", "done", len(samples))
+    report = summarize(facts, samples, scores.noting(verdicts), {}, {"judge": Scoring("minimize")})
+    figures_of(report.judges[0], scores.of("judge"), "warm")
+    rendering.compile_templates()
+    judges.judges_view()

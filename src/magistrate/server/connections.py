@@ -1,7 +1,7 @@
-"""No visitor may keep more connections, or keep one for longer, than it takes to ask something.
+"""Limits on connections: how many one address may have, and how long one may wait or stall.
 
-Uvicorn waits for ever for the head of a request and counts connections for all together only. Without a token
-one visitor could hold every file that the server may open, and nobody else would get in.
+Uvicorn waits for ever for the head of a request and limits only the number of all connections. One visitor,
+without a token, could use up every file that the server may open, and nobody else would get in.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from magistrate.server.security.attempts import network_of
+from magistrate.server.security.limits import network_of
 from magistrate.server.settings import Settings
 
-FILES = 1024  # that may be open where the system does not say
-SHARE = 0.75  # of them for connections
+FILES = 1024  # open files at a time, if the system does not say
+SHARE = 0.75  # of the open files, for connections
 LEAST = 16
 
 _REFUSAL = (
@@ -29,13 +29,13 @@ _TOO_MANY = b"too many connections are open; come again in a few seconds\n"
 _TOO_SLOW = b"the head of the request did not come in time\n"
 
 
-class Connections:
-    """The connections of a server: how many there may be, and which are open.
+class ConnectionLimits:
+    """Counts the open connections of a server and refuses those beyond a limit.
 
-    `each` is how many one address may have, an IPv6 network of 64 bits counting as one; those of `proxies`
-    (addresses and networks with commas between, or `*`) have no limit of their own. All together have three
-    quarters of the files that the process may open: beyond that the one that has waited longest for the head
-    of a request makes room.
+    One address may have `each`, where an IPv6 network of 64 bits counts as one; `proxies` (addresses and
+    networks with commas between, or `*`) have no such limit. All together may have three quarters of the
+    files that the process may open; beyond that the connection that has waited longest for the head of a
+    request is closed.
     """
 
     def __init__(self, settings: Settings, proxies: str | None = None) -> None:
@@ -48,35 +48,35 @@ class Connections:
         self._of: Counter[str] = Counter()
         self._waiting: OrderedDict[Protocol, None] = OrderedDict()  # for the head of a request, oldest first
 
-    def come(self, host: str) -> bytes | None:
-        """Count a connection of an address; else what is said to it."""
+    def admit(self, host: str) -> bytes | None:
+        """Count a new connection of an address; a response if it is refused."""
         client = network_of(host)
         if self._of[client] >= self.each and not self._is_proxy(host):
-            return _said(b"429 Too Many Requests", _TOO_MANY_OF_YOURS)
-        if self._open >= self.most and not self._made_room():
-            return _said(b"503 Service Unavailable", _TOO_MANY)
+            return _response(b"429 Too Many Requests", _TOO_MANY_OF_YOURS)
+        if self._open >= self.most and not self._make_room():
+            return _response(b"503 Service Unavailable", _TOO_MANY)
         self._open += 1
         self._of[client] += 1
         return None
 
-    def gone(self, protocol: Protocol, host: str) -> None:
-        """One that had come is closed."""
+    def release(self, protocol: Protocol, host: str) -> None:
+        """A connection was closed."""
         client = network_of(host)
-        self.heard(protocol)
+        self.head_received(protocol)
         self._open -= 1
         self._of[client] -= 1
         if not self._of[client]:
             del self._of[client]
 
-    def waits(self, protocol: Protocol) -> None:
-        """It has to say what it wants."""
+    def wait_for_head(self, protocol: Protocol) -> None:
+        """A connection begins to wait for the head of a request."""
         self._waiting[protocol] = None
 
-    def heard(self, protocol: Protocol) -> None:
-        """It has said so."""
+    def head_received(self, protocol: Protocol) -> None:
+        """The head of its request is there, or is not waited for any more."""
         self._waiting.pop(protocol, None)
 
-    def _made_room(self) -> bool:
+    def _make_room(self) -> bool:
         if not self._waiting:
             return False
         oldest, _ = self._waiting.popitem(last=False)
@@ -93,16 +93,16 @@ class Connections:
             return False
 
     def protocol(self, *args: Any, **kwargs: Any) -> Protocol:
-        """What uvicorn makes for each connection."""
+        """The protocol that uvicorn makes for each connection."""
         return Protocol(self, *args, **kwargs)
 
 
 class Protocol(H11Protocol):
-    """Uvicorn's, which counts connections and closes those that say or take nothing for too long."""
+    """Uvicorn's protocol, with limits: it counts connections and closes stalled ones."""
 
-    def __init__(self, all_of_them: Connections, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, limits: ConnectionLimits, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._all = all_of_them
+        self._limits = limits
         self._host = ""
         self._refused = False
         self._counted = False
@@ -112,9 +112,9 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
         self._host = str(peer[0]) if isinstance(peer, tuple) and peer else "unknown"
-        if (told := self._all.come(self._host)) is not None:
+        if (refusal := self._limits.admit(self._host)) is not None:
             self._refused = True
-            transport.write(told)
+            transport.write(refusal)
             transport.close()
             return
         self._counted = True
@@ -126,7 +126,7 @@ class Protocol(H11Protocol):
         self._unset_write()
         if self._counted:
             self._counted = False
-            self._all.gone(self, self._host)
+            self._limits.release(self, self._host)
         if not self._refused:
             super().connection_lost(exc)
 
@@ -147,36 +147,36 @@ class Protocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unset_write()
-        self._write = self.loop.call_later(self._all.write_seconds, self.cut)
+        self._write = self.loop.call_later(self._limits.write_seconds, self.cut)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unset_write()
 
     def cut(self) -> None:
-        """Close it now, whatever is still to be sent."""
+        """Close it now, and drop what is still to be sent."""
         self.transport.abort()
 
     def _await_head(self) -> None:
         self._head_is_there()
         if not self.transport.is_closing():
-            self._head = self.loop.call_later(self._all.head_seconds, self._too_slow)
-            self._all.waits(self)
+            self._head = self.loop.call_later(self._limits.head_seconds, self._too_slow)
+            self._limits.wait_for_head(self)
 
     def _head_is_there(self) -> None:
         if self._head is not None:
             self._head.cancel()
             self._head = None
-        self._all.heard(self)
+        self._limits.head_received(self)
 
     def _too_slow(self) -> None:
         if self.transport.is_closing():
             return
         if self.cycle is None:
-            self.transport.write(_said(b"408 Request Timeout", _TOO_SLOW))
+            self.transport.write(_response(b"408 Request Timeout", _TOO_SLOW))
         self.transport.close()
         self._unset_write()
-        self._write = self.loop.call_later(self._all.write_seconds, self.cut)  # if it takes not even that
+        self._write = self.loop.call_later(self._limits.write_seconds, self.cut)  # if it takes not even that
 
     def _unset_write(self) -> None:
         if self._write is not None:
@@ -194,5 +194,5 @@ def open_files() -> int:
     return FILES * 64 if soft == resource.RLIM_INFINITY else min(soft, FILES * 64)
 
 
-def _said(status: bytes, told: bytes) -> bytes:
-    return _REFUSAL % (status, len(told), told)
+def _response(status: bytes, text: bytes) -> bytes:
+    return _REFUSAL % (status, len(text), text)

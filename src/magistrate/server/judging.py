@@ -1,8 +1,4 @@
-"""Judges for visitors: so many at once, each in a thread of its own, with engines that all of them share.
-
-A judge of code may compute for seconds without a pause. On the server's own loop everybody would wait for
-it, so each judgement has a loop in its own thread; the engine's scheduler puts together what they ask.
-"""
+"""Judges one sample for a visitor: what may be asked, the judgements under way, and `POST /api/judge`."""
 
 from __future__ import annotations
 
@@ -10,39 +6,177 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, fields
+from functools import partial
 from math import ceil
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
-from magistrate import _logging
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field, create_model
+
+from magistrate import _async, _logging
 from magistrate._deadline import Deadline
-from magistrate.api import judge as judging
+from magistrate.api import judge as api_judge
+from magistrate.engines import models
 from magistrate.engines.base import Engine
+from magistrate.engines.models.catalogue import names, unknown
 from magistrate.engines.settings import CONCURRENCY
 from magistrate.engines.wrappers import Recorded
-from magistrate.errors import MagistrateError
+from magistrate.errors import (
+    DatasetError,
+    EngineGone,
+    InputError,
+    MagistrateError,
+    MissingExtra,
+    ModelError,
+    SpecError,
+)
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
+from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.report.data import outcome_data
 from magistrate.runs.execute import GRACE
-from magistrate.server.asking import Question
-from magistrate.server.metrics import Metrics
-from magistrate.types import Failure, FailureCode, Outcome, Step, Usage
+from magistrate.runs.limits import DEADLINE
+from magistrate.server.jobs import JobQueue, Refused
+from magistrate.server.monitoring import Metrics
+from magistrate.server.responses import Refusal, json_response
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Step, Usage, Verdict
 
-WAITING = 64
-LAST = 20  # judgements whose time says how long the next ones take
+LONGEST_WORDS = 300  # characters of a judge with its options
+LONGEST_DEADLINE = 3600.0
+
+# Some judges take the product of both lengths, and hold all of Python while they do.
+LONGEST_OUTPUT = 200_000
+LONGEST_EXPECTED = 20_000
+
+NO_OUTPUT = "give the text on trial: output, or messages with it as the assistant's last one"
+
+MOST_WAITING = 64
+TIMES_KEPT = 20  # judgements whose time says how long the next ones take
 LONGEST_PAUSE = 60  # seconds that somebody is asked to stay away
+
+MOST_TEXTS = 10_000  # of a context or a conversation
+UNAVAILABLE = (ModelError, MissingExtra, EngineGone)
+CLIENT_GONE = 499  # nobody is there to read the response; proxies write this into their logs
 
 Phase = Literal["waiting", "loading", "judging", "done"]
 EngineOf = Callable[[Sequence[Judge], str | None], Engine]
 
+api = APIRouter(tags=["judging"])
 _log = _logging.get("server")
 
 
+# --- what may be asked ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A sample to be judged: by which judge, with which model, and within how many seconds.
+
+    `name` is the judge's without options; `model` is of the catalogue, None for the default one.
+    """
+
+    sample: Sample
+    judge: Judge
+    name: str
+    model: str | None
+    deadline: float
+
+
+def question(
+    *,
+    output: str | None,
+    context: str | Sequence[str] = (),
+    input: str | None = None,
+    expected: str | None = None,
+    messages: Sequence[Mapping[str, Any]] = (),
+    judge: str = DEFAULT_JUDGE,
+    model: str | None = None,
+    deadline: float = DEADLINE,
+) -> Question:
+    """A question from a visitor's words. May import a judge, which takes a while.
+
+    Nothing in it can name a file, a folder or a model that was not brought here by people at this machine.
+    Raises `SpecError`, with the nearest names, for an unknown judge or model, and `InputError` for what
+    cannot be judged or may not be asked from outside.
+    """
+    try:
+        sample = api_judge.sample_of(
+            output=output, context=context, input=input, expected=expected, messages=messages
+        )
+    except DatasetError:
+        if output is None:
+            raise InputError(NO_OUTPUT) from None
+        raise
+    _check(sample)
+    name = judge.partition(":")[0].partition("@")[0]
+    return Question(sample=sample, judge=judge_of(judge), name=name, model=model_of(model), deadline=deadline)
+
+
+def judge_of(words: str) -> Judge:
+    """The installed judge of that name, with the options that may be set from outside."""
+    if len(words) > LONGEST_WORDS:
+        raise InputError(f"a judge is named in at most {LONGEST_WORDS} characters")
+    name = words.partition(":")[0].partition("@")[0]
+    if name not in registry.judge_entries():
+        raise SpecError(registry.unknown("judge", name, list(registry.judge_entries())))
+    try:
+        found = registry.judge(words, outside=True)
+    except SpecError as error:  # the judge is known: it is the options that are not
+        raise InputError(str(error)) from None
+    if found.info.lacks:
+        raise InputError(f"judge {found.info.name!r} {found.info.lacks}")
+    return found
+
+
+def model_of(name: str | None) -> str | None:
+    """The model of that name if it was pulled; None for the default one."""
+    if not name or name in models_here():
+        return name or None
+    base, _, weights = name.partition(":")
+    if base not in names() or weights not in ("", *models.WEIGHTS):
+        raise SpecError(unknown(name))
+    raise InputError(
+        f"the model {name} is not here; on the machine of this server run: magistrate models pull {name}"
+    )
+
+
+def models_here() -> list[str]:
+    """The models that may be asked: the default one, pulled or not, then the others that were pulled."""
+    usual = models.default()
+    pulled = [
+        weights
+        for entry in sorted(models.entries(), key=lambda entry: not entry.default)
+        for weights in (models.entry(f"{entry.name}:{each}").spec for each in models.pulled(entry))
+    ]
+    return list(dict.fromkeys([usual.spec, *pulled]))
+
+
+def _check(sample: Sample) -> None:
+    """Refuse texts that are not valid Unicode, and those that would keep everybody waiting."""
+    for what, text, most in (
+        ("the output", sample.output, LONGEST_OUTPUT),
+        ("what is expected", sample.expected, LONGEST_EXPECTED),
+    ):
+        if text is not None and len(text) > most:
+            raise InputError(f"{what} has {len(text):,} characters; at most {most:,} are judged here")
+    roles = (turn.role for turn in sample.messages)
+    for text in (sample.output, sample.input, sample.expected, *sample.sources, *roles):
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError:
+            raise InputError("a text holds half of a surrogate pair, which no text can") from None
+
+
+# --- judgements -----------------------------------------------------------------------------------
+
+
 class BusyError(MagistrateError):
-    """Too much is being judged; `seconds` says when to come again."""
+    """Too many samples are being judged; come again in `seconds`."""
 
     retryable = True
 
@@ -52,7 +186,7 @@ class BusyError(MagistrateError):
 
 
 class Judgement:
-    """One sample on trial. All of it may be read from any thread; times are seconds of `clock`."""
+    """One sample that is being judged, readable from any thread; times are seconds of `clock`."""
 
     def __init__(self, question: Question, clock: Callable[[], float]) -> None:
         self.question = question
@@ -60,7 +194,7 @@ class Judgement:
         self._clock = clock
         self._began = clock()
         self._ended: float | None = None
-        self._at_work = False
+        self._is_running = False
         self._engine: Engine | None = None
         self._steps: list[Step] = []
         self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
@@ -71,10 +205,10 @@ class Judgement:
 
     @property
     def phase(self) -> Phase:
-        """How far it is: waiting for its turn, for the model to be loaded, for the judge, or done."""
+        """How far it is: waiting for its turn, loading the model, judging, or done."""
         if self._answer.done():
             return "done"
-        if not self._at_work:
+        if not self._is_running:
             return "waiting"
         return "loading" if self._engine is None or getattr(self._engine, "loading", False) else "judging"
 
@@ -85,72 +219,76 @@ class Judgement:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or takes until now."""
+        """How long it took, or has taken until now."""
         return (self._clock() if self._ended is None else self._ended) - self._began
 
     @property
     def left(self) -> float:
-        """Seconds until its deadline; less than 0 after it."""
+        """Seconds until its deadline; negative after it."""
         return self._began + self.question.deadline - self._clock()
 
     def outcome(self) -> Outcome | None:
-        """What came out, None while nothing has. Raises what would have failed for any other sample, too."""
-        self._check()
+        """The outcome, None until there is one. Raises errors that are not about this sample alone."""
+        self.check_deadline()
         return self._answer.result() if self._answer.done() else None
 
     async def finished(self) -> Outcome:
-        """What comes out, soon after the deadline at the latest. Raises as `outcome` does."""
+        """The outcome, soon after the deadline at the latest. Raises as `outcome` does."""
         answer = asyncio.wrap_future(self._answer)
-        await asyncio.wait([answer], timeout=max(self.left, 0) + GRACE + 0.1)
-        self._check()
+        await asyncio.wait([answer], timeout=max(self.left, 0) + 0.01)
+        self.check_deadline()
+        if not self._answer.done():
+            await asyncio.wait([answer], timeout=max(self.left + GRACE, 0) + 0.1)
+            self.check_deadline()
         return self._answer.result()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long for it to be done."""
+        """Wait at most `seconds` for the outcome."""
         wait([self._answer], timeout=seconds)
 
-    def judge(self, engine_of: EngineOf) -> None:
-        """Do it, in the thread that calls."""
-        self._at_work = True
+    def run(self, engine_of: EngineOf) -> None:
+        """Judge the sample in the calling thread, unless there is an outcome already."""
+        with self._lock:
+            if self._answer.done():
+                return
+            self._is_running = True
         try:
             self._engine = engine_of([self.question.judge], self.question.model)
             with Deadline(self.question.deadline, used=self.seconds) as self._deadline:
-                asyncio.run(self._trial(self._engine))
+                asyncio.run(self._judge(self._engine))
         except Exception as error:
             self._settle(error)
-        except BaseException as error:  # a library's panic: this thread has nobody to tell but us
+        except BaseException as error:  # a library's panic: this thread can tell nobody else
             self._settle(self._failure("engine_error", _logging.error_text(error)))
 
     def cancel(self) -> None:
-        """Stop: nobody waits for it any more."""
+        """Stop: nobody waits for the outcome any more."""
         with self._lock:
             self.cancelled = True
+            waits = not self._is_running
             if self._deadline is not None:
                 self._deadline.stop()
             if self._task is not None:
                 loop, task = self._task
                 with suppress(RuntimeError):  # its loop is closed: it has ended by itself
                     loop.call_soon_threadsafe(task.cancel)
+        if waits:
+            self._settle(self._cancelled)
 
-    def give_up(self) -> None:
-        """Answer for a judgement that did not get its turn."""
-        late = f"{self._late}, all of it spent waiting for its turn"
-        self._settle(self._cancelled if self.cancelled else self._failure("timeout", late))
-
-    async def _trial(self, engine: Engine) -> None:
-        """The answer is there before the loop is closed, which may take as long as its threads do."""
+    async def _judge(self, engine: Engine) -> None:
+        """Settles the outcome before the loop is closed, which may take as long as the loop's threads do."""
         task = asyncio.current_task()
         assert task is not None
         with self._lock:
             self._task = (asyncio.get_running_loop(), task)
             if self.cancelled:
                 task.cancel()
-        asked = self.question.judge
-        model = Recorded(engine, steps=self._steps) if asked.info.asks else None
+        judge = self.question.judge
+        model = Recorded(engine, steps=self._steps) if judge.info.asks else None
         try:
             async with asyncio.timeout(max(self.left, 0)):
-                outcome = await judging.ajudge_sample(
-                    self.question.sample, judge=asked, model=model, deadline=self.question.deadline
+                outcome = await api_judge.ajudge_sample(
+                    self.question.sample, judge=judge, model=model, deadline=self.question.deadline
                 )
         except TimeoutError:
             outcome = self._failure("timeout", self._late)
@@ -171,13 +309,17 @@ class Judgement:
         judge = self.question.judge.info.name
         return Failure(self.question.sample.id, judge, code, message, self.steps, spent, self.seconds)
 
-    def _check(self) -> None:
-        """Answer for a judge that holds its thread and does not stop when it is told to."""
-        if not self._answer.done() and self.left < -GRACE:
+    def check_deadline(self) -> None:
+        """Settle a judgement that got no turn in time, or whose judge does not stop when it is told to."""
+        if self._answer.done():
+            return
+        if self.left <= 0 and not self._is_running:
+            self._settle(self._failure("timeout", f"{self._late}, all of it spent waiting for its turn"))
+        elif self.left < -GRACE:
             self._settle(self._failure("timeout", f"{self._late}; it did not stop when it was told to"))
 
     def _settle(self, answer: Outcome | Exception) -> None:
-        """This is the answer, unless there is one."""
+        """Make this the outcome, unless there is one."""
         with self._lock:
             if self._answer.done():
                 return
@@ -189,10 +331,12 @@ class Judgement:
             self._steps = []  # the outcome has its own
 
 
-class Judging:
-    """Judges what visitors ask: `at_once` samples at a time, `waiting` more in line, in the order they came.
+class JudgingService:
+    """Judges samples for visitors: `at_once` at a time, `waiting` more in the order in which they came.
 
-    `engine_of` loads the model that a judge asks, or answers one that is loaded already.
+    A judge of code may compute for seconds without a pause, so each judgement has an event loop in a thread
+    of its own; the engines are shared, and their scheduler batches what the judges ask. `engine_of` gives
+    the engine that a judge asks, loading its model if that is not loaded yet.
     """
 
     def __init__(
@@ -201,83 +345,70 @@ class Judging:
         engine_of: EngineOf = registry.engine_for,
         metrics: Metrics | None = None,
         at_once: int = CONCURRENCY,
-        waiting: int = WAITING,
+        waiting: int = MOST_WAITING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine_of = engine_of
         self._metrics = metrics
         self._at_once = at_once
-        self._waiting = waiting
         self._clock = clock
-        self._line: deque[Judgement] = deque()
-        self._at_work: set[Judgement] = set()
-        self._took: deque[float] = deque(maxlen=LAST)
-        self._closed = False
-        self._changed = threading.Condition()
+        self._jobs = JobQueue(
+            name="magistrate-judging", workers=at_once, most_waiting=waiting, kept=0, clock=clock
+        )
+        self._unfinished: dict[Judgement, None] = {}
+        self._took: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def begin(self, question: Question) -> Judgement:
-        """Have it judged, now or when its turn comes. Raises `BusyError` where too many are before it."""
+        """Judge it now, or when its turn comes. Raises `BusyError` if too many are before it."""
+        for each in list(self._unfinished):
+            each.check_deadline()
+            if each.phase == "done":  # it makes room, if it is still in the queue
+                self._leave_queue(each)
         made = Judgement(question, self._clock)
-        with self._changed:
-            before = len(self._at_work) + len(self._line)
-            if self._closed or before >= self._at_once + self._waiting:
-                raise BusyError(self._pause(before))
-            self._line.append(made)
-        threading.Thread(target=self._through, args=(made,), name="magistrate-judging", daemon=True).start()
+        self._unfinished[made] = None
+        if isinstance(self._jobs.submit(made, partial(self._run, made)), Refused):
+            self._unfinished.pop(made, None)
+            raise BusyError(self._pause())
         return made
 
     def cancel(self, judgement: Judgement) -> None:
         """Stop a judgement that nobody waits for any more."""
         judgement.cancel()
-        with self._changed:
-            self._changed.notify_all()
+        self._leave_queue(judgement)
 
     def close(self) -> None:
-        """Stop all of them and begin nothing more."""
-        with self._changed:
-            self._closed = True
-            left = [*self._line, *self._at_work]
-        for each in left:
-            self.cancel(each)
+        """Stop all judgements and begin nothing more."""
+        self._jobs.close(0)
+        for each in list(self._unfinished):
+            each.cancel()
 
-    def _pause(self, before: int) -> int:
+    @property
+    def n_running(self) -> int:
+        """How many samples are being judged at the moment."""
+        return self._jobs.n_running
+
+    def _pause(self) -> int:
         """Seconds until there may be room."""
-        taken = fmean(self._took) if self._took else 1.0
-        return min(max(ceil(taken * before / self._at_once / 2), 1), LONGEST_PAUSE)
+        times = list(self._took)
+        mean = fmean(times) if times else 1.0
+        return min(max(ceil(mean * self._jobs.n_unfinished / self._at_once / 2), 1), LONGEST_PAUSE)
 
-    def _through(self, judgement: Judgement) -> None:
-        """All of a judgement, from the end of the line on."""
-        if not self._has_turn(judgement):
-            judgement.give_up()
+    def _leave_queue(self, judgement: Judgement) -> None:
+        if self._jobs.cancel(judgement):
             self._note(judgement)
-            return
+
+    def _run(self, judgement: Judgement) -> None:
         began = self._clock()
-        try:
+        judgement.check_deadline()
+        if judgement.phase != "done":
             with self._metrics.judging() if self._metrics else nullcontext():
-                judgement.judge(self._engine_of)
-        finally:
-            with self._changed:
-                self._at_work.discard(judgement)
-                self._took.append(self._clock() - began)
-                self._changed.notify_all()
+                judgement.run(self._engine_of)
+            self._took.append(self._clock() - began)
         self._note(judgement)
 
-    def _has_turn(self, judgement: Judgement) -> bool:
-        """Wait for its turn; False where it is cancelled or overdue before."""
-
-        def called() -> bool:
-            first = self._line[0] is judgement and len(self._at_work) < self._at_once
-            return judgement.cancelled or first
-
-        with self._changed:
-            ready = self._changed.wait_for(called, timeout=max(judgement.left, 0)) and not judgement.cancelled
-            self._line.remove(judgement)
-            if ready:
-                self._at_work.add(judgement)
-            self._changed.notify_all()
-            return ready
-
     def _note(self, judgement: Judgement) -> None:
+        """Count a finished judgement and log what went wrong."""
+        self._unfinished.pop(judgement, None)
         name = judgement.question.name
         try:
             outcome = judgement.outcome()
@@ -288,3 +419,97 @@ class Judging:
         else:
             if self._metrics and outcome is not None:
                 self._metrics.judged(name, outcome)
+
+
+# --- POST /api/judge ------------------------------------------------------------------------------
+
+
+class Turn(BaseModel, extra="forbid"):
+    """One message of a conversation."""
+
+    role: str = Field(max_length=100)
+    content: str
+
+
+class ToJudge(BaseModel, extra="forbid"):
+    """A sample, and who is to judge it.
+
+    Without `output` the assistant's last message is on trial. `context` is what it must be faithful to,
+    `expected` what judges with a reference compare it with. `judge` names an installed judge, perhaps with
+    options, as in `faithfulness:explain=after`; `model` one of those that are here. `deadline` is in seconds.
+    """
+
+    output: str | None = None
+    context: str | Annotated[list[str], Field(max_length=MOST_TEXTS)] = []
+    input: str | None = None
+    expected: str | None = None
+    messages: Annotated[list[Turn], Field(max_length=MOST_TEXTS)] = []
+    judge: str = Field(DEFAULT_JUDGE, max_length=LONGEST_WORDS)
+    model: str | None = Field(None, max_length=LONGEST_WORDS)
+    deadline: float = Field(DEADLINE, gt=0, le=LONGEST_DEADLINE, allow_inf_nan=False)
+
+
+def _outcome_model(kind: type) -> Any:
+    """The pydantic model of an outcome as JSON."""
+    hints = get_type_hints(kind)
+    shape: dict[str, Any] = {each.name: (hints[each.name], ...) for each in fields(kind)}
+    shape["kind"] = (Literal[kind.__name__.lower()], ...)
+    shape["steps"] = (tuple[Step, ...], Field((), description="only with ?steps=true"))
+    return create_model(f"Judged{kind.__name__}", __doc__=(kind.__doc__ or "").strip(), **shape)
+
+
+OUTCOME: Any = Union[_outcome_model(Verdict), _outcome_model(Failure), _outcome_model(Abstention)]  # noqa: UP007 - made here
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refusal, "description": "The body is no text in UTF-8"},
+    404: {"model": Refusal, "description": "Nobody knows the judge or the model"},
+    422: {"model": Refusal, "description": "This cannot be judged, or may not be asked from outside"},
+    429: {"model": Refusal, "description": "Too much is being judged; Retry-After says when to come again"},
+    503: {"model": Refusal, "description": "The model that is needed is not here or not well"},
+}
+
+
+@api.post("/judge", response_model=OUTCOME, responses=ERRORS)
+async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()] = False) -> Response:
+    """Judge one sample. `kind` says what came out; a judgement that failed is an answer, too.
+
+    Many at once share one engine, which judges them together. Closing the connection stops the judgement.
+    """
+    service: JudgingService = request.app.state.judging
+    try:
+        asked = await _async.in_thread(question, **body.model_dump())
+    except MagistrateError as error:
+        return _refused(error, 404 if isinstance(error, SpecError) else 422)
+    try:
+        outcome = await _outcome(request, service, service.begin(asked))
+    except BusyError as error:
+        return _refused(error, 429, {"Retry-After": str(error.seconds)})
+    except MagistrateError as error:
+        return _refused(error, 503 if isinstance(error, UNAVAILABLE) else 422)
+    return (
+        Response(status_code=CLIENT_GONE)
+        if outcome is None
+        else json_response(outcome_data(outcome, steps=steps))
+    )
+
+
+async def _outcome(request: Request, service: JudgingService, judgement: Judgement) -> Outcome | None:
+    """The outcome; None if the visitor went away."""
+    answer, gone = asyncio.create_task(judgement.finished()), asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        if not answer.done():
+            service.cancel(judgement)
+        answer.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the visitor has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refused(error: MagistrateError, status: int, headers: dict[str, str] | None = None) -> Response:
+    return json_response({"detail": str(error)}, status, headers)

@@ -1,14 +1,17 @@
-"""From values to pages: templates that escape everything and make control characters visible."""
+"""Pages: Jinja templates, static files, and the addresses of pages."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from importlib.resources import files
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
-from fastapi import Request
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, PrefixLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -19,34 +22,123 @@ from magistrate.report.facts import NAMES
 from magistrate.report.figures import duration
 from magistrate.report.html.page import text_of
 from magistrate.report.html.views import matrix
-from magistrate.server.assets import address
 
-_HALVES = re.compile("[\ud800-\udfff]")
-LABELS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows
+router = APIRouter()
+
+# Ids that a path carries as they are. Browsers and proxies take dots, doubled slashes, backslashes and signs
+# that were escaped twice for something else, so every other id goes into the query.
+_PLAIN = re.compile(r"[\w~:@+=,-][\w.~:@+=, -]*(/[\w~:@+=,-][\w.~:@+=, -]*)*")
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+LABELS = ("faithful", "hallucinated", "failed", "abstained")  # those that the style sheet has a class for
+KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+YEAR = 31_536_000
+
+
+# --- static files ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A file as it is sent; `version` is a hash of its contents."""
+
+    body: bytes
+    kind: str
+    version: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """Every static file by its name; `style.css` is the style sheet of reports, then those of the pages."""
+    folder = files("magistrate.server").joinpath("static")
+    found = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    vendored = folder.joinpath("vendor")
+    found |= {each.name: each.read_bytes() for each in vendored.iterdir()}
+    sheets = [found.pop(name) for name in sorted(found) if name.endswith(".css")]
+    found["style.css"] = b"\n".join([text_of("style.css").encode(), *sheets])
+    return {
+        name: StaticFile(body, KINDS[name.rpartition(".")[2]], hashlib.sha256(body).hexdigest()[:16])
+        for name, body in found.items()
+        if name.rpartition(".")[2] in KINDS
+    }
+
+
+def asset_address(name: str) -> str:
+    """The address of a static file."""
+    return f"/static/{name}?v={static_files()[name].version}"
+
+
+@router.get("/static/{name}", include_in_schema=False)
+async def static_file(name: str, request: Request) -> Response:
+    """A static file; browsers keep it for a year if they asked for this version."""
+    found = static_files().get(name)
+    if found is None:
+        return Response("there is no such file", 404, media_type="text/plain")
+    current = request.query_params.get("v") == found.version
+    caching = f"public, max-age={YEAR}, immutable" if current else "no-cache"
+    return Response(found.body, media_type=found.kind, headers={"Cache-Control": caching})
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+def run_address(run_id: str, **query: Any) -> str:
+    """The address of a run's page."""
+    return link(f"/runs/{segment(run_id)}", **query)
+
+
+def sample_address(run_id: str, sample_id: str, *, start: str = "", **query: Any) -> str:
+    """The address of a sample's page, or of its data if `start` is `/api`.
+
+    >>> sample_address("r", "qs-007"), sample_address("r", "..", judge="rubric")
+    ('/runs/r/samples/qs-007', '/runs/r/sample?id=..&judge=rubric')
+    """
+    run = start + run_address(run_id)
+    if _PLAIN.fullmatch(sample_id):
+        return link(f"{run}/samples/{quote(sample_id, safe='/')}", **query)
+    named = urlencode({"id": sample_id}, errors="surrogatepass")
+    return link(f"{run}/sample?{named}", **query)
+
+
+def link(path: str, **query: Any) -> str:
+    """An address: `path` with those fields of the query that are not empty."""
+    given = {name: value for name, value in query.items() if value not in (None, "", (), [])}
+    if not given:
+        return path
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(given, doseq=True, errors='surrogatepass')}"
+
+
+def segment(text: str) -> str:
+    """Any text as one segment of a path."""
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def query_of(request: Request) -> dict[str, list[str]]:
+    """The fields of the query with all their values, lone surrogates included.
+
+    Raises `HTTPException`, 422, if it cannot be parsed.
+    """
+    text = request.scope["query_string"].decode("latin-1")
+    try:
+        return parse_qs(text, keep_blank_values=True, errors="surrogatepass", max_num_fields=50)
+    except ValueError:
+        raise HTTPException(422, "the address has letters or more fields than it should") from None
+
+
+# --- templates ------------------------------------------------------------------------------------
 
 
 def page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A template of this package, filled in; `path` is where the reader is."""
+    """A filled template as a response; templates see the request and its `path`."""
     filled = _environment().get_template(template)
     return HTMLResponse(filled.render(request=request, path=request.url.path, **values), status)
 
 
-def compile_all() -> None:
-    """Compile every template, which is done once and takes a while."""
+def compile_templates() -> None:
+    """Compile every template, so that no page has to wait for it."""
     made = _environment()
     for name in PackageLoader("magistrate.server").list_templates():
         made.get_template(name)
-
-
-def link(path: str, **query: Any) -> str:
-    """An address within the page: `path` as it is, and what of `query` says something."""
-    told = {name: value for name, value in query.items() if value not in (None, "", ())}
-    return f"{path}?{urlencode(told, doseq=True, errors='surrogatepass')}" if told else path
-
-
-def segment(text: str) -> str:
-    """Outside text as one segment of a path."""
-    return quote(text, safe="", errors="surrogatepass")
 
 
 @cache
@@ -65,7 +157,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
-        "asset": address,
+        "asset": asset_address,
         "css": look,
         "decimal": decimal,
         "duration": duration,
@@ -80,30 +172,30 @@ def _environment() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """What every expression of a template goes through before it is escaped."""
+    """Applied to the value of every expression in a template, before it is escaped."""
     return seen(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def sent(text: str) -> Markup:
-    """A form's value, which comes back as it is, also what people cannot see of it.
+    """A form's value that is sent back unchanged, invisible characters included.
 
-    Only halves of surrogate pairs do not: no page can hold them.
+    Only lone surrogates are replaced: no page can hold them.
     """
-    return Markup(escape(_HALVES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
+    return Markup(escape(_LONE_SURROGATES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
 
 
 def look(label: str | None) -> str:
-    """The class of a label: a word of ours, never one of somebody else's."""
+    """The CSS class of a label; `other` for a label that is not ours."""
     return label if label in LABELS else "other"
 
 
 def metric_name(name: str) -> str:
-    """A metric as people call it."""
+    """The name of a metric, for people."""
     return NAMES.get(name, name).replace("_", " ")
 
 
 def number(value: int) -> str:
-    """A count with its thousands apart."""
+    """A count with thousands separated."""
     return f"{value:,}"
 
 
@@ -113,7 +205,7 @@ def moment(value: datetime) -> str:
 
 
 def ago(value: datetime, now: datetime | None = None) -> str:
-    """How long ago a moment was, in words; its date where that is more than a week.
+    """How long ago a moment was, in words; its date if that is more than a week.
 
     >>> from datetime import timedelta
     >>> noon = datetime(2026, 1, 2, 12, tzinfo=UTC)

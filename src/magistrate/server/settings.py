@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The settings of a server."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where a server listens, which store it shows and whom it lets in.
+    """Where a server listens, which store it shows and who may use it.
 
-    `store` is a path or a URL, which may hold a password; `shown_store` is for people and holds none. `host`
-    is an address or a name, `port` 0 stands for any free one. With a `token` every visitor has to show it,
-    without one anybody on this machine may look, so any other `host` needs one. `allowed_hosts` are further
-    names that visitors may use for this server. A request's body has at most `body_bytes`, which are there
-    within `body_seconds`, the head of it within `head_seconds`; who takes nothing of an answer for
-    `write_seconds` is cut off. One address has at most `connections_each` connections at a time. A visitor
-    stays signed in for `session_seconds`. Raises `SpecError`.
+    `store` is a path or a URL, which may hold a password; `shown_store` holds none. `host` is an address or
+    a name; `port` 0 stands for any free one. With a `token` every visitor has to show it; without one
+    anybody on this machine may look, so any other `host` needs a token. `allowed_hosts` are further names
+    for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive within
+    `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
+    disconnected. One address has at most `connections_each` connections at a time. A session lasts
+    `session_seconds`. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -55,12 +55,12 @@ class Settings:
 
     @property
     def shown_store(self) -> str:
-        """The store in words that hold no password."""
+        """The store's place without a password."""
         return place_of(self.store).shown
 
 
 def check_token(token: str) -> None:
-    """Raise `SpecError`, without its words, for a token that is empty, short or cannot be in a header."""
+    """Raise `SpecError`, which does not quote the token, if it is too short or cannot be in a header."""
     if not _TOKEN.fullmatch(token):
         raise SpecError(
             f"a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} letters, digits and signs of ASCII, no blanks; "
@@ -70,7 +70,7 @@ def check_token(token: str) -> None:
 
 
 def host_name(name: str) -> str:
-    """A host as it is compared: lower case, no brackets, no dot at the end; an address in its short form.
+    """A host in its normal form: lower case, no brackets, no final dot; an address in its short form.
 
     Raises `SpecError` for anything that is no name or address, such as a URL or a name with a port.
 
@@ -90,7 +90,7 @@ def host_name(name: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Does only this machine reach what listens there? Of names, `localhost` alone is such.
+    """Whether only this machine reaches what listens there; of names, `localhost` alone.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "box")]
     [True, True, True, False, False]
@@ -107,7 +107,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(host: str) -> bool:
-    """Is it an address rather than a name?"""
+    """Whether it is an address rather than a name."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,10 +1,9 @@
-"""Who may ask the server what: checks before the application and headers on whatever it answers.
+"""Security: checks of every request before it reaches the application, and headers of every response.
 
 In the order in which a request meets them:
 
-- `headers`: what every response carries;
-- `hosts`: only for names that are this server's;
-- `bodies`: no body that is too long or too slow;
+- `headers`: the security headers of every response, and only hosts that are this server's;
+- `limits`: no body that is too long or too slow;
 - `access`: only with the token or a session, and no request that another site made.
 
 All are plain ASGI around the whole application, so that errors of the framework pass them, too.
@@ -17,11 +16,9 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp
 
-from magistrate.server.security.access import Access
-from magistrate.server.security.bodies import Bodies
-from magistrate.server.security.headers import POLICY, SecurityHeaders
-from magistrate.server.security.hosts import Hosts
-from magistrate.server.security.sessions import Sessions
+from magistrate.server.security.access import Access, Sessions
+from magistrate.server.security.headers import POLICY, HostCheck, SecurityHeaders
+from magistrate.server.security.limits import BodyLimits
 from magistrate.server.settings import Settings
 
 __all__ = ["POLICY", "protect"]
@@ -31,4 +28,4 @@ def protect(app: ASGIApp, settings: Settings, *, clock: Callable[[], float] = ti
     """The application, reached only by requests that may reach it; `clock` counts seconds."""
     sessions = Sessions(clock, settings.session_seconds)
     guarded = Access(app, settings, sessions, clock)
-    return SecurityHeaders(Hosts(Bodies(guarded, settings), settings))
+    return SecurityHeaders(HostCheck(BodyLimits(guarded, settings), settings))

@@ -1,36 +1,245 @@
-"""Lets in whoever has the token, or anybody on this machine where there is none."""
+"""Who may ask: the bearer token, sign-in by form with sessions, and the check against forged requests.
+
+A browser sends its cookies along with requests that other sites cause, and to a server on 127.0.0.1 without
+a token anybody may ask anything, so a hostile page could change things in the visitor's name (cross-site
+request forgery). A page cannot set two headers that the browser adds by itself: `Sec-Fetch-Site` (W3C, Fetch
+Metadata Request Headers) and `Origin`. Checking them is among what OWASP's cheat sheet on cross-site request
+forgery asks for; `SameSite` cookies alone do not tell the ports of one host apart. Browsers send the first
+only over HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither comes from
+no browser and passes, unless it brings a cookie, as an old browser might. A bearer token needs no such
+check, since no browser adds one by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from urllib.parse import urlsplit
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from math import ceil
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from magistrate.server.security.answers import from_script, reads_html, refusal
-from magistrate.server.security.attempts import Attempts
-from magistrate.server.security.headers import STATIC
-from magistrate.server.security.login import CHALLENGE, Login, login_path
-from magistrate.server.security.origins import SAFE, is_forged
-from magistrate.server.security.sessions import Sessions
+from magistrate.server.rendering import page
+from magistrate.server.security.headers import STATIC, from_script, reads_html, refusal
+from magistrate.server.security.limits import TokenAttempts, TokenCheck, client_of, digest
 from magistrate.server.settings import Settings
 
+MOST_SESSIONS = 1_000
+LOGIN, LOGOUT = "/login", "/logout"
+CHALLENGE = 'Bearer realm="magistrate"'
 OPEN = ("/healthz", "/readyz")
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_OURS = ("same-origin", "none")  # none: the person did it, by an address typed or a bookmark
+_PORTS = {"http": 80, "https": 443}
+_LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x20\x7f]{0,2000}")
+_FORM = "application/x-www-form-urlencoded"
 
 _NEEDED = "this server needs its token: send 'Authorization: Bearer TOKEN', or sign in at /login"
 _WRONG = "that is not the token of this server"
 _FORGED = "another site made this request in your browser; open the page itself and do it there"
 
 
-class Access:
-    """Asks every request but those for health and static files who makes it.
+# --- sign-in --------------------------------------------------------------------------------------
 
-    A right bearer token is enough. Without one a request has to come from this server's own pages, where it
-    changes something (see `origins`), and to bring the cookie of a session if there is a token. What is wrong
-    is told apart: 401 no or a wrong token, 403 another site, 429 too many wrong tokens.
+
+class Sessions:
+    """Who is signed in: at most `MOST_SESSIONS` random ids in memory, each for `seconds` of `clock`.
+
+    Only hashes of ids are kept, so the time that a lookup takes says nothing about other ids.
+    """
+
+    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._ends: OrderedDict[bytes, float] = OrderedDict()
+
+    def begin(self) -> str:
+        """The id of a new session."""
+        while self._ends and (
+            len(self._ends) >= MOST_SESSIONS or next(iter(self._ends.values())) <= self._clock()
+        ):
+            self._ends.popitem(last=False)
+        made = secrets.token_urlsafe(32)
+        self._ends[_key(made)] = self._clock() + self.seconds
+        return made
+
+    def is_active(self, given: str) -> bool:
+        """Whether it is the id of a session that has not ended."""
+        return self._ends.get(_key(given), float("-inf")) > self._clock()
+
+    def end(self, given: str) -> None:
+        """End that session, if it is one."""
+        self._ends.pop(_key(given), None)
+
+
+def _key(given: str) -> bytes:
+    return digest(given.encode("utf-8", "surrogatepass"))
+
+
+class Login:
+    """The login form, and the sessions that it begins and ends.
+
+    Visitors who are signed in never wait because others guess tokens.
+    """
+
+    def __init__(self, settings: Settings, sessions: Sessions, attempts: TokenAttempts) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._attempts = attempts
+        # Cookies do not tell ports apart, and several servers may run on one machine.
+        self._cookie = f"magistrate_session_{settings.port}"
+
+    def is_signed_in(self, scope: Scope) -> bool:
+        """Whether a cookie of the request names a session."""
+        return any(self._sessions.is_active(each) for each in self._ids(scope))
+
+    async def answer(self, request: Request) -> Response | None:
+        """The response at the two paths of signing in and out; None elsewhere."""
+        path, method = request.url.path, request.method
+        if path == LOGIN and method in ("GET", "HEAD"):
+            return self._form(request)
+        if path == LOGIN and method == "POST":
+            return await self._enter(request)
+        if path == LOGOUT and method == "POST":
+            return self._leave(request)
+        if path not in (LOGIN, LOGOUT):
+            return None
+        allowed = "GET, HEAD, POST" if path == LOGIN else "POST"
+        return refusal(request.scope, 405, f"{path} takes {allowed}", {"allow": allowed})
+
+    async def check(self, scope: Scope, token: bytes) -> TokenCheck:
+        """Check a token that came with a request, once it may be checked."""
+        return await self._attempts.check(client_of(scope), token)
+
+    def wait(self, scope: Scope) -> int:
+        """Seconds, at least 1, after which a token of this request's address is worth showing."""
+        return max(1, ceil(self._attempts.wait(client_of(scope))))
+
+    def _form(self, request: Request) -> Response:
+        following = local_path(request.query_params.get("next", ""))
+        if self._settings.token is None or self.is_signed_in(request.scope):
+            return RedirectResponse(following, 303)
+        return page(request, "login.html", next=following, error=None)
+
+    async def _enter(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+            return refusal(request.scope, 415, f"send a form, as {_FORM}")
+        try:
+            fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+        except ValueError:
+            return refusal(request.scope, 400, "send a form with the fields token and next")
+        following = local_path(fields.get("next", [""])[0])
+        if self._settings.token is None:
+            return RedirectResponse(following, 303)
+        given = fields.get("token", [""])[0].strip().encode("utf-8", "replace")
+        answer = await self.check(request.scope, given)
+        if answer == "right":
+            return self._signed_in(request, following)
+        if answer == "later":
+            wait = self.wait(request.scope)
+            told = f"There were too many wrong tokens. Try again in {wait} seconds."
+            response = page(request, "login.html", status=429, next=following, error=told)
+            response.headers["retry-after"] = str(wait)
+            return response
+        told = "That is not the token of this server. It was given or printed where the server was started."
+        response = page(request, "login.html", status=401, next=following, error=told)
+        response.headers["www-authenticate"] = CHALLENGE
+        return response
+
+    def _signed_in(self, request: Request, following: str) -> Response:
+        for each in self._ids(request.scope):
+            self._sessions.end(each)
+        response = RedirectResponse(following, 303)
+        response.set_cookie(
+            self._cookie,
+            self._sessions.begin(),
+            max_age=int(self._sessions.seconds),
+            httponly=True,
+            samesite="strict",
+            secure=request.scope["scheme"] == "https",
+        )
+        return response
+
+    def _leave(self, request: Request) -> Response:
+        for each in self._ids(request.scope):
+            self._sessions.end(each)
+        response = RedirectResponse("/" if self._settings.token is None else LOGIN, 303)
+        response.delete_cookie(self._cookie, httponly=True, samesite="strict")
+        return response
+
+    def _ids(self, scope: Scope) -> Iterator[str]:
+        """The values of our cookies: another port of this host may have set one of that name, too."""
+        for header in Headers(scope=scope).getlist("cookie"):
+            for cookie in header.split(";"):
+                name, _, value = cookie.strip().partition("=")
+                if name == self._cookie:
+                    yield value
+
+
+def local_path(text: str) -> str:
+    """`text` if it is a path on this server to go to after signing in, else `/`.
+
+    >>> [local_path(text) for text in ("/runs?tag=a", "//evil.example", "https://evil.example", "/logout")]
+    ['/runs?tag=a', '/', '/', '/']
+    """
+    path = re.split(r"[?#]", text, maxsplit=1)[0]
+    return text if _LOCAL.fullmatch(text) and path not in (LOGIN, LOGOUT) else "/"
+
+
+def login_path(following: str) -> str:
+    """The address of the login form that leads to a path."""
+    checked = local_path(following)
+    return LOGIN if checked == "/" else f"{LOGIN}?{urlencode({'next': checked})}"
+
+
+# --- access ---------------------------------------------------------------------------------------
+
+
+def is_forged(scope: Scope) -> bool:
+    """Whether another site may have made this request; links to pages may come from anywhere."""
+    headers = Headers(scope=scope)
+    site = headers.get("sec-fetch-site")
+    if scope["method"] in SAFE:
+        return site is not None and site not in _OURS and not _is_visit(headers)
+    if site is not None:
+        return site not in _OURS
+    origin = headers.get("origin")
+    if origin is not None:
+        return not _is_same(origin, headers.get("host", ""))
+    return "cookie" in headers
+
+
+def _is_visit(headers: Headers) -> bool:
+    """Whether the request opens a page in a window, rather than loading a part of another page."""
+    shown = headers.get("sec-fetch-dest", "document") == "document"
+    return shown and headers.get("sec-fetch-mode", "navigate") == "navigate"
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether it is the origin that `Host` names, whatever the scheme: a proxy may have changed that."""
+    try:
+        theirs = urlsplit(origin)
+        ours = urlsplit(f"//{host}")
+        default = _PORTS.get(theirs.scheme)
+        ports = (theirs.port or default, ours.port or default)
+    except ValueError:
+        return False
+    return default is not None and theirs.hostname == ours.hostname and ports[0] == ports[1]
+
+
+class Access:
+    """Lets requests with the token or a session through; anybody on this machine if there is no token.
+
+    Health checks and static files are open. A right bearer token is enough. Without one a request that
+    changes something has to come from this server's own pages, and every request needs the cookie of a
+    session if there is a token. Refusals: 401 for no or a wrong token, 403 for another site, 429 for too
+    many wrong tokens.
     """
 
     def __init__(
@@ -42,7 +251,7 @@ class Access:
     ) -> None:
         self._app = app
         self._token = settings.token
-        self._login = Login(settings, sessions, Attempts(settings.token, clock))
+        self._login = Login(settings, sessions, TokenAttempts(settings.token, clock))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in SAFE and _is_open(scope["path"])):
@@ -51,22 +260,22 @@ class Access:
         try:
             answer = await self._answer(scope, receive)
         except ClientDisconnect:
-            return  # nobody is left to hear an answer, or `Bodies` gives its own
+            return  # nobody is left to answer, or `BodyLimits` answers
         await (answer or self._app)(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
-        """What is said in place of the application; None where it is asked."""
+        """The response in place of the application's; None if the request may pass."""
         bearer = _bearer(scope)
         if self._token is not None and bearer is not None:
-            return await self._looked_at(scope, bearer)
+            return await self._refused_token(scope, bearer)
         if is_forged(scope):
             return refusal(scope, 403, _FORGED)
         answer = await self._login.answer(Request(scope, receive))
         if answer is not None or self._token is None or self._login.is_signed_in(scope):
             return answer
-        return _stranger(scope)
+        return _sign_in_first(scope)
 
-    async def _looked_at(self, scope: Scope, token: bytes) -> Response | None:
+    async def _refused_token(self, scope: Scope, token: bytes) -> Response | None:
         answer = await self._login.check(scope, token)
         if answer == "right":
             return None
@@ -82,7 +291,7 @@ def _is_open(path: str) -> bool:
 
 
 def _bearer(scope: Scope) -> bytes | None:
-    """The token of the `Authorization` header; None where there is none, empty where there are several."""
+    """The token of the `Authorization` header; None if there is none, empty if there are several."""
     given = Headers(scope=scope).getlist("authorization")
     parts = [each.strip().partition(" ") for each in given]
     tokens = [rest.strip() for scheme, _, rest in parts if scheme.lower() == "bearer"]
@@ -91,8 +300,8 @@ def _bearer(scope: Scope) -> bytes | None:
     return tokens[0].encode("latin-1") if len(given) == 1 else b""
 
 
-def _stranger(scope: Scope) -> Response:
-    """Where somebody without a token is sent: to the form, if it is a person."""
+def _sign_in_first(scope: Scope) -> Response:
+    """The response for a visitor without a token: the login form for a browser, else 401."""
     if reads_html(scope):
         is_page = scope["method"] in SAFE
         return RedirectResponse(login_path(_asked(scope) if is_page else "/"), 303)
@@ -103,7 +312,7 @@ def _stranger(scope: Scope) -> Response:
 
 
 def _asked(scope: Scope) -> str:
-    """The path of a request with its query, as it was written."""
+    """The path and the query of a request, as they were sent."""
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -1,4 +1,4 @@
-"""Judges beside each other on the same samples: who is better, by how much, and where they differ."""
+"""The judges that are compared, and their comparison as view values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
+from urllib.parse import quote, unquote
 
 from magistrate._text import shorten
 from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
@@ -15,9 +16,119 @@ from magistrate.api.compare import sides_at
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.paired import COMPARED
-from magistrate.server.preparing import prepare
-from magistrate.server.views.choosing import Chosen
-from magistrate.store import Store
+from magistrate.store import RunRecord, Store
+
+MOST_SIDES = 6
+"""Six sides are fifteen pairs; more take long, and their correction leaves little to be shown."""
+_MOST_WORDS = 2 * MOST_SIDES
+_MOST_UNKNOWN = 3  # the search for names similar to an unknown one goes through all runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSide:
+    """A judge of a run that is to be compared, with the run's revision; `word` names it in addresses."""
+
+    word: str
+    run: str
+    name: str | None
+    judge: str
+    dataset: str
+    status: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """The sides that an address names, and why they cannot be compared, None if they can.
+
+    `unknown` says that the problem is an unknown run or judge.
+    """
+
+    sides: tuple[ChosenSide, ...]
+    problem: str | None = None
+    unknown: bool = False
+
+
+def word_of(run_id: str, judge: str) -> str:
+    """A judge of a run as one word of an address: the id of the run, a colon, the name of the judge.
+
+    Characters that no page can hold are percent-encoded in it, and so is `%`.
+
+    >>> word_of("20260102-1", "strict: 5 %"), word_of("20260102-1", "\\x1b")
+    ('20260102-1:strict: 5 %25', '20260102-1:%1B')
+    """
+    told = (
+        letter if letter.isprintable() and letter != "%" else quote(letter, safe="", errors="surrogatepass")
+        for letter in judge
+    )
+    return f"{run_id}:{''.join(told)}"
+
+
+def parsed(word: str) -> tuple[str, str | None]:
+    """The run's id and the judge, None if the word names a run alone; ids of runs hold no colon."""
+    run_id, colon, judge = word.partition(":")
+    if not colon:
+        return run_id, None
+    try:
+        return run_id, unquote(judge, errors="surrogatepass")
+    except UnicodeDecodeError:
+        return run_id, unquote(judge)  # no judge has such a name
+
+
+def find_sides(store: Store, words: Sequence[str]) -> Sides:
+    """The sides that these words name; a word names a judge of a run, or all judges of one."""
+    found: list[ChosenSide] = []
+    records: dict[str, RunRecord] = {}
+    unknown: list[str] = []
+    with store.snapshot() as moment:
+        for word in words[:_MOST_WORDS]:
+            run_id, judge = parsed(word)
+            try:
+                if run_id not in records:
+                    records[run_id] = store.seen(moment.record(run_id))
+                found += _chosen(records[run_id], judge)
+            except SpecError as error:
+                unknown.append(str(error))
+                if len(unknown) == _MOST_UNKNOWN:
+                    break
+    sides = tuple({(each.run, each.judge): each for each in found}.values())
+    return Sides(
+        sides=sides[:_MOST_WORDS],
+        problem=unknown[0] if unknown else _problem(found, sides, len(words)),
+        unknown=bool(unknown),
+    )
+
+
+def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: int) -> str | None:
+    """Why these sides cannot be compared; None if they can."""
+    if len(sides) < len(found):
+        twice = next(each for at, each in enumerate(found) if each in found[:at])
+        called = f"{shorten(twice.judge)} of run {shorten(twice.name or twice.run)}"
+        return f"{called} is named twice; a judge and itself do not differ"
+    if len(sides) > MOST_SIDES or n_words > _MOST_WORDS:
+        return f"at most {MOST_SIDES} judges are compared at once; leave some out"
+    return None
+
+
+def _chosen(record: RunRecord, judge: str | None) -> list[ChosenSide]:
+    if judge is not None and judge not in record.judges:
+        known = ", ".join(map(shorten, record.judges[:5])) or "none"
+        raise SpecError(f"run {record.id} has no judge {shorten(repr(judge))}; it has: {known}")
+    if not record.judges:
+        raise SpecError(f"run {record.id} has no judge yet")
+    return [
+        ChosenSide(
+            word=word_of(record.id, each),
+            run=record.id,
+            name=record.name,
+            judge=each,
+            dataset=record.dataset,
+            status=record.status,
+            revision=record.revision,
+        )
+        for each in (record.judges if judge is None else (judge,))
+    ]
+
 
 AT_ONCE = 25
 MOST_AT_ONCE = 500
@@ -27,15 +138,14 @@ Who = Literal["first", "second"]
 
 
 def check_metrics(names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics asked about, in the usual order; empty for the default. Raises `InputError` for others."""
+    """These metrics in the usual order; none stands for the default. Raises `InputError` for unknown ones."""
     if unknown := [name for name in names if name not in COMPARED]:
         raise InputError(f"unknown metric {shorten(repr(unknown[0]))}; known: {', '.join(COMPARED)}")
     return tuple(name for name in COMPARED if name in names)
 
 
-def compared(store: Store, sides: Sequence[Chosen], metrics: Sequence[str]) -> Comparison:
-    """The comparison of these sides, as the store is now. Raises `InputError` where there is none."""
-    prepare()
+def compared(store: Store, sides: Sequence[ChosenSide], metrics: Sequence[str]) -> Comparison:
+    """The comparison of these sides as the store is now. Raises `InputError` if they cannot be compared."""
     with store.snapshot() as moment:
         records = {run: moment.record(run) for run in dict.fromkeys(side.run for side in sides)}
         read = sides_at(moment, [(records[side.run], side.judge) for side in sides])
@@ -46,7 +156,7 @@ def compared(store: Store, sides: Sequence[Chosen], metrics: Sequence[str]) -> C
 class SideView:
     """A side: its own coverage, and its figures on the samples that all sides share.
 
-    `name` tells it from the others. `changed` says that its run is no longer as it was compared.
+    `name` tells it from the others. `changed` says that its run has changed since it was compared.
     """
 
     name: str
@@ -66,7 +176,7 @@ class SideView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceView:
-    """The first side's figure less the second's, with its 95 % interval; as `Difference` has them."""
+    """The first side's figure minus the second's, with its 95 % interval; fields as in `Difference`."""
 
     value: float | None
     low: float | None
@@ -81,9 +191,9 @@ class DifferenceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairView:
-    """Two of the sides, by their places among all: how often each was right, and what differs.
+    """Two of the sides, by their numbers: how often each was right, and the differences of their metrics.
 
-    Counts of who was right and the p value of McNemar's test are None without gold labels.
+    The counts of who was right and the p value of McNemar's test are None without gold labels.
     """
 
     first: int
@@ -100,7 +210,7 @@ class PairView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipRow:
-    """A sample that two sides call by different labels; `excerpt` is the beginning of its output."""
+    """A sample to which two sides gave different labels; `excerpt` is the beginning of its output."""
 
     sample_id: str
     gold: str | None
@@ -114,10 +224,10 @@ class FlipRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipsView:
-    """A stretch of the flips of one pair, those with the scores furthest apart first.
+    """A part of the flips of one pair, those with the scores furthest apart first.
 
-    They are the `n` on which `right` is right, or all. `previous` and `next` are where the stretches beside
-    it start, None at an end.
+    There are `n` flips, only those on which `right` is right unless that is None. `previous` and `next` are
+    the starts of the parts before and after this one, None at an end.
     """
 
     pair: int
@@ -131,7 +241,7 @@ class FlipsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareView:
-    """A comparison, as `magistrate.analysis.compared.Comparison` has it, with the flips of one pair."""
+    """A comparison, with fields as in `analysis.compared.Comparison`, and the flips of one pair."""
 
     n: int
     n_all: int
@@ -152,7 +262,7 @@ class CompareView:
 def compare_view(
     store: Store,
     comparison: Comparison,
-    sides: Sequence[Chosen],
+    sides: Sequence[ChosenSide],
     at: Sequence[int],
     *,
     pair: int = 0,
@@ -162,7 +272,7 @@ def compare_view(
 ) -> CompareView:
     """A comparison of these sides as they were at the revisions `at`, with flips from number `start` on.
 
-    Raises `SpecError` where it has no pair of this number.
+    Raises `SpecError` if there is no pair of this number.
     """
     if pair >= len(comparison.pairs):
         raise SpecError(f"there are {len(comparison.pairs)} pairs, numbered from 0, and none is {pair}")
@@ -187,7 +297,7 @@ def compare_view(
     )
 
 
-def _side(result: SideResult, chosen: Chosen, revision: int) -> SideView:
+def _side(result: SideResult, chosen: ChosenSide, revision: int) -> SideView:
     return SideView(
         name=result.name,
         run=chosen.run,

@@ -1,12 +1,14 @@
-"""What speaks for an outcome, ready to be shown: claims, marked texts, figures and data."""
+"""What speaks for an outcome, ready to be shown: claims, marked texts, figures, data and engine calls."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-from magistrate._text import shorten
+from magistrate._text import percent, shorten
+from magistrate.report.figures import duration
 from magistrate.report.heat import without_heat
 from magistrate.report.html.heat import HeatMap, heat_map
 from magistrate.report.html.marking import Mark, blocked
@@ -21,7 +23,7 @@ from magistrate.report.html.rows import (
     source_marks,
     source_title,
 )
-from magistrate.types import Claim, Outcome, Sample, Span, Verdict
+from magistrate.types import Claim, Outcome, Sample, Span, Step, Verdict
 
 CLAIMS_AT_ONCE = 200
 QUOTE = 300  # characters of a quote in the list; the whole of it is marked where it stands
@@ -46,17 +48,17 @@ class ClaimLine:
 
     @property
     def anchor(self) -> str:
-        """The id of what a link to this claim goes to."""
+        """The id that a link to this claim leads to."""
         side = "output" if self.in_output else "context" if self.in_context else "claim"
         return f"{side}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A sample beside what one judge made of it; without `said` the judge has not come to it.
+    """A sample with one judge's outcome; `said` is None if the judge has not judged it yet.
 
-    Of `n_claims` those from `first` on are listed and marked; `chosen` is the number of one of them. `kinds`
-    are those of all marks that are drawn; `overlap` says whether words are marked by several claims.
+    Of `n_claims` those from number `first` on are listed and marked; `chosen` is the number of one of them.
+    `kinds` are the kinds of all marks; `overlap` says whether words are marked by several claims.
     """
 
     said: Said | None
@@ -80,7 +82,7 @@ class Evidence:
 
 
 def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = None) -> Evidence:
-    """What `outcome` rests on, with the claim of this number chosen, if there is one."""
+    """The evidence for an outcome, with the claim of this number chosen if there is one."""
     verdict = outcome if isinstance(outcome, Verdict) else None
     claims = verdict.claims if verdict else ()
     chosen = claim if claim is not None and 1 <= claim <= len(claims) else None
@@ -126,7 +128,7 @@ def _line(number: int, claim: Claim, sample: Sample) -> ClaimLine:
 
 
 def _stands(quote: Span | None, text: str | None) -> bool:
-    """Are there words of the text in the quote?"""
+    """Whether the quote holds any of the text."""
     return quote is not None and text is not None and max(quote.start, 0) < min(quote.end, len(text))
 
 
@@ -135,7 +137,7 @@ def _text(title: str, text: str, side: str, marks: list[Mark], chosen: int | Non
 
 
 def _overlap(marks: list[Mark]) -> bool:
-    """Do words lie in the quotes of two claims?"""
+    """Whether any words lie in the quotes of two claims."""
     places = sorted(
         (mark.start, mark.end) for mark in marks if mark.claim is not None and mark.start < mark.end
     )
@@ -143,7 +145,7 @@ def _overlap(marks: list[Mark]) -> bool:
 
 
 def _asked(sample: Sample) -> list[Text]:
-    """What belongs to the sample besides its output and what that may rely on."""
+    """The texts of the sample besides its output and its context."""
     named = [("Input", sample.input), ("Expected", sample.expected)]
     named += [(f"Alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
     return [Text(title, blocked(text, ())) for title, text in named if text is not None]
@@ -153,3 +155,157 @@ def _data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
     details: Mapping[str, object] = without_heat(verdict.details) if verdict else {}
     named = (("Metadata of the sample", sample.metadata), ("Details of the verdict", details))
     return [(title, json_text(values, 100_000)) for title, values in named if values]
+
+
+STEPS_AT_ONCE = 100
+LONGEST = 20_000  # characters of a prompt's or an answer's text that are shown
+OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; the page has all of it above
+RECOGNISED = 24  # characters that a text must have to be recognised in the middle of a line of a prompt
+OPTIONS = 50
+TEXTS_KNOWN = 50  # the longest texts of the sample, which are looked for in a prompt
+TEXT_KEYS = ("thinking", "text", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a prompt; `name` says which text of the sample it is, None for the judge's own words.
+
+    Between `text` and `rest` `left_out` characters are missing.
+    """
+
+    text: str
+    name: str | None = None
+    left_out: int = 0
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """One engine call, with its result in a few words as `summary`.
+
+    `options` are what could be chosen, each with its probability in [0, 1], the likeliest first; `texts` are
+    what was written or went wrong, by name.
+    """
+
+    number: int
+    verb: str
+    summary: str
+    facts: tuple[tuple[str, str], ...]
+    prompt: tuple[tuple[str, tuple[Part, ...]], ...]
+    options: tuple[tuple[str, float], ...]
+    texts: tuple[tuple[str, Part], ...]
+    rest: str | None
+
+
+def steps_of(sample: Sample, steps: Iterable[Step]) -> tuple[StepView, ...]:
+    """At most `STEPS_AT_ONCE` of the steps, numbered from 1."""
+    known = _Known(sample)
+    shown = zip(range(1, STEPS_AT_ONCE + 1), steps, strict=False)
+    return tuple(_step(number, step, known) for number, step in shown)
+
+
+def _step(number: int, step: Step, known: _Known) -> StepView:
+    result = dict(step.result)
+    options = _options(result.get("probabilities"))
+    texts = tuple(
+        (name, _cut(text, LONGEST)) for name in TEXT_KEYS if isinstance(text := result.get(name), str)
+    )
+    used = {name for name, _ in texts} | ({"probabilities"} if options else set())
+    rest = {name: value for name, value in result.items() if name not in used and value is not None}
+    usage = step.usage
+    facts = [("time", duration(step.seconds)), ("read", f"{usage.prompt:,} tokens")]
+    facts += [("from cache", f"{usage.cached:,}")] if usage.cached else []
+    facts += [("written", f"{usage.generated:,}")] if usage.generated else []
+    facts += [("forced", f"{usage.forced:,}")] if usage.forced else []
+    return StepView(
+        number=number,
+        verb=step.verb,
+        summary=_summary(result, options),
+        facts=tuple(facts),
+        prompt=tuple((role, tuple(known.parts(text))) for role, text in step.prompt),
+        options=options[:OPTIONS],
+        texts=texts,
+        rest=json_text(rest) if rest else None,
+    )
+
+
+def _options(shares: Any) -> tuple[tuple[str, float], ...]:
+    if not isinstance(shares, Mapping):
+        return ()
+    known = [(str(label), float(share)) for label, share in shares.items() if isinstance(share, int | float)]
+    return tuple(sorted(known, key=lambda each: -each[1]))
+
+
+def _summary(result: Mapping[str, Any], options: tuple[tuple[str, float], ...]) -> str:
+    if isinstance(error := result.get("error"), str):
+        return f"went wrong: {error}"[:200]
+    if "best" in result:
+        share = dict(options).get(str(result["best"]))
+        return f"{result['best']}"[:100] + ("" if share is None else f", {percent(share)}")
+    if isinstance(numbers := result.get("logprobs"), list) and numbers:
+        return f"{len(numbers):,} tokens, {sum(numbers) / len(numbers):.2f} nats each"
+    if isinstance(thoughts := result.get("thinking"), str):
+        return f"thought: {thoughts}"[:200]
+    return str(result.get("text", ""))[:200]
+
+
+def _cut(text: str, longest: int, name: str | None = None) -> Part:
+    """A text, without its middle if it is longer."""
+    if len(text) <= longest:
+        return Part(text, name)
+    kept = longest // 4
+    return Part(text[: longest - kept], name, len(text) - longest, text[-kept:])
+
+
+class _Known:
+    """Finds a sample's texts within prompts, to tell them from the judge's own words.
+
+    A step keeps the prompt as plain text, so only texts that are unchanged are found, and short ones only at
+    the end of a line.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        named = [("output", sample.output), ("input", sample.input), ("expected", sample.expected)]
+        named += [(source_title(sample, at).lower(), text) for at, text in enumerate(sample.sources)]
+        named += [(f"alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
+        names = {text.strip(): name for name, text in reversed(named) if text and text.strip()}
+        longest_first = sorted(names.items(), key=lambda each: -len(each[0]))
+        self._texts = longest_first[:TEXTS_KNOWN]
+        self._found: dict[str, tuple[Part, ...]] = {}
+
+    def parts(self, prompt: str) -> tuple[Part, ...]:
+        """The parts of a message of a prompt, in order."""
+        if prompt not in self._found:
+            self._found[prompt] = tuple(self._parts(prompt))
+        return self._found[prompt]
+
+    def _parts(self, prompt: str) -> Iterator[Part]:
+        at = 0
+        for start, end, name in self._places(prompt):
+            if start > at:
+                yield _cut(prompt[at:start], LONGEST)
+            yield _cut(prompt[start:end], OF_THE_SAMPLE, name)
+            at = end
+        if at < len(prompt):
+            yield _cut(prompt[at:], LONGEST)
+
+    def _places(self, prompt: str) -> list[tuple[int, int, str]]:
+        """The places of the texts, in order; of two that overlap only the longer one."""
+        taken = bytearray(len(prompt))
+        places = []
+        for text, name in self._texts:
+            start = prompt.find(text)
+            while start >= 0:
+                end = start + len(text)
+                if taken.find(1, start, end) < 0 and (
+                    len(text) >= RECOGNISED or _ends_a_line(prompt, start, end)
+                ):
+                    taken[start:end] = b"\1" * len(text)
+                    places.append((start, end, name))
+                start = prompt.find(text, end)
+        return sorted(places)
+
+
+def _ends_a_line(prompt: str, start: int, end: int) -> bool:
+    before, behind = prompt[start - 1 : start], prompt[end : end + 1]
+    return (not before or before.isspace()) and behind in ("", "\n")

@@ -1,4 +1,4 @@
-"""A run: what judged what, how well, and the outcomes behind every figure."""
+"""The view values of one run: its facts, its judges' figures, and one judge in detail."""
 
 from __future__ import annotations
 
@@ -9,24 +9,39 @@ from magistrate.errors import SpecError
 from magistrate.report.counts import Counted, count, counted_before, facts_of
 from magistrate.report.html.views import comparison, run_facts
 from magistrate.report.values import JudgeReport, Report
-from magistrate.server.counter import Counter
-from magistrate.server.memory import Memory
-from magistrate.server.preparing import prepare
-from magistrate.server.views.run_detail import MOST_AT_ONCE, Asked, Detail, Looking, detail_of
-from magistrate.server.views.run_judge import CodeLine, CrossTable, FlagPart, ThresholdPart
-from magistrate.server.views.run_list import ListView
-from magistrate.server.views.run_slices import SlicesView
-from magistrate.server.views.runs import Progress
+from magistrate.server.run_cache import RunCache
+from magistrate.server.views.figures import SlicesView
+from magistrate.server.views.judge_detail import (
+    MOST_AT_ONCE,
+    CodeLine,
+    CrossTable,
+    Detail,
+    FlagPart,
+    JudgeReader,
+    RunQuery,
+    ThresholdPart,
+    detail_of,
+)
+from magistrate.server.views.outcomes import ListView
 from magistrate.store import RunRecord, Snapshot, Store
 
-GROWN = 1.1  # times as many outcomes as were counted, before those of a run under way are counted again
+GROWN = 1.1  # a run under way is counted again when it has so many times the outcomes that were counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is, over all its judges; `n_expected` is None if nobody knows."""
+
+    n_done: int
+    n_failures: int
+    n_expected: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRow:
-    """A judge in the table of several, in words: how many verdicts, three metrics and the time a sample.
+    """A judge in the table of several, in words: number of verdicts, three metrics, time per sample.
 
-    `cells` is empty where nothing was counted yet.
+    `cells` is empty if nothing was counted yet.
     """
 
     judge: str
@@ -35,10 +50,10 @@ class JudgeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run. `n_counted` outcomes are in its figures, None where nothing was counted.
+    """A run. `n_counted` outcomes are in its figures, None if nothing was counted.
 
-    `progress` is that of a run under way. `detail` is of the judge that is looked at, None in a run without
-    judges. `pending` says that something of it all is being worked out, so that there will be more soon.
+    `progress` is None unless the run is under way. `detail` is of the judge that is shown, None in a run
+    without judges. `pending` says that something is being computed, so that there will be more soon.
     """
 
     record: RunRecord
@@ -52,7 +67,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """A run and the figures of its judges, as they were at `counted_revision`; None where nobody counted.
+    """A run and the figures of its judges, as they were at `counted_revision`; None if nobody counted them.
 
     `current` says that they are those of the run as it is now; if not, they will be soon.
     """
@@ -65,9 +80,9 @@ class RunData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeData:
-    """One judge's figures with a threshold moved, kinds of claims flagged anew, and by slices, where wanted.
+    """One judge's figures, at a threshold, with other kinds of claims flagged, and by slices, as asked for.
 
-    `report` is None where nothing is counted yet; `pending` and `refused` are as in `Detail`.
+    `report` is None if nothing is counted yet; `pending` and `refused` are as in `Detail`.
     """
 
     judge: str
@@ -81,15 +96,15 @@ class JudgeData:
     refused: str | None
 
 
-def run_view(store: Store, memory: Memory, counter: Counter, run_id: str, asked: Asked) -> RunView:
-    """A run as it is now. Raises `SpecError` where there is no such run or judge."""
+def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> RunView:
+    """A run as it is now. Raises `SpecError` if there is no such run or judge."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
-        counted = _counted(moment, memory, counter, record)
-        judge = judge_of(record, asked.judge)
+        counted = _counted(moment, cache, record)
+        judge = judge_of(record, query.judge)
         detail = None
         if judge is not None:
-            detail = detail_of(Looking(moment, memory, record, judge), counted, asked)
+            detail = detail_of(JudgeReader(moment, cache, record, judge), counted, query)
         report = counted.report if counted else Report(facts_of(record), ())
         cells = {name: rest for name, *rest in comparison(report)}
         return RunView(
@@ -103,11 +118,11 @@ def run_view(store: Store, memory: Memory, counter: Counter, run_id: str, asked:
         )
 
 
-def run_data(store: Store, memory: Memory, counter: Counter, run_id: str) -> RunData:
-    """A run and its figures. Raises `SpecError` where there is no such run."""
+def run_data(store: Store, cache: RunCache, run_id: str) -> RunData:
+    """A run and its figures. Raises `SpecError` if there is no such run."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
-        counted = _counted(moment, memory, counter, record)
+        counted = _counted(moment, cache, record)
         return RunData(
             record=record,
             counted_revision=counted.revision if counted else None,
@@ -116,9 +131,9 @@ def run_data(store: Store, memory: Memory, counter: Counter, run_id: str) -> Run
         )
 
 
-def judge_data(store: Store, memory: Memory, counter: Counter, run_id: str, asked: Asked) -> JudgeData:
-    """One judge's figures. Raises `SpecError` where there is no such run or judge, or the run has none."""
-    found = _detail(store, memory, counter, run_id, asked)
+def judge_data(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> JudgeData:
+    """One judge's figures. Raises `SpecError` if there is no such run or judge."""
+    found = _detail(store, cache, run_id, query)
     return JudgeData(
         judge=found.judge,
         report=found.part.report if found.part else None,
@@ -132,23 +147,23 @@ def judge_data(store: Store, memory: Memory, counter: Counter, run_id: str, aske
     )
 
 
-def outcome_list(store: Store, memory: Memory, counter: Counter, run_id: str, asked: Asked) -> ListView:
+def outcome_list(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> ListView:
     """A stretch of a judge's outcomes. Raises `SpecError` as `judge_data` does."""
-    return _detail(store, memory, counter, run_id, asked).outcomes
+    return _detail(store, cache, run_id, query).outcomes
 
 
-def _detail(store: Store, memory: Memory, counter: Counter, run_id: str, asked: Asked) -> Detail:
+def _detail(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Detail:
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
-        judge = judge_of(record, asked.judge)
+        judge = judge_of(record, query.judge)
         if judge is None:
             raise SpecError(f"run {run_id} has no judge")
-        counted = _counted(moment, memory, counter, record)
-        return detail_of(Looking(moment, memory, record, judge), counted, asked)
+        counted = _counted(moment, cache, record)
+        return detail_of(JudgeReader(moment, cache, record, judge), counted, query)
 
 
 def judge_of(record: RunRecord, named: str | None) -> str | None:
-    """The judge that is meant, the first where none is named; None in a run without any."""
+    """The named judge, or the first one; None in a run without judges."""
     if named is None:
         return next(iter(record.judges), None)
     if named not in record.judges:
@@ -157,9 +172,8 @@ def judge_of(record: RunRecord, named: str | None) -> str | None:
     return named
 
 
-def _counted(moment: Snapshot, memory: Memory, counter: Counter, record: RunRecord) -> Counted | None:
-    """The run's figures as they are now, or the last ones there are; the counter is asked for newer ones."""
-    prepare()
+def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | None:
+    """The run's figures as they are now, or the last ones that were counted while newer ones are counted."""
 
     def now() -> Counted | None:
         found = counted_before(moment, record)
@@ -168,16 +182,16 @@ def _counted(moment: Snapshot, memory: Memory, counter: Counter, record: RunReco
         if record.n_outcomes > MOST_AT_ONCE:
             return None
         if record.status != "running":
-            counter.ask(record.id)  # it keeps what it counts, for lists of runs too
+            cache.counter.ask(record.id)  # the store keeps what it counts, also for the list of runs
         return count(moment, record)
 
-    found = memory.known(("counted", record.id, record.revision), now)
+    found = cache.get(("counted", record.id, record.revision), now)
     if found is None:
-        known = [each for each in (counter.latest(record.id), counted_before(moment, record)) if each]
+        known = [each for each in (cache.counter.latest(record.id), counted_before(moment, record)) if each]
         found = max(known, key=lambda each: each.revision, default=None)
         grown = found is None or record.n_outcomes >= GROWN * _n_counted(found)
         if _is_old(found, record) and (grown or record.status != "running"):
-            counter.ask(record.id)
+            cache.counter.ask(record.id)
     return found and replace(found, report=replace(found.report, run=facts_of(record)))
 
 

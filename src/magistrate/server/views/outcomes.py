@@ -1,22 +1,29 @@
-"""A judge's outcomes as the page of a run lists them: which are wanted, in which order, and what is next."""
+"""The list of a judge's outcomes in a run: filters, order, and verdicts decided by other kinds of claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf, isfinite
 from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
-from magistrate.store import Snapshot
+from magistrate.judges.decision import by_claims, check_flag, reflagged
+from magistrate.report.counts import count_these
+from magistrate.report.scores import JudgeScores
+from magistrate.report.values import JudgeReport
+from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
-from magistrate.types import FAITHFUL, HALLUCINATED
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Verdict
 
 AT_ONCE = 30
 EXCERPT = 200
+VERDICTS_READ = 2  # of a judge, to see whether claims decide its verdicts
 KNOWN = (HALLUCINATED, FAITHFUL)
 FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
-"""Words that stand in an address where no label can."""
+"""Words in addresses that are no labels."""
 KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
 
 Order = Literal["sample", "score"]
@@ -25,10 +32,10 @@ Right = Literal["right", "wrong"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFilter:
-    """Which outcomes are wanted, those that meet every condition given, and in which order.
+    """Which outcomes to list, those that meet every condition given, and in which order.
 
-    `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of the
-    judge's own scores, decides what verdicts that say faithful or hallucinated say; None leaves their labels.
+    `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of
+    the judge's own scores, decides between faithful and hallucinated; None leaves the labels as judged.
     `flag` are kinds of claims by which a rubric's verdicts are decided anew.
     """
 
@@ -42,7 +49,7 @@ class ListFilter:
 
     @property
     def query(self) -> dict[str, Any]:
-        """What of it says something, as it stands in the query of an address."""
+        """The conditions that are set, as fields of an address's query."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__}
         told["order"] = None if self.order == "sample" else self.order
         told["threshold"] = None if self.threshold is None else repr(self.threshold)
@@ -50,7 +57,7 @@ class ListFilter:
 
     @property
     def chooses(self) -> bool:
-        """Whether it leaves anything out."""
+        """Whether it leaves out any outcome."""
         return (self.said, self.truth, self.right, self.code) != (None, None, None, None)
 
     def but(self, **changes: Any) -> ListFilter:
@@ -58,11 +65,14 @@ class ListFilter:
         return replace(self, **changes)
 
 
+ALL = ListFilter()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListLine:
-    """An outcome in the list; `said` is the label that it has by the filter's threshold and flags.
+    """An outcome in the list; `said` is its label at the filter's threshold and with its flags.
 
-    `right` is None where the label or the truth is neither faithful nor hallucinated.
+    `right` is None if the label or the true label is neither faithful nor hallucinated.
     """
 
     position: int
@@ -79,10 +89,10 @@ class ListLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListView:
-    """A stretch of the list: `n` of the judge's `n_all` outcomes fit the filter.
+    """A part of the list: `n` of the judge's `n_all` outcomes fit the filter.
 
-    `earlier` and `later` are cursors of the stretches before and after it, None at an end. With `by_score`
-    the highest score comes first, and outcomes without one, `n_unscored` of those that fit, are left out.
+    `earlier` and `later` are cursors of the parts before and after it, None at an end. With `by_score` the
+    highest score comes first, and outcomes without one, `n_unscored` of those that fit, are left out.
     """
 
     lines: tuple[ListLine, ...]
@@ -96,7 +106,7 @@ class ListView:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of a cell whose scores are in [`low`, `high`), and what it says."""
+    """The part of a cell whose scores are in [`low`, `high`), and its label."""
 
     cell: Cell
     said: str | None
@@ -105,26 +115,26 @@ class Stretch:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of its cell."""
+        """Whether it is the whole cell."""
         return not (isfinite(self.low) or isfinite(self.high))
 
     @property
     def scored(self) -> Scored:
-        """The same for verdicts, as a store is asked for it."""
+        """The same for verdicts, as the store takes it."""
         assert self.cell.label is not None, "a verdict has a label"
         return Scored(self.cell.label, self.cell.gold, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a stretch ends: the position of an outcome, and its score where that orders the list."""
+    """Where a part of the list ends: the position of an outcome, and its score if that orders the list."""
 
     position: int
     score: float | None = None
 
     @classmethod
     def parse(cls, text: str, by_score: bool) -> Cursor | None:
-        """What `str` wrote; None for anything else, and for a cursor of the other order."""
+        """The inverse of `str`; None for anything else, and for a cursor of the other order."""
         score, comma, position = text.rpartition(",")
         if not (position.isascii() and position.isdigit()) or len(position) > 15 or bool(comma) != by_score:
             return None
@@ -137,8 +147,8 @@ class Cursor:
         return str(self.position) if self.score is None else f"{self.score!r},{self.position}"
 
 
-class Place(Protocol):
-    """What a list is read from: how it is ordered, stretches of it, and how much of it there is."""
+class OutcomeSource(Protocol):
+    """What a list is read from: its order, parts of it, and how long it is."""
 
     @property
     def by_score(self) -> bool:
@@ -155,8 +165,8 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The list as the store has it: stretches of its indexes; `cells` count all that the judge has."""
+class StoredList:
+    """The list as the store has it, read from its indexes; `cells` counts all outcomes of the judge."""
 
     moment: Snapshot
     run_id: str
@@ -167,7 +177,7 @@ class Stored:
 
     @property
     def by_score(self) -> bool:
-        """Whether scores order it, as somebody wished or as there is no other way."""
+        """Whether scores order it, as was asked for or because only parts of cells are listed."""
         return self.wanted.order == "score" or not all(each.whole for each in self.stretches)
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
@@ -215,14 +225,14 @@ def _scored(
 
 def stored_list(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, cells: Mapping[Cell, int], turned: bool
-) -> Stored:
-    """The list of a judge's outcomes, of which `cells` says how many there are; `turned` as in its report."""
+) -> StoredList:
+    """The list of a judge's outcomes, which `cells` counts; `turned` is as in its report."""
     found = tuple(each for cell in cells for each in _stretches(cell, wanted, turned))
-    return Stored(moment, run_id, judge, wanted, cells, found)
+    return StoredList(moment, run_id, judge, wanted, cells, found)
 
 
 def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
-    """What of a cell fits: nothing, a part or all of it."""
+    """The part of a cell that fits: none, some or all of it."""
     parts = [Stretch(cell, cell.label)]
     if wanted.threshold is not None and cell.label in KNOWN:
         edge = wanted.threshold
@@ -233,12 +243,12 @@ def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
 
 
 def said_at(threshold: float, score: float, turned: bool) -> str:
-    """What a score says at a threshold: hallucinated from it on, or below it where scores are `turned`."""
+    """The label of a score at a threshold: hallucinated from it on, or below it if scores are `turned`."""
     return HALLUCINATED if (score >= threshold) != turned else FAITHFUL
 
 
 def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> bool:
-    """Whether an outcome is wanted; codes are not looked at, but that a verdict has none."""
+    """Whether an outcome fits the filter; of its code only that verdicts have none."""
     if wanted.code is not None and kind == "verdict":
         return False
     if wanted.said is not None:
@@ -254,7 +264,7 @@ def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> b
 
 
 def is_right(said: str | None, gold: str | None) -> bool | None:
-    """Whether a label is the true one; None where one of them is neither faithful nor hallucinated."""
+    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
     return said == gold if said in KNOWN and gold in KNOWN else None
 
 
@@ -262,7 +272,7 @@ def is_right(said: str | None, gold: str | None) -> bool | None:
 
 
 def list_view(
-    place: Place,
+    source: OutcomeSource,
     wanted: ListFilter,
     n_all: int,
     turned: bool,
@@ -271,16 +281,16 @@ def list_view(
     before: str | None = None,
     limit: int = AT_ONCE,
 ) -> ListView:
-    """At most `limit` of the judge's `n_all` outcomes: the next `after` one cursor or `before` another."""
-    by_score = place.by_score
+    """At most `limit` outcomes of the list: the next ones `after` a cursor, or those `before` one."""
+    by_score = source.by_score
     cursor = Cursor.parse(before or after or "", by_score)
     direction: Direction = "before" if before and cursor else "after"
-    lines = place.lines(cursor, direction, limit + 1)
+    lines = source.lines(cursor, direction, limit + 1)
     further = len(lines) > limit
     lines = lines[-limit:] if direction == "before" else lines[:limit]
     began = cursor is None
     earlier, later = (further, True) if direction == "before" else (not began, further)
-    n, unscored = place.count()
+    n, unscored = source.count()
     return ListView(
         lines=tuple(_line(each, wanted, turned) for each in lines),
         n=n,
@@ -297,21 +307,21 @@ def neighbours(
 ) -> tuple[str | None, str | None]:
     """The ids of the samples before and after the one at a position, in the list that this filter makes.
 
-    Flags are left aside: the verdicts are as they were judged. Both are None where the list has an order in
-    which the sample has no place.
+    Flags are ignored: the verdicts are as judged. Both are None if the sample has no place in the list's
+    order.
     """
     scoring = moment.record(run_id).scoring.get(judge) if wanted.threshold is not None else None
     if scoring is None:
         wanted = wanted.but(threshold=None)
     turned = scoring is not None and scoring.turned
-    place = stored_list(moment, run_id, judge, wanted, moment.cells(run_id, judge), turned)
+    source = stored_list(moment, run_id, judge, wanted, moment.cells(run_id, judge), turned)
     cursor = Cursor(position)
-    if place.by_score:
+    if source.by_score:
         found = moment.lines_at(run_id, judge, [position])
         if not found or found[0].score is None:
             return None, None
         cursor = Cursor(position, found[0].score)
-    before, after = place.lines(cursor, "before", 1), place.lines(cursor, "after", 1)
+    before, after = source.lines(cursor, "before", 1), source.lines(cursor, "after", 1)
     return (before[0].sample_id if before else None), (after[0].sample_id if after else None)
 
 
@@ -334,4 +344,146 @@ def _line(line: OutcomeLine, wanted: ListFilter, turned: bool) -> ListLine:
         score=line.score,
         probability=line.probability,
         excerpt=shorten((line.output or "")[: 20 * EXCERPT], EXCERPT),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Flagged:
+    """An outcome as other kinds of claims decide it: what the list is filtered and ordered by."""
+
+    position: int
+    kind: str
+    label: str | None
+    gold: str | None
+    score: float | None
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A judge's verdicts decided by other kinds of claims: report, scores, and all outcomes in order."""
+
+    report: JudgeReport
+    scores: JudgeScores
+    outcomes: tuple[Flagged, ...]
+
+    @property
+    def cells(self) -> dict[Cell, int]:
+        """How many outcomes are in which cell."""
+        found: dict[Cell, int] = {}
+        for each in self.outcomes:
+            cell = Cell(each.kind, each.label, each.gold)
+            found[cell] = found.get(cell, 0) + 1
+        return found
+
+
+def flags_of(moment: Snapshot, run_id: str, judge: str, cells: Iterable[Cell]) -> tuple[str, ...] | None:
+    """The kinds of claims that decide this judge's verdicts; None if claims do not decide them."""
+    verdicts = [cell for cell in cells if cell.kind == "verdict"]
+    for line in moment.in_cells(run_id, judge, verdicts, limit=VERDICTS_READ):
+        for outcome in islice(moment.outcomes(run_id, judge=judge, sample_id=line.sample_id), 1):
+            if by_claims(outcome) and isinstance(outcome, Verdict):
+                flag = outcome.details["flag"]
+                return tuple(map(str, flag)) if isinstance(flag, list | tuple) else ()
+    return None
+
+
+def decided(moment: Snapshot, record: RunRecord, judge: str, flag: Sequence[str]) -> Decided:
+    """Decide all verdicts of a judge anew. Raises `SpecError` for unknown kinds of claims."""
+    check_flag(flag)
+    samples = {sample.id: sample for sample in moment.samples(record.id)}
+    outcomes = [reflagged(outcome, flag) for outcome in moment.outcomes(record.id)]
+    counted = count_these(record, samples, outcomes, flag)
+    places = {sample_id: position for position, sample_id in enumerate(samples)}
+    return Decided(
+        report=next(each for each in counted.report.judges if each.judge == judge),
+        scores=counted.scores[judge],
+        outcomes=tuple(
+            _flagged(places[outcome.sample_id], outcome, samples[outcome.sample_id].label)
+            for outcome in outcomes
+            if outcome.judge == judge
+        ),
+    )
+
+
+def _flagged(position: int, outcome: Outcome, gold: str | None) -> Flagged:
+    match outcome:
+        case Verdict():
+            return Flagged(position, "verdict", outcome.label, gold, outcome.score, None)
+        case Failure():
+            return Flagged(position, "failure", None, gold, None, outcome.code)
+        case Abstention():
+            return Flagged(position, "abstention", None, gold, None, outcome.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedList:
+    """The list as other kinds of claims decide it: `found` are the outcomes that fit, in order."""
+
+    moment: Snapshot
+    run_id: str
+    judge: str
+    by_score: bool
+    found: tuple[Flagged, ...]
+    n: int
+    n_unscored: int
+
+    def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
+        """The next outcomes `after` or `before` a cursor."""
+        keys = [self._key(each.position, each.score) for each in self.found]
+        start, end = 0, len(keys)
+        if beyond is not None:
+            edge = self._key(beyond.position, beyond.score)
+            if direction == "after":
+                start = bisect_right(keys, edge)
+            else:
+                end = bisect_left(keys, edge)
+        first, last = (max(end - limit, 0), end) if direction == "before" else (start, start + limit)
+        chosen = self.found[first:last]
+        texts = {
+            line.position: line
+            for line in self.moment.lines_at(self.run_id, self.judge, [each.position for each in chosen])
+        }
+        return [
+            replace(texts[each.position], label=each.label, score=each.score, probability=None)
+            for each in chosen
+            if each.position in texts
+        ]
+
+    def count(self) -> tuple[int, int]:
+        """How many outcomes fit, and how many of them have no score."""
+        return self.n, self.n_unscored
+
+    def _key(self, position: int, score: float | None) -> tuple[float, int]:
+        return (-(score or 0.0), position) if self.by_score else (0.0, position)
+
+
+def decided_list(
+    moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, found: Decided
+) -> DecidedList:
+    """The list of a judge's outcomes with the verdicts decided anew."""
+    turned, at = found.report.turned, wanted.threshold
+
+    def said(each: Flagged) -> str | None:
+        if at is None or each.label not in KNOWN or each.score is None:
+            return each.label
+        return said_at(at, each.score, turned)
+
+    fitting = [
+        each
+        for each in found.outcomes
+        if fits(wanted, each.kind, said(each), each.gold) and wanted.code in (None, each.code)
+    ]
+    by_score = wanted.order == "score"
+    scored = [each for each in fitting if each.score is not None]
+    if by_score:
+        scored.sort(key=lambda each: (-(each.score or 0.0), each.position))
+    return DecidedList(
+        moment=moment,
+        run_id=run_id,
+        judge=judge,
+        by_score=by_score,
+        found=tuple(scored if by_score else fitting),
+        n=len(fitting),
+        n_unscored=len(fitting) - len(scored),
     )

@@ -1,4 +1,4 @@
-"""The store as requests have it: one open store for each of those that are under way."""
+"""Open stores for requests and background jobs, each used by one of them at a time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fastapi import Depends, Request
 
 from magistrate.store import Store
 
-BUSY_SECONDS = 5.0  # a page that waits longer for a write of another program's says so
+BUSY_SECONDS = 5.0  # how long a page waits for another program's write before it says so
 
 
-class Stores:
-    """Open stores at one place, used by one request at a time; what nobody uses waits for the next."""
+class StorePool:
+    """Open stores at one place; one that nobody uses waits for the next request."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -23,7 +23,7 @@ class Stores:
 
     @contextmanager
     def one(self) -> Iterator[Store]:
-        """An open store of one's own for a while. Raises `StoreError` where it cannot be opened."""
+        """An open store for the duration of the block. Raises `StoreError` if it cannot be opened."""
         try:
             store = self._waiting.get_nowait()
         except Empty:
@@ -34,7 +34,7 @@ class Stores:
             self._waiting.put(store)
 
     def close(self) -> None:
-        """Close what nobody uses."""
+        """Close the stores that nobody uses."""
         while True:
             try:
                 self._waiting.get_nowait().close()
@@ -42,16 +42,16 @@ class Stores:
                 return
 
 
-def stores_of(request: Request) -> Stores:
+def stores_of(request: Request) -> StorePool:
     """The stores of the application that a request came to."""
-    found: Stores = request.app.state.stores
+    found: StorePool = request.app.state.stores
     return found
 
 
-def _a_store(request: Request) -> Iterator[Store]:
+def _request_store(request: Request) -> Iterator[Store]:
     with stores_of(request).one() as store:
         yield store
 
 
-AStore = Annotated[Store, Depends(_a_store)]
+RequestStore = Annotated[Store, Depends(_request_store)]
 """An endpoint's own open store, for as long as the request lasts."""

@@ -1,1 +1,0 @@
-"""The JSON API: the values of the views, as they are."""

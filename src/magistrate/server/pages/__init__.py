@@ -1,1 +1,0 @@
-"""Pages: each parses its address, asks a view and renders it."""

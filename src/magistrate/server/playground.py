@@ -1,0 +1,385 @@
+"""The playground: a form to try a judge on one sample, and the page of what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from magistrate.datasets import load
+from magistrate.engines.models.catalogue import default
+from magistrate.engines.models.pull import is_pulled
+from magistrate.errors import MagistrateError, SpecError
+from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.server.judges import JudgeLine, judges_view
+from magistrate.server.judging import (
+    LONGEST_WORDS,
+    BusyError,
+    Judgement,
+    JudgingService,
+    Phase,
+    Question,
+    models_here,
+    question,
+)
+from magistrate.server.rendering import page
+from magistrate.server.views.evidence import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, steps_of
+from magistrate.types import HALLUCINATED, Outcome, Sample, Step
+
+MOST_TRIES = 100
+KEPT_SECONDS = 3600.0
+MOST_CHARACTERS = 20_000_000  # of all their texts together
+
+FIELDS = frozenset({"output", "context", "messages", "input", "expected"})
+"""Fields of a sample that can be filled in; judges that require any other are not offered."""
+
+CONTEXTS = 2  # empty boxes for contexts at first
+MOST_CONTEXTS = 50
+WAIT_SECONDS = 0.4  # how long the form's response waits for a quick judge, so that the page has the outcome
+LOOK_SECONDS = 0.2  # between two looks of an event stream at a judgement
+
+PHASES: tuple[tuple[Phase, str], ...] = (
+    ("waiting", "Waiting for its turn"),
+    ("loading", "Loading the model"),
+    ("judging", "Judging"),
+)
+
+Words = Annotated[str, Query(max_length=LONGEST_WORDS)]
+Typed = Annotated[str, Form()]
+
+router = APIRouter()
+
+GONE = "there is no such try; the last {most} are kept, for an hour at most, and none when the server ends"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaygroundForm:
+    """What somebody typed or chose, unchanged; fields left out are empty."""
+
+    output: str = ""
+    context: tuple[str, ...] = ()
+    input: str = ""
+    expected: str = ""
+    judge: str = ""
+    options: str = ""
+    model: str = ""
+
+    @property
+    def size(self) -> int:
+        """The number of characters of its texts."""
+        return sum(map(len, (self.output, *self.context, self.input, self.expected)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """A form that was sent, and its judgement."""
+
+    id: str
+    form: PlaygroundForm
+    judgement: Judgement
+    made: float
+
+
+class Playground:
+    """What visitors tried lately, in memory only, at addresses that nobody can guess.
+
+    The newest `most` tries of the last hour are kept, fewer if their texts are long; the oldest go first.
+    """
+
+    def __init__(
+        self, judging: JudgingService, *, most: int = MOST_TRIES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._judging = judging
+        self._most = most
+        self._clock = clock
+        self._kept: OrderedDict[str, Try] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def begin(self, form: PlaygroundForm, question: Question) -> Try:
+        """Begin to judge what a form holds. Raises `BusyError`."""
+        judgement = self._judging.begin(question)
+        made = Try(id=secrets.token_urlsafe(16), form=form, judgement=judgement, made=self._clock())
+        with self._lock:
+            self._kept[made.id] = made
+            removed = self._remove_old()
+        for each in removed:
+            self._judging.cancel(each.judgement)  # nobody can look at it any more
+        return made
+
+    def find(self, id: str) -> Try:
+        """The try of this id. Raises `SpecError` if there is none any more."""
+        with self._lock:
+            found = self._kept.get(id)
+            if found is None or self._clock() - found.made > KEPT_SECONDS:
+                raise SpecError(GONE.format(most=self._most))
+            return found
+
+    def stop(self, id: str) -> None:
+        """Cancel the judgement of a try. Raises `SpecError` if there is no such try."""
+        self._judging.cancel(self.find(id).judgement)
+
+    def _remove_old(self) -> list[Try]:
+        """Remove old tries and those beyond a limit, never the newest one; gives what was removed."""
+        size = sum(each.form.size for each in self._kept.values())
+        removed = []
+        for id, each in list(self._kept.items())[:-1]:
+            old = self._clock() - each.made > KEPT_SECONDS
+            if not old and len(self._kept) <= self._most and size <= MOST_CHARACTERS:
+                break
+            removed.append(self._kept.pop(id))
+            size -= each.form.size
+        return removed
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormView:
+    """What can be filled in and chosen. `boxes` are the contexts, at least `CONTEXTS` of them, some empty.
+
+    `groups` are the judges that can be asked here; `models` those that may be; `usual_is_here` says whether
+    the first of them was pulled. `error` is what was wrong with what was sent.
+    """
+
+    form: PlaygroundForm
+    boxes: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[JudgeLine, ...]], ...]
+    models: tuple[str, ...]
+    usual_is_here: bool
+    error: str | None
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another context."""
+        return len(self.boxes) >= MOST_CONTEXTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryView:
+    """A judgement under way or done; `seconds` is what it took so far, `deadline` what it may take in all.
+
+    `error` says why it could not be judged at all; `steps` are the engine's answers so far.
+    """
+
+    id: str
+    form: PlaygroundForm
+    sample: Sample
+    judge: str
+    asks: bool
+    model: str
+    phase: Phase
+    seconds: float
+    deadline: float
+    steps: tuple[Step, ...]
+    outcome: Outcome | None
+    error: str | None
+
+    @property
+    def phases(self) -> tuple[tuple[Phase, str], ...]:
+        """What it goes through until it is done, in words."""
+        return tuple(each for each in PHASES if self.asks or each[0] in ("waiting", self.phase, "judging"))
+
+
+def form_view(form: PlaygroundForm, *, error: str | None = None, more: bool = False) -> FormView:
+    """The form as it is filled in; with `more` it has one more box for a context."""
+    boxes = [*form.context, *([""] if more else [])]
+    boxes += [""] * (CONTEXTS - len(boxes))
+    offered = ((name, tuple(filter(_is_offered, judges))) for name, judges in judges_view().groups())
+    return FormView(
+        form=form,
+        boxes=tuple(boxes[:MOST_CONTEXTS]),
+        groups=tuple((name, judges) for name, judges in offered if judges),
+        models=tuple(models_here()),
+        usual_is_here=is_pulled(default()),
+        error=error,
+    )
+
+
+def try_view(tried: Try) -> TryView:
+    """How far a try is, and its outcome."""
+    found, question = tried.judgement, tried.judgement.question
+    phase, steps, outcome, error = found.phase, found.steps, None, None
+    try:
+        outcome = found.outcome()
+    except Exception as raised:  # whatever it is, it is shown on the page of this try
+        error = f"{type(raised).__name__}: {raised}"
+    done = outcome is not None or error is not None
+    return TryView(
+        id=tried.id,
+        form=tried.form,
+        sample=question.sample,
+        judge=question.judge.info.name,
+        asks=question.judge.info.asks,
+        model=question.model or default().spec,
+        phase="done" if done else phase,
+        seconds=found.seconds,
+        deadline=question.deadline,
+        steps=outcome.steps if outcome is not None else steps,
+        outcome=outcome,
+        error=error,
+    )
+
+
+@cache
+def example() -> PlaygroundForm:
+    """A hallucinated sample of the built-in set, for judges to find."""
+    sample = next(each for each in load("quickstart") if each.label == HALLUCINATED)
+    return PlaygroundForm(output=sample.output or "", context=sample.context, input=sample.input or "")
+
+
+def _is_offered(judge: JudgeLine) -> bool:
+    return judge.asked_here and FIELDS.issuperset(judge.requires)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@router.get("/try")
+def form(
+    request: Request,
+    example_: Annotated[bool, Query(alias="example")] = False,
+    again: Words = "",
+    judge: Words = "",
+) -> Response:
+    """The form: empty, with the example, with a judge chosen, or as it was sent before."""
+    filled = PlaygroundForm()
+    if again:
+        filled = playground_of(request).find(again).form
+    elif example_:
+        filled = example()
+    elif judge:
+        filled = PlaygroundForm(judge=judge)
+    return page(request, "try.html", view=form_view(filled), default=DEFAULT_JUDGE, status=200)
+
+
+@router.post("/try")
+def begin(
+    request: Request,
+    context: Annotated[list[str] | None, Form()] = None,
+    output: Typed = "",
+    input: Typed = "",
+    expected: Typed = "",
+    judge: Typed = "",
+    options: Typed = "",
+    model: Typed = "",
+    more: Typed = "",
+) -> Response:
+    """Begin to judge, or show the form again with one more box for a context or with what was wrong."""
+    boxes = [_lines(each) for each in context or ()]
+    sent = PlaygroundForm(
+        output=_lines(output),
+        context=tuple(boxes if more else [each for each in boxes if each.strip()]),
+        input=_lines(input),
+        expected=_lines(expected),
+        judge=judge,
+        options=options.strip(),
+        model=model,
+    )
+    if more:
+        return page(request, "try.html", view=form_view(sent, more=True), default=DEFAULT_JUDGE)
+    try:
+        made = playground_of(request).begin(sent, _question(sent))
+    except BusyError as error:
+        response = _wrong(request, sent, error, 429)
+        response.headers["Retry-After"] = str(error.seconds)
+        return response
+    except MagistrateError as error:
+        return _wrong(request, sent, error, 422)
+    made.judgement.wait(WAIT_SECONDS)
+    return RedirectResponse(f"/try/{made.id}", 303)
+
+
+@router.get("/try/{id}")
+def tried(request: Request, id: str, claim: Annotated[int | None, Query(ge=1, le=10**9)] = None) -> Response:
+    """The page of a try: how far it is, or its outcome with the evidence."""
+    view = try_view(playground_of(request).find(id))
+    return page(
+        request,
+        "tried.html",
+        view=view,
+        evidence=evidence_of(view.sample, view.outcome, claim),
+        steps=steps_of(view.sample, view.steps),
+        n_steps=len(view.steps),
+        steps_at_once=STEPS_AT_ONCE,
+        claims_at_once=CLAIMS_AT_ONCE,
+        to=_Links(view),
+    )
+
+
+@router.post("/try/{id}/stop")
+def stop(request: Request, id: str) -> Response:
+    """Cancel a judgement."""
+    kept = playground_of(request)
+    kept.stop(id)
+    kept.find(id).judgement.wait(WAIT_SECONDS)
+    return RedirectResponse(f"/try/{id}", 303)
+
+
+@router.get("/live/tries/{id}", response_class=EventSourceResponse)
+async def followed(request: Request, id: str) -> AsyncIterator[ServerSentEvent]:
+    """`changed` whenever a judgement has come a step further, `done` when it is done or gone."""
+    kept, before = playground_of(request), None
+    yield ServerSentEvent(event="hello", data="following")
+    while not await request.is_disconnected():
+        try:
+            view = try_view(kept.find(id))
+        except SpecError:
+            view = None
+        if view is None or view.phase == "done":
+            yield ServerSentEvent(event="done", data="look again")
+            return
+        now = (view.phase, len(view.steps))
+        if before not in (None, now):
+            yield ServerSentEvent(event="changed", data="look again")
+        before = now
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+class _Links:
+    """Where the links of a try's page lead."""
+
+    def __init__(self, view: TryView) -> None:
+        self.here = f"/try/{view.id}"
+
+    def claim(self, number: int, anchor: str) -> str:
+        """The same page with this claim chosen."""
+        return f"{self.here}?claim={number}#{anchor}"
+
+
+def playground_of(request: Request) -> Playground:
+    """The playground of the application that a request came to."""
+    found: Playground = request.app.state.playground
+    return found
+
+
+def _question(sent: PlaygroundForm) -> Question:
+    judge = sent.judge or DEFAULT_JUDGE
+    return question(
+        output=sent.output,
+        context=sent.context,
+        input=sent.input or None,
+        expected=sent.expected or None,
+        judge=f"{judge}:{sent.options}" if sent.options else judge,
+        model=sent.model or None,
+    )
+
+
+def _wrong(request: Request, sent: PlaygroundForm, error: MagistrateError, status: int) -> Response:
+    view = form_view(sent, error=str(error))
+    return page(request, "try.html", status=status, view=view, default=DEFAULT_JUDGE)
+
+
+def _lines(text: str) -> str:
+    """The text with plain line ends; forms send CR LF."""
+    return text.replace("\r\n", "\n")

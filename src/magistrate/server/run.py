@@ -1,0 +1,257 @@
+"""The page of one run, and its figures and outcomes as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, Field, ValidationError
+
+from magistrate.report.charts import POINTS, SIZE
+from magistrate.server.rendering import page, query_of, run_address, sample_address
+from magistrate.server.responses import error_responses, json_response
+from magistrate.server.run_cache import run_cache_of
+from magistrate.server.store_pool import RequestStore
+from magistrate.server.views.judge_detail import RunQuery
+from magistrate.server.views.outcomes import AT_ONCE, KINDS, ListFilter, ListView, Order, Right
+from magistrate.server.views.run import JudgeData, RunData, judge_data, outcome_list, run_data, run_view
+from magistrate.types import ClaimKind
+
+BOX = f"0 0 {SIZE[0] * POINTS:g} {SIZE[1] * POINTS:g}"
+MOST_AT_ONCE = 1_000
+ERRORS = error_responses(404, 422, 503)
+TEXTS = ("said", "truth", "code")
+"""Fields that may hold anything, lone surrogates too, so they are read from the raw query."""
+
+Text = Annotated[str | None, Field(max_length=10_000)]
+Cursor = Annotated[str | None, Field(max_length=60)]
+
+router = APIRouter()
+api = APIRouter(tags=["runs"])
+
+
+class FiguresQuery(BaseModel):
+    """Which figures of a judge are wanted.
+
+    `threshold` is one of the judge's own scores, from which on a verdict says hallucinated; `flag` the kinds
+    of claims by which a rubric's verdicts are decided anew; `by` a field of metadata to slice by.
+    """
+
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    flag: Annotated[list[ClaimKind], Field(max_length=3)] = []
+    by: Annotated[str | None, Field(max_length=200)] = None
+
+
+class OutcomesQuery(BaseModel):
+    """Which outcomes of a judge are wanted, and from where on in their list.
+
+    `said` is a label, `-failed` or `-abstained`; `truth` a label, or `-` for none. `after` and `before` are
+    what the list names `later` and `earlier`.
+    """
+
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    flag: Annotated[list[ClaimKind], Field(max_length=3)] = []
+    said: Text = None
+    truth: Text = None
+    right: Right | None = None
+    code: Text = None
+    order: Order = "sample"
+    after: Cursor = None
+    before: Cursor = None
+    limit: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = AT_ONCE
+
+
+class PageQuery(FiguresQuery, OutcomesQuery):
+    """Both, as a page takes them."""
+
+
+def page_query(request: Request) -> RunQuery:
+    """The query of a page's address; empty fields, as forms send them, are ignored.
+
+    Raises `RequestValidationError`.
+    """
+    given = {
+        name: values if name == "flag" else values[-1]
+        for name, values in query_of(request).items()
+        if name in PageQuery.model_fields and name not in (*TEXTS, "limit") and any(values)
+    }
+    try:
+        found = PageQuery.model_validate(given)
+    except ValidationError as error:
+        told = [{**each, "loc": ("query", *each["loc"])} for each in error.errors()]
+        raise RequestValidationError(told) from None
+    return run_query_of(request, found, _last(request, "judge"))
+
+
+def run_query_of(request: Request, found: FiguresQuery | OutcomesQuery, judge: str | None) -> RunQuery:
+    """The same for a query that was parsed, for one judge."""
+    listed = found if isinstance(found, OutcomesQuery) else OutcomesQuery()
+    return RunQuery(
+        judge=judge,
+        wanted=ListFilter(
+            said=_last(request, "said"),
+            truth=_last(request, "truth"),
+            code=_last(request, "code"),
+            right=listed.right,
+            order=listed.order,
+            threshold=found.threshold,
+            flag=tuple(sorted(set(found.flag))),
+        ),
+        by=found.by if isinstance(found, FiguresQuery) else None,
+        after=listed.after,
+        before=listed.before,
+        limit=listed.limit,
+    )
+
+
+def _last(request: Request, name: str) -> str | None:
+    return query_of(request).get(name, [""])[-1] or None
+
+
+PageParams = Annotated[RunQuery, Depends(page_query)]
+"""The query of a run's page: which judge, which outcomes, and how they are counted."""
+
+
+@router.get("/runs/{run_id}")
+def run_page(request: Request, run_id: str, store: RequestStore, query: PageParams) -> Response:
+    """A run, one of its judges in detail, and a stretch of its outcomes."""
+    view = run_view(store, run_cache_of(request), run_id, query)
+    return page(
+        request,
+        "run.html",
+        view=view,
+        wanted=query.wanted,
+        by=query.by,
+        to=_Links(run_id, query, view.detail.judge if view.detail else None),
+        cut=threshold_text,
+        box=BOX,
+    )
+
+
+@router.get("/runs/{run_id}/find")
+def find(request: Request, run_id: str, store: RequestStore) -> Response:
+    """The page of the sample of exactly this id; 404, with similar ids, if there is none."""
+    query = query_of(request)
+    sample_id = query.get("sample", [""])[-1]
+    with store.snapshot() as moment:
+        found = moment.sample(run_id, sample_id)
+    return RedirectResponse(sample_address(run_id, found.id, judge=query.get("judge", [""])[-1]), 303)
+
+
+def threshold_text(threshold: float) -> str:
+    """A threshold with all of its digits and no superfluous zeros.
+
+    >>> threshold_text(0.5), threshold_text(0.6125), threshold_text(1.0), threshold_text(5e-05)
+    ('0.5', '0.6125', '1', '0.00005')
+    """
+    return (
+        f"{threshold:.17f}".rstrip("0").rstrip(".")
+        if "e" in repr(threshold)
+        else f"{threshold!r}".removesuffix(".0")
+    )
+
+
+class _Links:
+    """The addresses that a run's page links to: itself with one thing changed, and the pages below it."""
+
+    def __init__(self, run_id: str, query: RunQuery, judge: str | None) -> None:
+        self._run_id = run_id
+        self._query = query
+        self._judge = judge
+
+    @property
+    def here(self) -> str:
+        """The path of the page."""
+        return run_address(self._run_id)
+
+    def act(self, action: str) -> str:
+        """The path that a form of the page is sent to."""
+        return f"{self.here}/{action}"
+
+    def kept(self, without: Iterable[str]) -> list[tuple[str, str]]:
+        """The fields that a form sends besides its own."""
+        told = {"judge": self._query.judge, "by": self._query.by, **self._query.wanted.query}
+        pairs = [
+            (name, value) for name, value in told.items() if value is not None and name not in set(without)
+        ]
+        return [
+            (name, str(each))
+            for name, value in pairs
+            for each in (value if isinstance(value, tuple) else (value,))
+        ]
+
+    def judge(self, judge: str) -> str:
+        """Another judge of the run."""
+        return f"{run_address(self._run_id, judge=judge)}#judge"
+
+    def list(self, **cursor: str) -> str:
+        """The same list from a cursor on."""
+        return self._to({**self._query.wanted.query, **cursor})
+
+    @property
+    def everything(self) -> str:
+        """The list without any filter."""
+        return self._with(said=None, truth=None, right=None, code=None)
+
+    def cell(self, truth: str, said: str) -> str:
+        """The outcomes in a cell of the matrix."""
+        return f"{self._with(said=said, truth=truth, right=None, code=None)}#samples"
+
+    def code(self, kind: str, code: str) -> str:
+        """The outcomes without a verdict that have this code."""
+        word = {kind: word for word, kind in KINDS.items()}[kind]
+        return f"{self._with(said=word, truth=None, right=None, code=code)}#samples"
+
+    def threshold(self, value: float | None) -> str:
+        """The same at another threshold, or as judged."""
+        return self._with(threshold=value)
+
+    def flag(self, kinds: tuple[str, ...]) -> str:
+        """The same, decided anew by these kinds of claims; by none as judged."""
+        return self._with(flag=kinds)
+
+    def sample(self, sample_id: str) -> str:
+        """A sample of the list, whose page keeps the list's filter."""
+        query = {"judge": self._judge, **self._query.wanted.query}
+        return sample_address(self._run_id, sample_id, **query)
+
+    def _with(self, **changes: Any) -> str:
+        return self._to(self._query.wanted.but(**changes).query)
+
+    def _to(self, query: dict[str, Any]) -> str:
+        return run_address(self._run_id, judge=self._query.judge, by=self._query.by, **query)
+
+
+# --- as JSON --------------------------------------------------------------------------------------
+
+
+@api.get("/runs/{run_id}", response_model=RunData, responses=ERRORS)
+def run(request: Request, run_id: str, store: RequestStore) -> Response:
+    """A run with the figures of all its judges; without those that nobody has counted yet."""
+    return json_response(asdict(run_data(store, run_cache_of(request), run_id)))
+
+
+@api.get("/runs/{run_id}/judges/{judge:path}/figures", response_model=JudgeData, responses=ERRORS)
+def figures(
+    request: Request, run_id: str, judge: str, store: RequestStore, query: Annotated[FiguresQuery, Query()]
+) -> Response:
+    """One judge's figures, at a threshold, by other kinds of claims, or by a field of metadata."""
+    wanted = replace(run_query_of(request, query, judge), limit=1)
+    return json_response(asdict(judge_data(store, run_cache_of(request), run_id, wanted)))
+
+
+@api.get("/runs/{run_id}/judges/{judge:path}/outcomes", response_model=ListView, responses=ERRORS)
+def outcomes(
+    request: Request,
+    run_id: str,
+    judge: str,
+    store: RequestStore,
+    query: Annotated[OutcomesQuery, Query()],
+) -> Response:
+    """A judge's outcomes that fit; `later` goes into `after` for the next ones."""
+    wanted = run_query_of(request, query, judge)
+    return json_response(asdict(outcome_list(store, run_cache_of(request), run_id, wanted)))

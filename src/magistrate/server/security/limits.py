@@ -1,0 +1,263 @@
+"""Limits on requests: how often an address may show a wrong token, and how long and slow a body may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import IPv6Address, ip_address
+from typing import Literal
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from magistrate import _logging
+from magistrate.server.security.headers import refusal
+from magistrate.server.settings import Settings
+
+FREE = 5  # wrong tokens of an address within WINDOW before it has to wait
+WINDOW = 60.0
+ALARM = 60  # wrong tokens of all addresses within WINDOW: from then on the first of an address is not free
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
+FORGOTTEN = 3600.0  # an address that showed no wrong token for so long begins anew
+IN_LINE = 3  # requests of an address that wait; more are refused
+MOST_IN_LINE = 256  # of all addresses
+SEEN = 16  # wrong tokens of an address that are recognised
+MOST_ADDRESSES = 10_000  # addresses remembered
+POLL = 0.25  # seconds
+
+TokenCheck = Literal["right", "wrong", "later"]
+
+_log = _logging.get("server")
+
+
+@dataclass(slots=True)
+class _Record:
+    since: float
+    last: float
+    failures: int = 0  # within WINDOW, while there is no wait
+    wait: float = 0.0
+    in_line: int = 0
+    line: asyncio.Lock = field(default_factory=asyncio.Lock)
+    seen: deque[bytes] = field(default_factory=lambda: deque(maxlen=SEEN))
+
+
+class TokenAttempts:
+    """Compares tokens with the right one, and makes guessing slow.
+
+    After `FREE` wrong tokens of an address within a minute, its further tokens, right or wrong, are checked
+    one after another, each a while after the last wrong one: 1 second, then 2, 4, … up to half a minute. So
+    an address cannot guess faster than that, and nobody is locked out, not even behind the same address as
+    somebody who guesses: a right token waits in the same line, and is refused only if the line is full.
+    Addresses that showed no wrong token never wait, however much others guess; while many guess, one wrong
+    token is enough to have to wait. The same wrong token again teaches nothing and does not count.
+
+    Times are seconds of `clock`. At most `MOST_ADDRESSES` addresses are remembered, those that failed last.
+    """
+
+    def __init__(self, token: str | None, clock: Callable[[], float]) -> None:
+        self._token = token
+        self._clock = clock
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._in_line = 0
+        self._lately: deque[float] = deque(maxlen=ALARM)  # when the last wrong tokens of all addresses came
+
+    async def check(self, client: str, given: bytes) -> TokenCheck:
+        """Check a token of this address, once it may be checked; `later` if too many wait already."""
+        if self._token is None:
+            return "wrong"
+        record = self._record(client)
+        if record is None or not record.wait:
+            return self._compared(client, given)
+        if digest(given) in record.seen:
+            return "wrong"
+        if record.in_line >= IN_LINE or self._in_line >= MOST_IN_LINE:
+            return "later"
+        record.in_line += 1
+        self._in_line += 1
+        try:
+            async with record.line:
+                while (left := record.last + record.wait - self._clock()) > 0:  # noqa: ASYNC110 - our clock
+                    await asyncio.sleep(min(left, POLL))
+                return self._compared(client, given)
+        finally:
+            record.in_line -= 1
+            self._in_line -= 1
+
+    def wait(self, client: str) -> float:
+        """Seconds until a token of this address that comes now would be checked; 0 for at once."""
+        record = self._record(client)
+        if record is None or not record.wait:
+            return 0.0
+        return max(0.0, record.last + record.wait - self._clock()) + record.in_line * record.wait
+
+    def _record(self, client: str) -> _Record | None:
+        record = self._records.get(client)
+        if record is not None and self._clock() - record.last > FORGOTTEN:
+            del self._records[client]
+            return None
+        return record
+
+    def _compared(self, client: str, given: bytes) -> TokenCheck:
+        assert self._token is not None
+        if compare_digest(digest(given), digest(self._token.encode())):  # takes the same time for all
+            return "right"
+        now = self._clock()
+        record = self._records.pop(client, None) or _Record(now, now)
+        self._records[client] = record
+        while len(self._records) > MOST_ADDRESSES:
+            self._records.popitem(last=False)
+        if digest(given) not in record.seen:
+            record.seen.append(digest(given))
+            self._count(record, client, now)
+        return "wrong"
+
+    def _count(self, record: _Record, client: str, now: float) -> None:
+        if now - record.since > WINDOW:
+            record.since, record.failures = now, 0
+        record.last = now
+        record.failures += 1
+        alarm = len(self._lately) == ALARM and now - self._lately[0] <= WINDOW
+        self._lately.append(now)
+        if record.wait:
+            record.wait = min(2 * record.wait, LONGEST_WAIT)
+        elif alarm or record.failures >= FREE:
+            record.wait = FIRST_WAIT
+            _log.warning("server.wrong_tokens", client=client, wait_seconds=record.wait)
+
+
+def digest(secret: bytes) -> bytes:
+    """What is kept of a token or a session id, in place of itself."""
+    return sha256(secret).digest()
+
+
+def client_of(scope: Scope) -> str:
+    """The client that attempts are counted for: an address; of IPv6 a network, which one visitor owns."""
+    client = scope.get("client")
+    return network_of(client[0]) if client else "unknown"
+
+
+def network_of(host: str) -> str:
+    """What tells visitors apart: an IPv4 address, or the network of 64 bits of an IPv6 address.
+
+    >>> network_of("::ffff:192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6")
+    ('192.0.2.7', '2001:db8:1:2::')
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return str(address)
+
+
+DRAIN_SECONDS = 2.0
+
+_DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+class BodyLimits:
+    """Refuses a body that is too long (413) or too slow (408).
+
+    A body whose announced length is too long is refused before a byte is read; without a length the bytes are
+    counted. An application that is already reading sees a disconnect, and its own response is dropped.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if _announced(scope) > self._settings.body_bytes:
+            await self._turn_away(413, scope, receive, send)
+            return
+        body = _Body(self._settings, receive, send)
+        try:
+            await self._app(scope, body.receive, body.send)
+        except Exception:
+            if body.refused is None:
+                raise
+        if body.refused is not None and not body.answered:
+            await self._turn_away(body.refused, scope, receive, send)
+
+    async def _turn_away(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
+        messages = {
+            408: f"the body of the request did not come within {self._settings.body_seconds:g} seconds",
+            413: f"the body of a request has at most {self._settings.body_bytes:,} bytes",
+        }
+
+        async def held_open(message: Message) -> None:
+            await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        answer = refusal(scope, status, messages[status], {"connection": "close"})
+        await answer(scope, receive, held_open)
+        if status == 413:
+            await _drain(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Body:
+    """One request's body on its way in, and the answer to it on its way out."""
+
+    def __init__(self, settings: Settings, receive: Receive, send: Send) -> None:
+        self._settings = settings
+        self._receive = receive
+        self._send = send
+        self._read = 0
+        self._complete = False
+        self._ends: float | None = None
+        self.refused: int | None = None
+        self.answered = False
+
+    async def receive(self) -> Message:
+        if self.refused is not None:
+            return _DISCONNECT
+        if self._complete:
+            return await self._receive()
+        if self._ends is None:
+            self._ends = asyncio.get_running_loop().time() + self._settings.body_seconds
+        try:
+            async with asyncio.timeout_at(self._ends):
+                message = await self._receive()
+        except TimeoutError:
+            self.refused = 408
+            return _DISCONNECT
+        if message["type"] == "http.request":
+            self._read += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+            if self._read > self._settings.body_bytes:
+                self.refused = 413
+                return _DISCONNECT
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.refused is not None and not self.answered:
+            return
+        self.answered = True
+        await self._send(message)
+
+
+async def _drain(receive: Receive) -> None:
+    """Read on for a moment: a client that is cut off while sending may never see the response."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            more = True
+            while more:
+                message = await receive()
+                more = message["type"] == "http.request" and message.get("more_body", False)
+
+
+def _announced(scope: Scope) -> int:
+    """The announced length in bytes; of an absurdly long number its beginning is large enough."""
+    length = Headers(scope=scope).get("content-length", "0")
+    return int(length[:20]) if length.isascii() and length.isdigit() else 0
