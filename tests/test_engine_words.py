@@ -13,13 +13,14 @@ import pytest
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.engines.kinds import KINDS, Kind
-from magistrate.engines.registry import tuned_for
+from magistrate.engines.registry import ENGINES
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.cascade import Cascade
 from magistrate.judges.classify import Classify, classifier
+from magistrate.judges.registry import tuned_for
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 RECORDED = Path(__file__).parent.parent / "benchmarks" / "engines.jsonl"
@@ -43,8 +44,8 @@ class Elsewhere(ScriptedEngine):
 def plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that brings a kind of engines, and one that brings a broken one."""
     known = dict(registry.engine_entries())
-    known["elsewhere"] = EntryPoint("elsewhere", f"{__name__}:Elsewhere", registry.ENGINES)
-    known["broken"] = EntryPoint("broken", "no_such_module:open_engine", registry.ENGINES)
+    known["elsewhere"] = EntryPoint("elsewhere", f"{__name__}:Elsewhere", ENGINES)
+    known["broken"] = EntryPoint("broken", "no_such_module:open_engine", ENGINES)
     monkeypatch.setattr("magistrate.engines.registry.engine_entries", lambda: known)
 
 
