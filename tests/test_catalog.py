@@ -28,7 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from magistrate.engines import catalog
 from magistrate.engines.catalog import HubSource, ModelEntry, PyPISource, convert, rewrite
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.errors import ModelError, SpecError
 
 openvino = import_openvino()
@@ -783,7 +783,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 def test_importing_openvino_loads_no_telemetry() -> None:
     code = """
 import sys
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 assert import_openvino() is import_openvino() is sys.modules["openvino"]
 import openvino_genai
 print([name for name in sys.modules if name.startswith("openvino_telemetry")])

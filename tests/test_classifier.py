@@ -17,8 +17,8 @@ import pytest
 from magistrate.detectors.classifier import Classifier
 from magistrate.detectors.graph import graph_of
 from magistrate.detectors.labels import meaning
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.none import NONE
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.classifier import ForeignClassifier

@@ -12,8 +12,8 @@ import pytest
 
 from magistrate.engines import catalog
 from magistrate.engines.catalog.selftest import SelfTest, expected, problem
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.local.chat import ChatTokenizer
-from magistrate.engines.quiet import import_openvino
 
 openvino = import_openvino()
 

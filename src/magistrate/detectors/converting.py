@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 
 FAMILIES = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",

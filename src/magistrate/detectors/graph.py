@@ -13,8 +13,8 @@ from magistrate import _fork
 from magistrate._deadline import check, held
 from magistrate._paths import models_dir
 from magistrate.engines.catalog import children, disk
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.local.cores import available_cores
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.local.backend import Answer, Row, nothing
 from magistrate.engines.local.blocks import BLOCK, BlockPool, Sequence
 from magistrate.engines.local.paged import WANTED, page
 from magistrate.engines.local.tree import PrefixTree
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 
 PRECISION = "f32"
