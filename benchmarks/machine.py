@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate._version import __version__
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:

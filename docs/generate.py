@@ -21,7 +21,7 @@ from magistrate import cli
 from magistrate.datasets.fields import ALIASES, LABELS, POLARITY, TRUTH
 from magistrate.datasets.named import NamedSet, catalogue
 from magistrate.engines.base import Capability
-from magistrate.engines.kinds import KINDS, SHORTHANDS
+from magistrate.engines.registry import KINDS, SHORTHANDS
 from magistrate.judges import registry
 from magistrate.runs import spec as specs
 from magistrate.types import FAITHFUL, HALLUCINATED

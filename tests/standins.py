@@ -24,6 +24,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from magistrate.constraints import Lark, check, constraint
 from magistrate.engines.openai.engine import OpenAIEngine
 from magistrate.engines.openai.options import read_options
+from magistrate.engines.remote.client import run_on_io_loop
 from magistrate.errors import ConstraintError
 
 SPECIAL = {"<|im_start|>": 256, "<|im_end|>": 257, "</s>": 258}
@@ -347,6 +348,8 @@ def bare(**more: Any) -> Standin:
 
 
 def engine(standin: Standin, words: str = "model-a") -> OpenAIEngine:
-    """An engine that asks the stand-in; `words` name the model, with options behind it."""
+    """An engine connected to the stand-in; `words` name the model, with options behind it."""
     name, options = read_options(words)
-    return OpenAIEngine(name, base_url=standin.url, key=standin.key or "none", timeout=20, options=options)
+    made = OpenAIEngine(name, base_url=standin.url, key=standin.key or "none", timeout=20, options=options)
+    run_on_io_loop(made.connect())
+    return made

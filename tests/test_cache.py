@@ -35,7 +35,7 @@ from magistrate.constraints import constraint
 from magistrate.constraints.schema import QUOTE
 from magistrate.engines.base import Capture, Choice, EngineInfo, Generation, Likelihood, Option, Sampling
 from magistrate.engines.cache import REUSED, Cached, CallCache, call_cache, call_key
-from magistrate.engines.calls import Kept
+from magistrate.engines.cache_file import Kept
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.errors import (
@@ -588,7 +588,7 @@ def test_in_a_read_only_folder_it_goes_on() -> None:
 
 PROGRAM = """
 import os, resource, sys
-from magistrate.engines.calls import CallCache
+from magistrate.engines.cache_file import CallCache
 path, what = sys.argv[1:]
 cache = CallCache.open(path)
 key = lambda n: n.to_bytes(32, "big")

@@ -137,7 +137,7 @@ def test_the_threshold_says_what_is_confirmed(threshold: float, label: str) -> N
 
 def test_an_engine_without_probabilities_gives_none() -> None:
     class LabelOnly(ScriptedEngine):
-        async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:
             found = await super().choose(prompt, options)
             return Choice(found.best, None, None, "label_only", found.usage)
 

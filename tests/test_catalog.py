@@ -27,10 +27,10 @@ from gguf.quants import dequantize, quantize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from magistrate.engines import models as catalogue
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.models import HubSource, ModelEntry, PyPISource
 from magistrate.engines.models.folder import CONVERSION
 from magistrate.engines.models.gguf import rewrite
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError, SpecError
 
 openvino = import_openvino()
@@ -785,7 +785,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 def test_importing_openvino_loads_no_telemetry() -> None:
     code = """
 import sys
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 assert import_openvino() is import_openvino() is sys.modules["openvino"]
 import openvino_genai
 print([name for name in sys.modules if name.startswith("openvino_telemetry")])

@@ -17,8 +17,8 @@ import pytest
 from magistrate.detectors.hf_classifier import HFClassifier as Model
 from magistrate.detectors.hf_classifier import meaning
 from magistrate.detectors.hf_network import graph_of
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.none import NONE
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, MissingExtra, ModelError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.hf_classifier import HFClassifier

@@ -50,7 +50,7 @@ class Listening(ScriptedEngine):
 
     offered: list[Sequence[Option]]
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+    async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:
         self.offered = [*getattr(self, "offered", []), options]
         return await super().choose(prompt, options)
 
@@ -61,7 +61,7 @@ class LabelOnly(ScriptedEngine):
     def __init__(self, script: Any) -> None:
         super().__init__(script, can=EVERYTHING - {"exact_probability"})
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+    async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:
         found = await super().choose(prompt, options)
         return Choice(found.best, None, None, "label_only", found.usage)
 

@@ -107,7 +107,7 @@ class Listening(ScriptedEngine):
 
     offered: Sequence[Option] = ()
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:  # type: ignore[override]
+    async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:  # type: ignore[override]
         self.offered = options
         return await super().choose(prompt, options)
 
@@ -115,7 +115,7 @@ class Listening(ScriptedEngine):
 class Even(ScriptedEngine):
     """Finds every option equally probable."""
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:  # type: ignore[override]
+    async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:  # type: ignore[override]
         return Choice(options[0].label, {option.label: 1 / len(options) for option in options}, 1.0, "exact")
 
 

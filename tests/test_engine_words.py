@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.engines.kinds import KINDS, Kind
-from magistrate.engines.registry import ENGINES
+from magistrate.engines.registry import ENGINES, KINDS, Kind
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError

@@ -16,7 +16,7 @@ from fault_server import FAULTS, MODEL, Answer, FaultServer, fault_server
 from magistrate.engines.anthropic import open_engine as open_anthropic
 from magistrate.engines.base import Engine
 from magistrate.engines.openai import open_engine as open_openai
-from magistrate.engines.remote.calling import BUSY_RETRIES, RETRIES
+from magistrate.engines.remote.retry import BUSY_RETRIES, RETRIES
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
 from magistrate.judges import registry

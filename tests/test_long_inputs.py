@@ -433,7 +433,7 @@ class Dictated:
         answer = await self._engine.generate(prompt, sampling=Sampling(max_tokens=1))
         return replace(answer, text=self._text, value=constraint.parse(self._text))
 
-    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+    async def choose(self, prompt: Prompt, options: Sequence[Option], **others: Any) -> Choice:
         self.prompts.append(prompt)
         return await self._engine.choose(prompt, options)
 

@@ -195,7 +195,7 @@ def test_models_that_take_no_temperature_are_asked_without() -> None:
     takes = frozenset({"model", "messages", "max_completion_tokens", "stream", "response_format", "seed"})
     with running(Standin(strict=True, takes=takes)) as standin:
         made = engine(standin)
-        assert made.found.budget == "max_completion_tokens"
+        assert made.capabilities.budget == "max_completion_tokens"
         found = asyncio.run(made.generate(prompt()))
     assert found.text == "It rains."
     assert any("temperature" in note for note in found.notes)

@@ -16,7 +16,7 @@ import pytest
 from magistrate._paths import home
 from magistrate.engines.base import Option
 from magistrate.engines.openai import open_engine
-from magistrate.engines.remote.probing import recalled, remember
+from magistrate.engines.openai.server_capabilities import ServerCapabilities, recall, remember
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineBusy, EngineError, EngineGone, OverLength, SpecError
 from magistrate.types import Prompt
@@ -66,7 +66,7 @@ def test_what_a_server_shows_is_claimed_and_nothing_else(
         made = engine(standin)
         made.close()
     assert made.info.ways["server"] == server
-    assert made.found.ways == ways
+    assert made.capabilities.ways == ways
     assert made.info.ways["choose"] == choose
     assert ("constraints" in made.info.can) == bool(ways)
     assert ("likelihood" in made.info.can) == standin.scores
@@ -78,14 +78,14 @@ def test_what_a_server_shows_is_claimed_and_nothing_else(
 def test_what_was_seen_is_kept_and_asked_again_when_the_server_is_another(vllm: Standin) -> None:
     first = engine(vllm)
     asked = len(vllm.requests)
-    assert engine(vllm).found == first.found
+    assert engine(vllm).capabilities == first.capabilities
     assert len(vllm.got("/v1/chat/completions")) == len([p for p, _ in vllm.requests[:asked] if "chat" in p])
     vllm.pages = {"/version": {"version": "0.19"}}
     vllm.takes = CHAT
-    assert engine(vllm).found.ways == ("response_format json_schema",)
+    assert engine(vllm).capabilities.ways == ("response_format json_schema",)
     vllm.most_top = 0
-    assert engine(vllm).found.top == 4  # as it is kept
-    assert engine(vllm, "model-a,probe=anew").found.top == 0
+    assert engine(vllm).capabilities.top == 4  # as it is kept
+    assert engine(vllm, "model-a,probe=anew").capabilities.top == 0
 
 
 def test_windows_are_those_that_the_server_tells() -> None:
@@ -144,16 +144,16 @@ def test_what_was_found_is_kept_until_the_server_is_another(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MAGISTRATE_HOME", str(tmp_path))
-    assert recalled("http://a/v1", "m", "one") is None
-    remember("http://a/v1", "m", "one", {"top": 5})
-    remember("http://b/v1", "m", "one", {"top": 7})
-    assert recalled("http://a/v1", "m", "one") == {"top": 5}
-    assert recalled("http://a/v1", "m", "two") is None
-    assert recalled("http://a/v1", "other", "one") is None
+    assert recall("http://a/v1", "m", "one") is None
+    remember("http://a/v1", "m", "one", ServerCapabilities(top=5))
+    remember("http://b/v1", "m", "one", ServerCapabilities(top=7))
+    assert recall("http://a/v1", "m", "one") == ServerCapabilities(top=5)
+    assert recall("http://a/v1", "m", "two") is None
+    assert recall("http://a/v1", "other", "one") is None
     for port in range(300):
-        remember(f"http://127.0.0.1:{port}/v1", "m", "one", {})
-    assert recalled("http://a/v1", "m", "one") is None  # only the newest are kept
-    assert recalled("http://127.0.0.1:299/v1", "m", "one") == {}
+        remember(f"http://127.0.0.1:{port}/v1", "m", "one", ServerCapabilities())
+    assert recall("http://a/v1", "m", "one") is None  # only the newest are kept
+    assert recall("http://127.0.0.1:299/v1", "m", "one") == ServerCapabilities()
 
 
 # --- where the server breaks while it is looked at ------------------------------------------------
@@ -178,11 +178,11 @@ def kept() -> Any:
 
 @pytest.mark.parametrize("statuses", [(500,), (503, 0, 502, 504, 429)], ids=["500", "others"])
 def test_what_breaks_once_is_asked_again_and_hides_nothing(statuses: tuple[int, ...], vllm: Standin) -> None:
-    right, seen = engine(vllm).found, kept()
+    right, seen = engine(vllm).capabilities, kept()
     for place, status in zip(range(len(vllm.requests)), itertools.cycle(statuses)):
         vllm.breaks = broken_at(place, status)
         made = engine(vllm, "model-a,probe=anew")
-        assert (made.found, kept()) == (right, seen), f"HTTP {status} at request {place}"
+        assert (made.capabilities, kept()) == (right, seen), f"HTTP {status} at request {place}"
         assert "probing" not in made.info.ways
 
 
@@ -190,38 +190,38 @@ def test_a_server_that_breaks_at_a_parameter_works_without_it_and_is_asked_anew_
     with running(openai_like()) as standin:
         standin.breaks = breaking_at("logprobs")
         made = engine(standin)
-        assert (made.found.top, made.info.ways["choose"]) == (0, "label_only")
-        assert made.found.ways == ("response_format json_schema, strict",)
+        assert (made.capabilities.top, made.info.ways["choose"]) == (0, "label_only")
+        assert made.capabilities.ways == ("response_format json_schema, strict",)
         assert "HTTP 500 at chat/completions with logprobs, top_logprobs" in made.info.ways["probing"]
         standin.says = lambda body: "Yes"
         assert asyncio.run(made.choose(Prompt.of("Is it so?"), YES_NO)).best == "supported"
         assert kept() == {}
         standin.requests.clear()
-        assert engine(standin).found == made.found
+        assert engine(standin).capabilities == made.capabilities
         assert len([body for body in standin.got("/v1/chat/completions") if "logprobs" in body]) == 4
         standin.breaks = lambda path, body: None
-        assert engine(standin).found.top == 4
+        assert engine(standin).capabilities.top == 4
         assert [each["findings"]["top"] for each in kept().values()] == [4]
 
 
 def test_what_was_kept_before_is_not_lost_to_a_bad_moment() -> None:
     with running(openai_like()) as standin:
-        right, seen = engine(standin).found, kept()
+        right, seen = engine(standin).capabilities, kept()
         standin.breaks = breaking_at("logprobs")
-        assert engine(standin, "model-a,probe=anew").found.top == 0
+        assert engine(standin, "model-a,probe=anew").capabilities.top == 0
         assert kept() == seen
-        assert engine(standin).found == right
+        assert engine(standin).capabilities == right
 
 
 def test_a_server_that_breaks_at_whatever_it_does_not_know_costs_little_more_than_one_that_refuses() -> None:
     with running(openai_like()) as standin, running(openai_like()) as other:
-        refusing = engine(standin).found
+        refusing = engine(standin).capabilities
         other.breaks = lambda path, body: 500 if set(body or ()) - CHAT - {"model"} else None
         start = time.monotonic()
         breaking = engine(other)
         assert time.monotonic() - start < 10
-        assert replace(breaking.found, broken=()) == refusing
-        assert breaking.found.broken
+        assert replace(breaking.capabilities, broken=()) == refusing
+        assert breaking.capabilities.broken
         assert 0 < len(other.requests) - len(standin.requests) <= 8
         assert other.url not in " ".join(kept())
 
@@ -250,7 +250,7 @@ def test_a_place_that_breaks_is_not_remembered_as_missing(vllm: Standin, path: s
 def test_a_page_for_people_where_others_tell_of_themselves_says_nothing_and_breaks_nothing() -> None:
     pages = dict.fromkeys(("/props", "/version", "/api/version", "/get_server_info"), b"<html>Welcome</html>")
     with running(bare(pages=pages)) as standin:
-        assert engine(standin).found.broken == ()
+        assert engine(standin).capabilities.broken == ()
         assert len(kept()) == 1
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from magistrate.constraints import constraint
-from magistrate.engines.openai.constraining import sendings
-from magistrate.engines.openai.strict import nulls_left_out, strict
+from magistrate.engines.openai.constraints import strict_schema, ways_to_send, without_nulls
 from magistrate.judges.quoting import quote_schema
 
 LABEL = constraint(
@@ -31,7 +30,7 @@ OPTIONAL = {
 
 
 def test_a_schema_in_strict_mode_closes_and_requires_everything() -> None:
-    made, lost = strict(OPTIONAL)
+    made, lost = strict_schema(OPTIONAL)
     assert made["additionalProperties"] is False
     assert made["required"] == ["label", "note", "kind", "deep"]
     assert made["properties"]["note"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
@@ -40,17 +39,17 @@ def test_a_schema_in_strict_mode_closes_and_requires_everything() -> None:
 
 def test_a_null_that_stands_for_nothing_is_left_out_again() -> None:
     text = '{"label": "yes", "note": null, "kind": null, "deep": {"x": null}, "other": null}'
-    assert json.loads(nulls_left_out(text, OPTIONAL)) == {
+    assert json.loads(without_nulls(text, OPTIONAL)) == {
         "label": "yes",
         "kind": None,
         "deep": {},
         "other": None,
     }
-    assert nulls_left_out("no json", OPTIONAL) == "no json"
+    assert without_nulls("no json", OPTIONAL) == "no json"
 
 
 def test_choices_are_sent_inside_an_object_where_only_schemas_are_taken() -> None:
-    sent = sendings(constraint(["yes", "no"]), ("response_format json_schema",))[0]
+    sent = ways_to_send(constraint(["yes", "no"]), ("response_format json_schema",))[0]
     assert sent.undo('{"answer": "no"}') == "no"
     schema = sent.body["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["answer"]["enum"] == ["yes", "no"]
@@ -58,7 +57,7 @@ def test_choices_are_sent_inside_an_object_where_only_schemas_are_taken() -> Non
 
 def test_the_way_that_loses_least_comes_first() -> None:
     ways = ("response_format json_schema", "llguidance grammar")
-    plain = [sent.name for sent in sendings(LABEL, ways)]
+    plain = [sent.name for sent in ways_to_send(LABEL, ways)]
     assert plain == list(ways)
     quoting = constraint(
         {
@@ -68,7 +67,7 @@ def test_the_way_that_loses_least_comes_first() -> None:
             "additionalProperties": False,
         }
     ).over(output="It rains.")
-    first, second = sendings(quoting, ways)
+    first, second = ways_to_send(quoting, ways)
     assert first.name == "llguidance grammar"
     assert second.lost  # a schema cannot say that a text is quoted
-    assert sendings(constraint(["a"]), ()) == []
+    assert ways_to_send(constraint(["a"]), ()) == []

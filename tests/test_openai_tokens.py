@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magistrate.engines.openai.chats import estimated
-from magistrate.engines.openai.scoring import offsets_of
+from magistrate.engines.openai.chat_completions import estimate_tokens
+from magistrate.engines.openai.prompt_scoring import offsets_of
 from magistrate.errors import InvalidOutput
 
 
@@ -24,6 +24,6 @@ def test_tokens_have_their_places_also_where_they_are_parts_of_a_character() -> 
 
 
 def test_an_estimate_is_rather_too_high() -> None:
-    assert estimated("The museum opens at nine.") >= 6
-    assert estimated("日本語") >= 3
-    assert estimated("") == 0
+    assert estimate_tokens("The museum opens at nine.") >= 6
+    assert estimate_tokens("日本語") >= 3
+    assert estimate_tokens("") == 0

@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from magistrate.engines import models as catalogue
 from magistrate.engines.base import Option
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.engine import LocalEngine
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 from magistrate.types import Data, Message, Prompt, Trusted
 

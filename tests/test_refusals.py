@@ -16,9 +16,8 @@ import httpx2
 import openai
 import pytest
 
+from magistrate.engines.remote.errors import engine_error, retry_after
 from magistrate.engines.remote.redaction import HIDDEN, LONGEST, shown
-from magistrate.engines.remote.refusals import engine_error
-from magistrate.engines.remote.waits import retry_after
 from magistrate.errors import (
     EngineBusy,
     EngineError,

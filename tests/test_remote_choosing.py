@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import Option
-from magistrate.engines.remote.choosing import Listed, Token, from_listed, named
+from magistrate.engines.remote.label_choice import TopToken, label_named, label_probabilities
 from magistrate.errors import InvalidOutput
 
 YES_NO = (Option("supported", ("Yes", "yes", " yes")), Option("hallucinated", ("No", "no", " no")))
@@ -50,7 +50,7 @@ def test_no_share_is_further_from_the_truth_than_the_bound(
 ) -> None:
     options, chances, truth, length = world
     top = sorted(chances.items(), key=lambda item: -item[1])[:length]
-    weights = from_listed(options, Listed(tuple(Token(t.encode(), math.log(p)) for t, p in top)))
+    weights = label_probabilities(options, [TopToken(t.encode(), math.log(p)) for t, p in top])
     true = [sum(truth[surface] for surface in option.surfaces) for option in options]
     if weights is None or sum(true) < 1e-9:
         return
@@ -61,20 +61,22 @@ def test_no_share_is_further_from_the_truth_than_the_bound(
 
 def test_a_complete_list_of_whole_answers_leaves_no_doubt() -> None:
     chances = {"Yes": 0.5, "yes": 0.1, " yes": 0.1, "No": 0.2, "no": 0.05, " no": 0.05}
-    weights = from_listed(YES_NO, Listed(tuple(Token(t.encode(), math.log(p)) for t, p in chances.items())))
+    weights = label_probabilities(YES_NO, [TopToken(t.encode(), math.log(p)) for t, p in chances.items()])
     assert weights is not None
     assert weights.shares == pytest.approx((0.7, 0.3))
     assert weights.bound == pytest.approx(0, abs=1e-9)
 
 
 def test_options_that_are_not_listed_have_no_probability() -> None:
-    assert from_listed(YES_NO, Listed((Token(b"The", -0.1), Token(b"It", -3.0)))) is None
-    assert from_listed(YES_NO, Listed(())) is None
+    assert label_probabilities(YES_NO, [TopToken(b"The", -0.1), TopToken(b"It", -3.0)]) is None
+    assert label_probabilities(YES_NO, ()) is None
 
 
 def test_a_first_token_that_begins_two_options_speaks_for_neither() -> None:
     options = (Option("a", ("unsupported",)), Option("b", ("unrelated",)), Option("c", ("agrees",)))
-    weights = from_listed(options, Listed((Token(b"un", math.log(0.9)), Token(b"agrees", math.log(0.1)))))
+    weights = label_probabilities(
+        options, [TopToken(b"un", math.log(0.9)), TopToken(b"agrees", math.log(0.1))]
+    )
     assert weights is not None
     assert weights.shares[2] == 1.0
     assert weights.bound >= 0.9
@@ -96,7 +98,7 @@ def test_a_first_token_that_begins_two_options_speaks_for_neither() -> None:
     ],
 )
 def test_a_reply_that_is_one_answer_is_that_answer(text: str, label: str) -> None:
-    assert named(text, YES_NO) == label
+    assert label_named(text, YES_NO) == label
 
 
 @pytest.mark.parametrize(
@@ -126,13 +128,13 @@ def test_a_reply_that_is_one_answer_is_that_answer(text: str, label: str) -> Non
 )
 def test_a_reply_that_says_anything_else_is_no_answer(text: str) -> None:
     with pytest.raises(InvalidOutput):
-        named(text, YES_NO)
+        label_named(text, YES_NO)
 
 
 def test_an_article_is_not_the_letter_a() -> None:
     letters = (Option("good", ("A", " A")), Option("bad", ("B", " B")))
-    assert named("A", letters) == "good"
-    assert named(" b. ", letters) == "bad"
+    assert label_named("A", letters) == "good"
+    assert label_named(" b. ", letters) == "bad"
     for text in ("A good answer would say so", "B. It is wrong."):
         with pytest.raises(InvalidOutput):
-            named(text, letters)
+            label_named(text, letters)

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Attempt, UnusableAnswer
-from magistrate.engines.remote.asking import settled
-from magistrate.engines.remote.escaping import Escaping, escaping_for
-from magistrate.engines.remote.messages import chat
-from magistrate.engines.remote.reply import Reply
-from magistrate.engines.remote.thinking import split_thinking
+from magistrate.engines.remote.messages import Escaping, chat, escaping_for
+from magistrate.engines.remote.replies import Reply, generate_validated, split_thinking
 from magistrate.types import Data, Message, Prompt, Trusted, Usage
 
 # --- texts on trial -------------------------------------------------------------------------------
@@ -28,26 +25,26 @@ SPECIALS += ["<｜end▁of▁sentence｜>", "<think>", "</think>", "<0x0A>", "[g
 def test_what_looks_special_is_broken_up_and_mended(parts: list[str]) -> None:
     text = "".join(parts)
     escaping = escaping_for([text])
-    escaped = escaping.escaped(text)
+    escaped = escaping.escape(text)
     assert not [special for special in SPECIALS if special in escaped]
-    assert escaping.undone(escaped) == text
+    assert escaping.undo(escaped) == text
     for at in range(len(escaped) + 1):
-        assert 0 <= escaping.place(text, at) <= len(text)
+        assert 0 <= escaping.raw_offset(text, at) <= len(text)
 
 
 def test_offsets_into_the_escaped_text_are_those_of_the_raw_one() -> None:
     raw = "é<|im_end|> and </s>!"
     escaping = escaping_for([raw])
-    escaped = escaping.escaped(raw)
+    escaped = escaping.escape(raw)
     assert escaped != raw
-    assert escaping.place(raw, escaped.index("and")) == raw.index("and")
-    assert escaping.place(raw, len(escaped)) == len(raw)
+    assert escaping.raw_offset(raw, escaped.index("and")) == raw.index("and")
+    assert escaping.raw_offset(raw, len(escaped)) == len(raw)
 
 
 def test_the_mark_is_none_of_the_prompts_characters_and_mended_inside_json_too() -> None:
     assert escaping_for(["<s>"], ["¦"]).mark not in ("", "¦")
     assert escaping_for(["plain"]).mark == ""
-    assert Escaping("¦").undone('{"q": "<\\u00a6s> <¦s>"}') == '{"q": "<s> <s>"}'
+    assert Escaping("¦").undo('{"q": "<\\u00a6s> <¦s>"}') == '{"q": "<s> <s>"}'
 
 
 def test_data_never_closes_a_turn_and_trusted_text_stays_as_it_is() -> None:
@@ -58,7 +55,7 @@ def test_data_never_closes_a_turn_and_trusted_text_stays_as_it_is() -> None:
     assert made.turns[0].text.startswith("Judge <b>: x <")
     assert [turn.role for turn in made.turns] == ["user", "assistant", "user"]
     assert not [turn for turn in made.turns if "<|im_end|>" in turn.text or "</s>" in turn.text]
-    assert made.escaping.undone(made.turns[0].text) == "Judge <b>: x <|im_end|> y Go."
+    assert made.escaping.undo(made.turns[0].text) == "Judge <b>: x <|im_end|> y Go."
 
 
 def test_a_begun_answer_is_continued_or_asked_for_in_words() -> None:
@@ -117,7 +114,7 @@ def _reply(text: str, finish: str = "stop") -> Reply:
 
 def test_what_is_mechanical_is_repaired_without_asking_anew() -> None:
     asked, ask = _replies(_reply('```json\n{"label": "yes",}\n```'))
-    made = asyncio.run(settled(ask, LABEL, most=2))
+    made = asyncio.run(generate_validated(ask, LABEL, retries=2))
     assert made.value == {"label": "yes"}
     assert LABEL.parse(made.text) == made.value  # what is kept can be read again
     assert len(asked) == 1
@@ -126,7 +123,7 @@ def test_what_is_mechanical_is_repaired_without_asking_anew() -> None:
 
 def test_what_cannot_be_used_is_asked_anew_with_the_reason() -> None:
     asked, ask = _replies(_reply('{"label": "maybe"}'), _reply('{"label": "no"}'))
-    made = asyncio.run(settled(ask, LABEL, most=2))
+    made = asyncio.run(generate_validated(ask, LABEL, retries=2))
     assert made.value == {"label": "no"}
     assert asked[1] == made.attempts
     assert made.attempts[0].text == '{"label": "maybe"}'
@@ -137,7 +134,7 @@ def test_what_cannot_be_used_is_asked_anew_with_the_reason() -> None:
 def test_after_the_last_try_the_raw_text_is_kept() -> None:
     _, ask = _replies(_reply("I cannot"), _reply("I will not"), _reply("No."))
     with pytest.raises(UnusableAnswer) as caught:
-        asyncio.run(settled(ask, LABEL, most=2))
+        asyncio.run(generate_validated(ask, LABEL, retries=2))
     assert caught.value.text == "No."
     assert [each.text for each in caught.value.attempts] == ["I cannot", "I will not"]
     assert caught.value.usage.calls == 3
@@ -146,10 +143,10 @@ def test_after_the_last_try_the_raw_text_is_kept() -> None:
 def test_a_text_that_was_cut_off_is_no_answer_even_where_it_reads_like_one() -> None:
     number = constraint(["1", "12"])
     with pytest.raises(UnusableAnswer, match="cut off"):
-        asyncio.run(settled(_replies(_reply("1", "length"))[1], number, most=0))
+        asyncio.run(generate_validated(_replies(_reply("1", "length"))[1], number, retries=0))
     with pytest.raises(UnusableAnswer, match="cut off"):
-        asyncio.run(settled(_replies(_reply('{"label":"no"}', "length"))[1], LABEL, most=0))
-    free = asyncio.run(settled(_replies(_reply("It rai", "length"))[1], None, most=0))
+        asyncio.run(generate_validated(_replies(_reply('{"label":"no"}', "length"))[1], LABEL, retries=0))
+    free = asyncio.run(generate_validated(_replies(_reply("It rai", "length"))[1], None, retries=0))
     assert free.finish == "length"
 
 
@@ -169,7 +166,7 @@ def test_after_an_answer_that_did_not_end_in_time_there_is_half_the_room() -> No
         held.append(now)
         return left.pop(0)
 
-    made = asyncio.run(settled(ask, told, most=2))
+    made = asyncio.run(generate_validated(ask, told, retries=2))
     assert [each and each.schema and each.schema["properties"]["reason"]["maxLength"] for each in held] == [
         100,
         50,

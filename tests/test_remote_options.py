@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from magistrate.engines.anthropic import engine as anthropic
 from magistrate.engines.anthropic import open_engine as open_anthropic
-from magistrate.engines.anthropic import options as anthropic
 from magistrate.engines.openai import open_engine as open_openai
 from magistrate.engines.openai import options as openai
 from magistrate.engines.settings import EngineSettings
@@ -64,7 +64,7 @@ ODD += ["https://host/v1?key=secret"]
 
 @pytest.mark.parametrize("url", ODD)
 def test_what_is_no_address_or_holds_a_secret_is_refused_without_showing_it(url: str) -> None:
-    for address in (openai.base_url, anthropic.address):
+    for address in (openai.base_url, anthropic.base_url):
         with pytest.raises(SpecError) as caught:
             address(url)
         assert "secret" not in str(caught.value)
@@ -74,13 +74,13 @@ def test_the_address_is_the_environments_where_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert openai.base_url(None) == openai.OFFICIAL
-    assert anthropic.address(None) == anthropic.OFFICIAL
+    assert anthropic.base_url(None) == anthropic.OFFICIAL
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://gateway:1/v1/")
     assert openai.base_url(None) == "http://127.0.0.1:8000/v1"
     assert openai.base_url(" http://here:2/api/ ") == "http://here:2/api"
-    assert anthropic.address(None) == "http://gateway:1"
-    assert anthropic.address("http://here:2") == "http://here:2"
+    assert anthropic.base_url(None) == "http://gateway:1"
+    assert anthropic.base_url("http://here:2") == "http://here:2"
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 
-from magistrate.engines.anthropic.client import Client
-from magistrate.engines.anthropic.engine import AnthropicEngine
-from magistrate.engines.anthropic.options import read_options
+from magistrate.engines.anthropic.engine import AnthropicEngine, read_options
 from magistrate.engines.base import Engine, Option
-from magistrate.engines.remote.choosing import named
+from magistrate.engines.remote.client import run_on_io_loop
+from magistrate.engines.remote.label_choice import label_named
 from magistrate.errors import InvalidOutput
 from magistrate.judges import registry
 from magistrate.runs.execute import judge_one
@@ -432,8 +431,10 @@ def standin() -> Iterator[Replying]:
 def anthropic(standin: Standin, words: str) -> AnthropicEngine:
     """An engine that asks the stand-in by the Messages API."""
     name, options = read_options(words)
-    client = Client(standin.url.removesuffix("/v1"), "none", "the engine", 20)
-    return AnthropicEngine(client, name, options, None)
+    url = standin.url.removesuffix("/v1")
+    made = AnthropicEngine(name, base_url=url, key="none", timeout=20, options=options)
+    run_on_io_loop(made.connect())
+    return made
 
 
 # --- the law -------------------------------------------------------------------------------------
@@ -500,7 +501,7 @@ def test_a_text_names_an_answer_only_where_it_says_that_and_nothing_else() -> No
                 says = pattern in SAME and not before + behind
                 count += 1
                 try:
-                    found = named(text, options)
+                    found = label_named(text, options)
                 except InvalidOutput:
                     found = None
                 plain = text.strip().removesuffix(".").casefold() in [word.casefold() for word in pair]

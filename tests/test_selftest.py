@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from magistrate.engines import models
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
 from magistrate.engines.models.selftest import SelfTest, expected, problem
-from magistrate.engines.quiet import import_openvino
 
 openvino = import_openvino()
 

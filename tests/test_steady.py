@@ -18,9 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import Generation, UnusableAnswer
-from magistrate.engines.remote.calling import BUSY_RETRIES, FIRST_WAIT, JITTER, LONGEST_WAIT, RETRIES
-from magistrate.engines.remote.room import Room
-from magistrate.engines.remote.steady import Steady, steady
+from magistrate.engines.remote.concurrency_limiter import ConcurrencyLimiter
+from magistrate.engines.remote.retry import (
+    BUSY_RETRIES,
+    FIRST_WAIT,
+    JITTER,
+    LONGEST_WAIT,
+    RETRIES,
+    RetryingEngine,
+    with_retries,
+)
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import (
     CapabilityError,
@@ -99,14 +106,14 @@ class Server:
         finally:
             self.under_way -= 1
 
-    def engine(self, concurrency: int, clock: Callable[[], float], timeout: float = 1e6) -> Steady:
+    def engine(self, concurrency: int, clock: Callable[[], float], timeout: float = 1e6) -> RetryingEngine:
         draw = random.Random(1).random
-        return steady(
+        return with_retries(
             ScriptedEngine(self.answer), concurrency=concurrency, timeout=timeout, clock=clock, draw=draw
         )
 
 
-async def asked(engine: Steady, names: Sequence[str]) -> list[Any]:
+async def asked(engine: RetryingEngine, names: Sequence[str]) -> list[Any]:
     """What every call ended with, an answer's text or an exception."""
     calls = [engine.generate(Prompt.of(name)) for name in names]
     found = await asyncio.gather(*calls, return_exceptions=True)
@@ -199,7 +206,7 @@ def test_a_server_that_bears_all_is_never_held_back() -> None:
 def test_timeouts_make_fewer_too() -> None:
     async def work(clock: Callable[[], float]) -> None:
         answers: list[Any] = [EngineTimeout("408")] * 4 + ["yes"] * 100
-        engine = steady(ScriptedEngine(answers, delay=0.1), concurrency=8, clock=clock)
+        engine = with_retries(ScriptedEngine(answers, delay=0.1), concurrency=8, clock=clock)
         await asked(engine, names(4))
         assert engine.counters.timeouts == 4
         assert engine.counters.limit <= 4
@@ -225,7 +232,7 @@ def test_first_come_first_served_also_after_a_retry() -> None:
                 return EngineError("broke")
             return await broken.answer(prompt)
 
-        engine = steady(ScriptedEngine(once_broken), concurrency=1, clock=clock)
+        engine = with_retries(ScriptedEngine(once_broken), concurrency=1, clock=clock)
         await asked(engine, names(5))
         # It waits a little before its second try, and is the next one then.
         assert broken.began == ["call0", "call1", "call0", "call2", "call3", "call4"]
@@ -258,7 +265,7 @@ def test_a_server_of_which_little_is_known_gets_few_at_first_and_more_while_it_i
     async def work(clock: Callable[[], float]) -> None:
         for latency, least, most in ((0.1, 16, 16), (4.0, 3, 8), (8.0, 2, 5)):
             server = Server(16, latency=latency)
-            engine = steady(ScriptedEngine(server.answer), first=2, timeout=12, clock=clock)
+            engine = with_retries(ScriptedEngine(server.answer), first=2, timeout=12, clock=clock)
             calls = asyncio.create_task(asked(engine, names(40)))
             await asyncio.sleep(0)
             await asyncio.sleep(latency / 4)
@@ -279,7 +286,7 @@ def test_everybody_waits_when_the_server_asks_for_it() -> None:
             await asyncio.sleep(0.1)
             return EngineBusy("wait", retry_after=7.0) if len(moments) == 1 else "yes"
 
-        engine = steady(ScriptedEngine(answer), concurrency=3, clock=clock)
+        engine = with_retries(ScriptedEngine(answer), concurrency=3, clock=clock)
         first = asyncio.create_task(asked(engine, names(1)))
         await asyncio.sleep(0.5)
         await asked(engine, names(10))
@@ -310,7 +317,7 @@ def test_everybody_waits_when_the_server_asks_for_it() -> None:
 def test_what_a_retry_cannot_help_is_asked_once(error: Exception) -> None:
     async def work(clock: Callable[[], float]) -> None:
         script = ScriptedEngine([error, "yes"])
-        engine = steady(script, clock=clock)
+        engine = with_retries(script, clock=clock)
         assert await asked(engine, ["a"]) == [error]
         assert len(script.prompts) == 1 and clock() == 0
         assert (engine.counters.failures, engine.counters.under_way) == (1, 0)
@@ -335,7 +342,7 @@ def test_what_a_retry_can_help_is_asked_a_few_times_with_jitter(error: Exception
             moments.append(clock())
             return error
 
-        engine = steady(ScriptedEngine(answer), clock=clock, draw=random.Random(3).random)
+        engine = with_retries(ScriptedEngine(answer), clock=clock, draw=random.Random(3).random)
         assert await asked(engine, ["a"]) == [error]
         assert len(moments) == tries
         gaps = [later - sooner for sooner, later in itertools.pairwise(moments)]
@@ -351,11 +358,11 @@ def test_a_crowd_leaves_the_tries_for_broken_connections() -> None:
     async def work(clock: Callable[[], float]) -> None:
         busy, broken = EngineBusy("429"), EngineError("reset")
         for errors in ([busy] * BUSY_RETRIES + [broken] * RETRIES, [broken, busy] * RETRIES + [busy] * 5):
-            engine = steady(ScriptedEngine([*errors, "yes"]), clock=clock)
+            engine = with_retries(ScriptedEngine([*errors, "yes"]), clock=clock)
             assert await asked(engine, ["a"]) == ["yes"], errors
         for last, errors in ((busy, [broken] * RETRIES + [busy] * 9), (broken, [busy] * 8 + [broken] * 4)):
             script = ScriptedEngine([*errors, "yes"])
-            assert await asked(steady(script, clock=clock), ["a"]) == [last]
+            assert await asked(with_retries(script, clock=clock), ["a"]) == [last]
             assert len(script.prompts) == len(errors)
 
     virtually(work)
@@ -363,7 +370,7 @@ def test_a_crowd_leaves_the_tries_for_broken_connections() -> None:
 
 def test_a_server_that_wants_to_be_asked_at_once_is_given_time_all_the_same() -> None:
     async def work(clock: Callable[[], float]) -> None:
-        engine = steady(ScriptedEngine([EngineBusy("429", retry_after=0.0)] * 5 + ["yes"]), clock=clock)
+        engine = with_retries(ScriptedEngine([EngineBusy("429", retry_after=0.0)] * 5 + ["yes"]), clock=clock)
         assert await asked(engine, ["a"]) == ["yes"]
         assert clock() > FIRST_WAIT * (1 + 2 + 4 + 8 + 16) / 2
 
@@ -374,7 +381,7 @@ def test_what_failed_tries_spent_is_counted() -> None:
     async def work(clock: Callable[[], float]) -> None:
         cut = EngineError("cut off")
         cut.usage = Usage(calls=1, prompt=50, generated=7)  # type: ignore[attr-defined]
-        engine = steady(ScriptedEngine([EngineError("reset"), cut, "two words"]), clock=clock)
+        engine = with_retries(ScriptedEngine([EngineError("reset"), cut, "two words"]), clock=clock)
         answer = await engine.generate(Prompt.of("one two three"))
         assert answer.usage == Usage(calls=3, prompt=53, generated=9)
 
@@ -383,7 +390,7 @@ def test_what_failed_tries_spent_is_counted() -> None:
 
 def test_a_call_ends_at_its_deadline() -> None:
     async def work(clock: Callable[[], float]) -> None:
-        engine = steady(ScriptedEngine(["late"], delay=1e9), timeout=30, clock=clock)
+        engine = with_retries(ScriptedEngine(["late"], delay=1e9), timeout=30, clock=clock)
         (found,) = await asked(engine, ["a"])
         assert isinstance(found, EngineTimeout) and "30 seconds" in str(found)
         assert clock() == pytest.approx(30)
@@ -400,7 +407,7 @@ def test_a_try_that_is_cut_short_says_what_was_before_it() -> None:
             await asyncio.sleep(1e6)
             return "late"
 
-        engine = steady(ScriptedEngine(answer), timeout=30, clock=clock)
+        engine = with_retries(ScriptedEngine(answer), timeout=30, clock=clock)
         (found,) = await asked(engine, ["a"])
         assert isinstance(found, EngineTimeout) and "before that: HTTP 500" in str(found)
         assert clock() == pytest.approx(30)
@@ -417,7 +424,7 @@ def test_who_waits_for_a_second_try_until_the_end_hears_what_the_first_was() -> 
             await asyncio.sleep(20)
             return name
 
-        engine = steady(ScriptedEngine(answer), concurrency=1, timeout=15, clock=clock)
+        engine = with_retries(ScriptedEngine(answer), concurrency=1, timeout=15, clock=clock)
         first, second = await asked(engine, names(2))
         assert isinstance(first, EngineError) and "HTTP 500" in str(first)
         assert isinstance(second, EngineTimeout)
@@ -429,7 +436,7 @@ def test_no_try_begins_that_could_not_end_in_time() -> None:
     async def work(clock: Callable[[], float]) -> None:
         errors = [EngineBusy("later", retry_after=40.0)] * 5
         script = ScriptedEngine(errors)
-        engine = steady(script, timeout=30, clock=clock)
+        engine = with_retries(script, timeout=30, clock=clock)
         assert await asked(engine, ["a"]) == [errors[0]]
         assert clock() == 0 and len(script.prompts) == 1
         # Those who come while it is to be left alone need not ask to know.
@@ -458,7 +465,7 @@ def test_clock_sleep_and_chance_are_given() -> None:
         now[0] += seconds
 
     script = ScriptedEngine([EngineError("a"), EngineBusy("b", retry_after=10.0), "yes"])
-    engine = steady(script, clock=lambda: now[0], sleep=sleep, draw=lambda: 0.5)
+    engine = with_retries(script, clock=lambda: now[0], sleep=sleep, draw=lambda: 0.5)
     assert asyncio.run(asked(engine, ["a"])) == ["yes"]
     assert slept == [pytest.approx(FIRST_WAIT * 0.75), pytest.approx(10 * (1 + JITTER / 2))]
 
@@ -471,7 +478,7 @@ def test_all_verbs_are_steadied_and_the_engine_stays_what_it_is() -> None:
     script = ScriptedEngine([busy, {"yes": 0.9, "no": 0.1}, busy, [-1.0], busy, "text"])
 
     async def work(clock: Callable[[], float]) -> None:
-        engine = steady(script, clock=clock)
+        engine = with_retries(script, clock=clock)
         assert engine.info is script.info
         assert (await engine.choose(Prompt.of("a"), options)).usage.calls == 2
         assert (await engine.likelihood(Prompt.of("a"), "b")).usage.calls == 2
@@ -496,7 +503,7 @@ def test_several_threads_with_loops_of_their_own_share_the_places() -> None:
             under_way[0] -= 1
         return "yes"
 
-    engine = steady(ScriptedEngine(answer), concurrency=3)
+    engine = with_retries(ScriptedEngine(answer), concurrency=3)
     found: list[Any] = []
 
     def ask() -> None:
@@ -514,26 +521,26 @@ def test_several_threads_with_loops_of_their_own_share_the_places() -> None:
 
 
 def test_a_loop_that_ends_takes_no_place_along() -> None:
-    room = Room(1, clock=lambda: 0.0)
+    limiter = ConcurrencyLimiter(1, clock=lambda: 0.0)
 
     def enter(ticket: int) -> Awaitable[int]:
-        return room.enter(ticket)
+        return limiter.enter(ticket)
 
     left = asyncio.new_event_loop()
-    left.run_until_complete(enter(room.ticket()))
-    waiting = [left.create_task(enter(room.ticket())) for _ in range(3)]  # type: ignore[arg-type]
+    left.run_until_complete(enter(limiter.ticket()))
+    waiting = [left.create_task(enter(limiter.ticket())) for _ in range(3)]  # type: ignore[arg-type]
     left.run_until_complete(asyncio.sleep(0))
-    assert (room.taken, room.waiting) == (1, 3)
+    assert (limiter.taken, limiter.waiting) == (1, 3)
     left.close()  # without anybody having been told
 
     async def later() -> int:
-        task = asyncio.ensure_future(enter(room.ticket()))
+        task = asyncio.ensure_future(enter(limiter.ticket()))
         await asyncio.sleep(0)
-        room.leave()  # what the ended loop still held
+        limiter.leave()  # what the ended loop still held
         return await asyncio.wait_for(task, 5)
 
     assert asyncio.run(later()) == 0
-    assert room.taken == 1
+    assert limiter.taken == 1
     for task in waiting:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     del waiting
@@ -542,29 +549,29 @@ def test_a_loop_that_ends_takes_no_place_along() -> None:
 
 def test_who_is_given_up_in_the_moment_of_being_admitted_frees_the_place() -> None:
     async def work() -> None:
-        room = Room(1, clock=lambda: 0.0)
-        await room.enter(room.ticket())
-        second = asyncio.create_task(room.enter(room.ticket()))
+        limiter = ConcurrencyLimiter(1, clock=lambda: 0.0)
+        await limiter.enter(limiter.ticket())
+        second = asyncio.create_task(limiter.enter(limiter.ticket()))
         await asyncio.sleep(0)
-        room.leave()  # it is admitted, and has not heard of it
+        limiter.leave()  # it is admitted, and has not heard of it
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        assert room.taken == 0
-        await asyncio.wait_for(room.enter(room.ticket()), 5)
+        assert limiter.taken == 0
+        await asyncio.wait_for(limiter.enter(limiter.ticket()), 5)
 
     asyncio.run(work())
 
 
 def test_a_round_that_was_too_much_counts_once() -> None:
     async def work() -> None:
-        room = Room(8, clock=lambda: 0.0)
-        begun = [await room.enter(room.ticket()) for _ in range(8)]
+        limiter = ConcurrencyLimiter(8, clock=lambda: 0.0)
+        begun = [await limiter.enter(limiter.ticket()) for _ in range(8)]
         for each in begun:
-            room.crowded(each)
-            room.leave()
-        assert room.limit == 4
-        room.crowded(await room.enter(room.ticket()))
-        assert room.limit == 1
+            limiter.overloaded(each)
+            limiter.leave()
+        assert limiter.limit == 4
+        limiter.overloaded(await limiter.enter(limiter.ticket()))
+        assert limiter.limit == 1
 
     asyncio.run(work())

@@ -15,7 +15,7 @@ from magistrate.cli.tables import print_table
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from magistrate.engines.calls import CallCache
+    from magistrate.engines.cache_file import CallCache
 
 EXAMPLE = "Example: magistrate cache prune --older-than 30d"
 HOURS = {"h": 1, "d": 24, "w": 7 * 24}
@@ -93,7 +93,7 @@ def prune(
 ) -> None:
     """Remove what is kept; says how much it was."""
     from magistrate._paths import default_cache
-    from magistrate.engines.calls import CallCache, Kept
+    from magistrate.engines.cache_file import CallCache, Kept
     from magistrate.errors import SpecError, StoreError
 
     others = older_than is not None or max_size is not None or model is not None
@@ -134,7 +134,7 @@ def size(count: int) -> str:
 
 def _opened() -> CallCache:
     """The cache, for a person who wants to hear what is wrong with it."""
-    from magistrate.engines.calls import CallCache
+    from magistrate.engines.cache_file import CallCache
     from magistrate.errors import StoreError
 
     cache = CallCache.open()

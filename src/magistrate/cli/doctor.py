@@ -61,7 +61,7 @@ def command(
 
 def _packages() -> Iterator[Finding]:
     from magistrate._version import __version__
-    from magistrate.engines.kinds import KINDS
+    from magistrate.engines.registry import KINDS
     from magistrate.report.extras import extras
 
     yield Finding("magistrate", "ok", __version__)
@@ -82,7 +82,7 @@ def _packages() -> Iterator[Finding]:
 
 def _engines() -> Iterator[Finding]:
     """What each kind of engine needs; only the embedded one has to be there."""
-    from magistrate.engines.kinds import KINDS
+    from magistrate.engines.registry import KINDS
     from magistrate.judges.registry import engine_entries, shorthands
 
     for kind in KINDS:
@@ -157,9 +157,9 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:
+    from magistrate.engines.disable_telemetry import import_openvino
     from magistrate.engines.embedded.cores import available_cores
     from magistrate.engines.models import default, is_pulled
-    from magistrate.engines.quiet import import_openvino
     from magistrate.errors import MagistrateError
     from magistrate.judges import registry
 

@@ -17,8 +17,8 @@ from magistrate._deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
 from magistrate.detectors.network import graph, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, ModelError
 from magistrate.metrics.calibration import sigmoid
 from magistrate.types import Sample

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from magistrate import _fork
 from magistrate._deadline import check, held
 from magistrate._paths import models_dir
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:

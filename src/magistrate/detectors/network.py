@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The three verbs every engine speaks, and the values they answer with."""
+"""The engine protocol: the three verbs of every engine, and the values they return."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Capability = Literal[
     "capture",
     "hidden_states",
     "attention",
-    "repeatable",  # the same call gives the same answer, so that it need not be asked again
+    "repeatable",  # the same call gives the same answer, so it can be cached
 ]
 ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 
@@ -34,7 +34,7 @@ ChoiceMethod = Literal["exact", "top_k", "sampled", "label_only"]
 class EngineInfo:
     """What an engine is and can do. `fingerprint` is a sha256 that pins weights and arithmetic;
     `context_window` is in tokens. `ways` says in words how it does what can be done in several ways, such as
-    `constraints` by `masks` or by `json_schema`, and what is not known of it."""
+    `constraints` by `masks` or by `json_schema`, and what is not known."""
 
     name: str
     model: str
@@ -138,7 +138,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What a model wrote that could not be used, and why."""
+    """A text of the model that could not be used, and why."""
 
     text: str
     problem: str
@@ -167,10 +167,10 @@ class Generation:
 
 
 class UnusableAnswer(InvalidOutput):
-    """What a model wrote could not be used, also when it was asked anew.
+    """Nothing the model wrote could be used, also after it was asked again.
 
-    `text` is what it wrote last, `attempts` what it wrote before, `thinking` what stood before the last text,
-    and `usage` what all of it spent.
+    `text` is the last text, `attempts` are those before it, `thinking` came before the last text, and `usage`
+    is what all of it spent.
     """
 
     def __init__(

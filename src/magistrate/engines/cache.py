@@ -1,9 +1,9 @@
-"""Answers of engine calls, kept by content in one file that all runs share.
+"""An engine that caches answers by content, in one file that all runs share.
 
-A call is asked again only where something that the answer depends on has changed: the engine's fingerprint,
+A call is repeated only if something that the answer depends on has changed: the engine's fingerprint,
 the prompt with its boundaries between template and data, the constraint, the sampling, the options, or this
-package's version. The cache is a convenience: whatever happens to its file, judging goes on without it, and
-an answer that cannot be read back exactly counts as not being there.
+package's version. Whatever happens to the cache's file, judging goes on without it, and an answer that cannot
+be read back exactly counts as absent.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from magistrate.engines.base import (
     Sampling,
     require,
 )
-from magistrate.engines.calls import CacheStats as CacheStats
-from magistrate.engines.calls import CallCache as CallCache
+from magistrate.engines.cache_file import CacheStats as CacheStats
+from magistrate.engines.cache_file import CallCache as CallCache
 from magistrate.types import Data, Prompt, Usage
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _close_caches() -> None:
 
 
 class Cached:
-    """An engine that asks `engine` only what `cache` does not know.
+    """An engine that asks `engine` only what is not in `cache`.
 
     What comes from the cache has the usage `Usage(reused=1)`: nothing was spent. Calls that capture the
     model's state or trace it, and those with arguments of an engine's own, are not kept; errors never are.
@@ -140,7 +140,7 @@ class Cached:
     ) -> Choice:
         """As the wrapped engine."""
         if capture is not None or own:
-            return await self._engine.choose(prompt, options, **_wish(capture), **own)
+            return await self._engine.choose(prompt, options, capture=capture, **own)
         offered = [[option.label, list(option.surfaces)] for option in options]
         return await self._answer(
             call_key(self.info, "choose", prompt, offered),
@@ -154,7 +154,7 @@ class Cached:
     ) -> Likelihood:
         """As the wrapped engine."""
         if capture is not None or own:
-            return await self._engine.likelihood(prompt, text, **_wish(capture), **own)
+            return await self._engine.likelihood(prompt, text, capture=capture, **own)
         return await self._answer(
             call_key(self.info, "likelihood", prompt, text),
             lambda body: _likelihood(body, text),
@@ -193,7 +193,7 @@ class Cached:
 
 
 def call_key(info: EngineInfo, verb: str, prompt: Prompt, rest: Any) -> bytes:
-    """What a call is, as 32 bytes: a sha256 of one JSON document that says it without ambiguity.
+    """The key of a call, 32 bytes: a sha256 of one JSON document that states it without ambiguity.
 
     Every part of the prompt stands by itself and says whether it is template or data, so that moving a
     boundary, or text from one to the other, is another call.
@@ -314,8 +314,3 @@ def _likelihood(body: Any, text: str) -> Likelihood:
 
 def _notes(body: Any) -> tuple[str, ...]:
     return tuple(str(note) for note in body["notes"])
-
-
-def _wish(capture: Capture | None) -> dict[str, Capture]:
-    """Named only where it is wanted, so that an engine that cannot capture need not know the word."""
-    return {} if capture is None else {"capture": capture}

@@ -1,4 +1,4 @@
-"""The engine of judges that ask none: it has no model, loads nothing, and says so when it is asked."""
+"""The engine of judges that need no model: it loads nothing, and every verb raises an error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from magistrate.types import Prompt
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
-NO_MODEL = "none"  # what stands for a model where none was asked
-WINDOW = 1 << 62  # tokens: what is not asked always fits
+NO_MODEL = "none"  # the model's name in results of judges without one
+WINDOW = 1 << 62  # tokens: everything fits
 
 
 class NoEngine:

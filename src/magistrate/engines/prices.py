@@ -1,4 +1,4 @@
-"""What tokens cost, where somebody asks money for them: a dated list, or the price that is named."""
+"""Prices of tokens: a dated list of hosted models, or a price that the user gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Price:
     """US dollars per million tokens read (`input`), written (`output`) and read from the provider's cache.
 
     `cached` is None where that is not cheaper. `as_of` says when it was looked up, such as `2026-03`; None
-    for a price that somebody named. Raises `SpecError` for what is no amount.
+    for a price that the user gave. Raises `SpecError` for what is no amount.
     """
 
     input: float
@@ -67,7 +67,7 @@ class Price:
 
 
 def price_of(model: str) -> Price | None:
-    """The list price of a model, None for one that is not listed; what runs on this machine has none.
+    """The list price of a model, None if it is not listed, as models on this machine are not.
 
     The name may have its provider before it (`openai:gpt-4o-mini`) and a date behind (`gpt-4o-2024-08-06`).
     """

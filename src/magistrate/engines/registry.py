@@ -1,35 +1,143 @@
-"""Engines from the words of a command or a file."""
+"""The kinds of engines, and opening an engine by its model: `openai:gpt-4o-mini`, a file, a name."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import threading
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 from magistrate import _fork
-from magistrate.engines.base import Engine
-from magistrate.engines.kinds import SHORTHANDS, Shorthand
+from magistrate.engines.base import Capability, Engine
 from magistrate.engines.settings import OPTIONS, EngineSettings
 from magistrate.errors import SpecError
 
-ENGINES = "magistrate.engines"  # the entry-point group through which packages add kinds of engines
+ENGINES = "magistrate.engines"  # the entry-point group by which packages add kinds of engines
 UNSAID = EngineSettings()
 
 _loading = threading.Lock()  # a cache alone would let two threads load the same weights
 
 
+SERVED: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
+IN_PROCESS: frozenset[Capability] = SERVED | {
+    "likelihood",
+    "data_isolation",
+    "exact_probability",
+    "trace",
+    "capture",
+    "repeatable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of engine. `word` stands before a model, as in `openai:gpt-4o-mini`, "" for the embedded one.
+
+    `most` is what such an engine can do at most; its `info` says what it really can. `packages` are the
+    distributions that the extra `extra` installs; `key` is the environment variable that holds a key.
+    """
+
+    word: str
+    extra: str
+    packages: tuple[str, ...]
+    summary: str
+    example: str
+    most: frozenset[Capability]
+    key: str | None = None
+
+    @property
+    def found(self) -> tuple[str, ...]:
+        """Its installed packages, each with its version."""
+        return tuple(f"{name} {found}" for name, found in self._versions() if found is not None)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Its packages that are not installed."""
+        return tuple(name for name, found in self._versions() if found is None)
+
+    def missing(self) -> Iterator[str]:
+        """What is missing on this machine, each with what to do about it."""
+        if self.absent:
+            yield f"not installed: {', '.join(self.absent)}; pip install 'magistrate[{self.extra}]'"
+        if self.key is not None and not os.environ.get(self.key):
+            yield f"{self.key} is not set (a server of one's own may need none)"
+
+    def _versions(self) -> Iterator[tuple[str, str | None]]:
+        for name in self.packages:
+            try:
+                yield name, version(name)
+            except PackageNotFoundError:
+                yield name, None
+
+
+@dataclass(frozen=True, slots=True)
+class Shorthand:
+    """`word:MODEL` is short for `kind:MODEL` at `base_url`, where `server` usually listens."""
+
+    word: str
+    kind: str
+    base_url: str
+    server: str
+
+
+SHORTHANDS = (
+    Shorthand("ollama", "openai", "http://localhost:11434/v1", "Ollama"),
+    Shorthand("vllm", "openai", "http://localhost:8000/v1", "vLLM"),
+)
+
+KINDS = (
+    Kind(
+        "",
+        "local",
+        ("openvino-genai", "gguf"),
+        "a small model in this process, on OpenVINO; the default",
+        "magistrate judge --judge faithfulness",
+        IN_PROCESS | {"hidden_states"},
+    ),
+    Kind(
+        "openai",
+        "openai",
+        ("openai",),
+        "OpenAI, and servers of its protocol: llama.cpp, vLLM, SGLang, Ollama, LM Studio, NIM, gateways",
+        "magistrate judge --judge faithfulness --model openai:MODEL --base-url http://127.0.0.1:8080/v1",
+        SERVED | {"likelihood", "data_isolation", "exact_probability", "repeatable"},
+        key="OPENAI_API_KEY",
+    ),
+    Kind(
+        "anthropic",
+        "anthropic",
+        ("anthropic",),
+        "Anthropic's models, by structured output",
+        "magistrate judge --judge hallucination --model anthropic:MODEL",
+        SERVED,
+        key="ANTHROPIC_API_KEY",
+    ),
+    Kind(
+        "transformers",
+        "transformers",
+        ("torch", "transformers"),
+        "a folder of transformers in this process, on processors or CUDA; shows attention and hidden states",
+        "magistrate judge --judge faithfulness --model transformers:FOLDER",
+        IN_PROCESS | {"hidden_states", "attention"},
+    ),
+)
+
+
+# --- from a name to an engine --------------------------------------------------------------------
+
+
 @cache
 def engine_entries() -> Mapping[str, EntryPoint]:
-    """Every kind of engine that is installed beside the embedded one, by the word before a model."""
+    """The installed kinds of engines other than the embedded one, by the word before a model."""
     return {entry.name: entry for entry in sorted(entry_points(group=ENGINES), key=lambda each: each.name)}
 
 
 def engine_kind(model: object) -> tuple[str, str] | None:
-    """The kind of engine and the model that `openai:gpt-4o-mini` and its like name; None for other models.
+    """The kind of engine and the model in a name such as `openai:gpt-4o-mini`; None for other names.
 
     >>> engine_kind("openai:gpt-4o-mini"), engine_kind("smollm2-135m")
     (('openai', 'gpt-4o-mini'), None)
@@ -43,8 +151,7 @@ def engine_kind(model: object) -> tuple[str, str] | None:
 
 
 def shorthands() -> Mapping[str, Shorthand]:
-    """The words that stand for a kind of engine at a usual address, but for those that a package brings as a
-    kind of its own."""
+    """The shorthands, without words that an installed package uses for a kind of its own."""
     return {each.word: each for each in SHORTHANDS if each.word not in engine_entries()}
 
 
@@ -78,7 +185,7 @@ def engine(
 
 
 def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSettings]:
-    """A model and its settings without a shorthand, so that both ways to write it are the same engine."""
+    """A model and its settings with a shorthand expanded, so that both spellings are the same engine."""
     word, colon, name = model.partition(":")
     if (short := shorthands().get(word)) is None or (not colon and Path(model).expanduser().exists()):
         return model, settings
@@ -107,7 +214,7 @@ def _open(model: str, settings: EngineSettings) -> Engine:
 
 
 def _forget() -> None:
-    """After a fork engines are made anew; those of the parent are kept from being closed with it."""
+    """After a fork engines are made anew; the parent's are kept, so that the child does not close them."""
     global _loading, _opened
     _left.append(_opened)
     _loading, _opened = threading.Lock(), cache(_open)
@@ -119,7 +226,7 @@ _fork.in_child(_forget)
 
 
 def _check_kind(model: str) -> None:
-    """Raise `SpecError` where `model` is meant as another kind of engine's, and written otherwise."""
+    """Raise `SpecError` if `model` looks like another kind of engine, misspelt."""
     word, colon, _ = model.partition(":")
     if Path(model).expanduser().exists():
         return

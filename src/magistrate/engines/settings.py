@@ -1,4 +1,4 @@
-"""What an engine is made with, whoever makes it: a server's address, a device, time and room."""
+"""Settings of an engine: a server's address, a device, a timeout, the number of calls at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 
 from magistrate.errors import SpecError
 
-CONCURRENCY = 16  # calls under way at a time, where nobody says how many
+CONCURRENCY = 16  # calls under way at a time, unless a number is given
 
 OPTIONS = {
     "base_url": "--base-url",
@@ -19,12 +19,13 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What was said of an engine beside its name; None where nothing was.
+    """Settings of an engine beside its name; None where nothing is given.
 
     `base_url` is where a server listens, such as `http://127.0.0.1:8080/v1`; `device` and `threads` are for
     models in this process; `hidden_states` asks for an engine that shows them. A call may take `timeout`
-    seconds. A user of the engine has at most `concurrency` calls under way at once; with None all users that
-    say nothing of it have 16 together. Engines do not differ by that. Raises `SpecError` for what cannot be.
+    seconds. A user of the engine has at most `concurrency` calls under way at once; all users without a
+    number of their own share 16. Settings that differ only in that are equal: they name the same engine.
+    Raises `SpecError` for impossible values.
     """
 
     base_url: str | None = None
@@ -43,7 +44,7 @@ class EngineSettings:
             raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
 
     def refuse(self, who: str, *names: str) -> None:
-        """Raise `SpecError` where one of these was said: nothing that was asked for is dropped."""
+        """Raise `SpecError` if one of these is given: no setting is silently ignored."""
         for each in fields(self):
             if each.name in names and getattr(self, each.name) != each.default:
                 told = OPTIONS.get(each.name, each.name)

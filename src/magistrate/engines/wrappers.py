@@ -1,4 +1,4 @@
-"""Engines around engines: each speaks the same three verbs and adds one thing."""
+"""An engine that records every call of another one as a step of the evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer", Generation, Choice, Likelihood)
 
 
 class Recorded:
-    """Keeps every call as a `Step`, also one that failed. One is made for each judgement."""
+    """Records every call as a `Step`, also a failed one. One is made for each judgement."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Recorded:
         return self._engine.info
 
     def beside(self, other: Engine) -> Recorded:
-        """`other`, whose calls are kept among these steps, and cached where this engine's are."""
+        """`other`, recording its calls among these steps, and cached if this engine is."""
         wrap = getattr(self._engine, "beside", None)
         return Recorded(other if wrap is None else wrap(other), self._clock, self.steps)
 
@@ -98,7 +98,7 @@ class Recorded:
             }
 
         return await self._record(
-            "choose", prompt, self._engine.choose(prompt, options, **_wish(capture)), kept
+            "choose", prompt, self._engine.choose(prompt, options, capture=capture), kept
         )
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
@@ -106,7 +106,7 @@ class Recorded:
         return await self._record(
             "likelihood",
             prompt,
-            self._engine.likelihood(prompt, text, **_wish(capture)),
+            self._engine.likelihood(prompt, text, capture=capture),
             lambda answer: {
                 "text": text,
                 "logprobs": [float(each) for each in answer.logprobs],
@@ -149,7 +149,7 @@ class Recorded:
         attempts: Sequence[Attempt],
         thinking: str,
     ) -> None:
-        """Steps of what a call came by on its way; what they spent is counted with its answer."""
+        """Record refused attempts and thoughts as steps; what they spent is counted with the answer."""
         for each in attempts:
             refused = {"text": _logging.without_keys(each.text), "error": _logging.without_keys(each.problem)}
             self.steps.append(Step(verb, shown, refused, Usage(), 0.0))
@@ -166,8 +166,3 @@ def in_role(engine: Engine, other: Engine | None) -> Engine:
 
 def _noted(answer: Answer) -> dict[str, Any]:
     return {"notes": list(answer.notes)} if answer.notes else {}
-
-
-def _wish(capture: Capture | None) -> dict[str, Capture]:
-    """Named only where it is wanted, so that an engine that cannot capture need not know the word."""
-    return {} if capture is None else {"capture": capture}

@@ -15,7 +15,7 @@ from magistrate.api.judge import judge_sample
 from magistrate.datasets.rows import RowError
 from magistrate.datasets.samples import to_sample
 from magistrate.engines.base import Engine
-from magistrate.engines.remote.addresses import checked
+from magistrate.engines.remote.options import check_address
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError, EngineGone, MissingPackage, NoVerdict, SpecError
 from magistrate.judges import registry
@@ -209,7 +209,7 @@ def _settings(model: Model, base_url: str | None) -> EngineSettings:
         )
     # At once: frameworks write down what a metric was made with, and an address could hold a key.
     how = "write http://HOST:PORT/v1, as in base_url='http://127.0.0.1:8080/v1'"
-    checked(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
+    check_address(base_url.strip(), "an environment variable, such as OPENAI_API_KEY,", how)
     return EngineSettings(base_url=base_url)
 
 

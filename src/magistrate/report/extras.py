@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from magistrate.engines.kinds import KINDS
+from magistrate.engines.registry import KINDS
 
 EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},

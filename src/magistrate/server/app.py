@@ -84,8 +84,6 @@ def warm_up() -> None:
     This is done before requests are answered, not meanwhile: some libraries fail if one thread sees another
     library that a second thread has half imported.
     """
-    import statsmodels.stats.proportion  # noqa: F401
-
     import magistrate.runs.resume  # noqa: F401
     from magistrate.metrics.classification import classification
     from magistrate.report import charts

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
-from magistrate.engines.anthropic.client import Client
-from magistrate.engines.anthropic.forms import Form, Way, form_of, form_of_labels
-from magistrate.engines.anthropic.options import Options
-from magistrate.engines.anthropic.reading import Counted, Model, read_events, read_message
+from magistrate.engines.anthropic.messages_api import (
+    Counted,
+    Form,
+    Model,
+    Models,
+    Way,
+    form_of,
+    form_of_labels,
+    read_events,
+    read_message,
+)
 from magistrate.engines.base import (
     GREEDY,
     Attempt,
     Capability,
     Capture,
     Choice,
+    Engine,
     EngineInfo,
     Generation,
     Likelihood,
@@ -23,45 +34,129 @@ from magistrate.engines.base import (
     Sampling,
     check_options,
 )
-from magistrate.engines.remote.asking import settled
-from magistrate.engines.remote.foreign import read
-from magistrate.engines.remote.label_fallback import Ask, drawn_by, named_by
-from magistrate.engines.remote.messages import Chat, chat
-from magistrate.engines.remote.reply import Reply
-from magistrate.engines.remote.wording import told
-from magistrate.errors import CapabilityError
+from magistrate.engines.remote.client import Client, on_io_loop, run_on_io_loop
+from magistrate.engines.remote.label_choice import AskLabel, label_only_choice, sampled_choice
+from magistrate.engines.remote.messages import Chat, chat, with_instruction
+from magistrate.engines.remote.options import Provider, is_local, warn_unlisted_model
+from magistrate.engines.remote.replies import Reply, generate_validated, read
+from magistrate.engines.remote.retry import CONNECTING, FIRST, TIMEOUT, RetryingCaller, with_retries
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import CapabilityError, EngineError, EngineGone, EngineRefused, MagistrateError
 from magistrate.types import Prompt
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
+OFFICIAL = "https://api.anthropic.com"
+PROVIDER = Provider(
+    owner="Anthropic's",
+    word="anthropic",
+    official=OFFICIAL,
+    url_variable="ANTHROPIC_BASE_URL",
+    key_variable="ANTHROPIC_API_KEY",
+    example="http://HOST:PORT",
+)
+key_for = PROVIDER.key_for
+
 CAN: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
-WINDOW = 200_000  # tokens, where the server does not say
+WINDOW = 200_000  # tokens, if the server does not say
 SPARE = 256  # tokens of a reply that names a label
 UNSENT = "this API takes no {names}; the text was sampled as its server does"
 
 
-class AnthropicEngine:
-    """The verbs over `/v1/messages`; `said` is what the server says of the model, None where it does not."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the engine answers its verbs; given behind the model's name, as in `anthropic:MODEL,draws=10`.
 
-    def __init__(self, client: Client, model: str, options: Options, said: Model | None) -> None:
-        self._client, self._model, self._options = client, model, options
-        can = None if said is None else said.capabilities
-        self._way: Way = options.form if options.form != "best" else "schema"
-        if options.form == "best" and can is not None and not can.structured_outputs.supported:
-            self._way = "tool"
-        self._most = said.max_tokens if said is not None and said.max_tokens else 0
-        self._thinking = _thinking(options, said)
-        thinks = self._thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
-        self._thoughts = options.thoughts if thinks else 0
-        self.info = EngineInfo(
-            "anthropic",
-            model,
-            hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest(),
-            (said.max_input_tokens if said is not None else None) or WINDOW,
-            CAN,
-            _ways(self._way, options, said),
-        )
+    `choose` asks for a label, or makes `draws` and counts. `form` is how a constraint is sent: as a `schema`
+    of the output, as the input of a forced `tool`, or in `words`; `best` is the schema if the model supports
+    it. `thinking` is turned off if the model can do without; with it a text may take `thoughts` tokens more.
+    `stream` reads texts as they are written. After an answer that cannot be used the model is asked again
+    `anew` times.
+    """
+
+    choose: Literal["label_only", "sampled"] = "label_only"
+    draws: int = 20
+    form: Literal["best", "schema", "tool", "words"] = "best"
+    thinking: Literal["off", "adaptive", "unsaid"] = "off"
+    thoughts: int = 2048
+    stream: bool = False
+    anew: int = 2
+
+
+def read_options(words: str) -> tuple[str, Options]:
+    """The model's name and the options behind it. Raises `SpecError`.
+
+    >>> read_options("claude-haiku-4-5,draws=5")[0]
+    'claude-haiku-4-5'
+    """
+    return PROVIDER.read_options(words, Options, {"draws": 1})
+
+
+def base_url(given: str | None) -> str:
+    """As `Provider.address`, without a `/v1` at the end, because paths begin with it."""
+    return PROVIDER.address(given).removesuffix("/v1").rstrip("/")
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The engine of `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
+
+    The address is that of the settings, else `$ANTHROPIC_BASE_URL`, else Anthropic's own; the key is
+    `$ANTHROPIC_API_KEY`. Raises `MissingExtra`, `SpecError`, and `EngineError` if the server cannot be asked.
+    """
+    settings.refuse("an engine on a server", "device", "threads", "hidden_states")
+    name, options = read_options(model)
+    url = base_url(settings.base_url)
+    timeout = TIMEOUT if settings.timeout is None else settings.timeout
+    engine = AnthropicEngine(name, base_url=url, key=key_for(url), timeout=timeout, options=options)
+    try:
+        run_on_io_loop(engine.connect())
+    except BaseException:
+        engine.close()
+        raise
+    first = FIRST if is_local(url) else None
+    return with_retries(engine, concurrency=settings.concurrency, first=first, timeout=timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """How the model is asked, from what the server says of it.
+
+    `way` is how constraints are sent, `most` the most tokens of an answer (0: not told), `thinking` what a
+    request says of that, `thoughts` how many tokens thoughts may take beside the answer.
+    """
+
+    info: EngineInfo
+    way: Way
+    most: int
+    thinking: Mapping[str, str]
+    thoughts: int
+
+
+class AnthropicEngine:
+    """A model behind the Messages API at `base_url`. A request takes `timeout` seconds at most.
+
+    `connect` asks the server what the model can do; the first call does if nobody did.
+    """
+
+    def __init__(
+        self, model: str, *, base_url: str, key: str, timeout: float = TIMEOUT, options: Options | None = None
+    ) -> None:
+        self._model, self._options = model, options or Options()
+        self._client = Client("anthropic", base_url, key, f"anthropic:{model} at {base_url}", timeout)
+        self._connecting = asyncio.Lock()
+        self._known: _Asking | None = None
+
+    async def connect(self) -> None:
+        """Ask the server once what the model can do. Raises what stands in the way of asking."""
+        await on_io_loop(self._asking())
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is and can do. Raises `EngineError` before it is connected."""
+        if self._known is None:
+            raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
+        return self._known.info
 
     def close(self) -> None:
         """Close the connections."""
@@ -69,20 +164,26 @@ class AnthropicEngine:
 
     async def count(self, prompt: Prompt) -> int:
         """As the server counts, which costs nothing but a request."""
-        counted = await self._client.post("messages/count_tokens", self._body(self._chat(prompt)))
-        return read(Counted, counted, "number of tokens").input_tokens
+
+        async def counted() -> int:
+            body = self._body(self._chat(prompt), await self._asking())
+            answer = await self._client.post("v1/messages/count_tokens", body)
+            return read(Counted, answer, "number of tokens").input_tokens
+
+        return await on_io_loop(counted())
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """A text that `constraint` accepts, asked for anew a few times where it does not."""
+        """A text that `constraint` accepts; the model is asked again a few times if one does not."""
         if sampling.trace:
             raise CapabilityError(f"{self._client.who} tells no probabilities of tokens, so nothing to trace")
 
-        async def ask(attempts: tuple[Attempt, ...], held: Constraint | None) -> Reply:
-            return await self._asked(prompt, attempts, form_of(held, self._way), sampling)
+        async def ask(attempts: tuple[Attempt, ...], enforced: Constraint | None) -> Reply:
+            form = form_of(enforced, (await self._asking()).way)
+            return await self._reply(prompt, attempts, form, sampling)
 
-        return await settled(ask, constraint, most=self._options.anew)
+        return await on_io_loop(generate_validated(ask, constraint, retries=self._options.anew))
 
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
@@ -91,9 +192,14 @@ class AnthropicEngine:
         check_options(options)
         if capture is not None:
             raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
-        if self._options.choose == "sampled":
-            return await drawn_by(self._naming(prompt, options), options, n=self._options.draws)
-        return await named_by(self._naming(prompt, options), options, anew=self._options.anew)
+
+        async def chosen() -> Choice:
+            ask = self._label_asker(prompt, options, (await self._asking()).way)
+            if self._options.choose == "sampled":
+                return await sampled_choice(ask, options, draws=self._options.draws)
+            return await label_only_choice(ask, options, retries=self._options.anew)
+
+        return await on_io_loop(chosen())
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """Not offered. Raises `CapabilityError`."""
@@ -102,21 +208,75 @@ class AnthropicEngine:
             "the embedded engine does, and servers that score prompts"
         )
 
+    # --- connecting ------------------------------------------------------------------------------
+
+    async def _asking(self) -> _Asking:
+        """How the model is asked; runs on the loop of all requests."""
+        if self._known is None:
+            async with self._connecting:
+                if self._known is None:
+                    self._known = await self._connect()
+        return self._known
+
+    async def _connect(self) -> _Asking:
+        client, model, options = self._client, self._model, self._options
+        caller = RetryingCaller(client.who, replace(CONNECTING, timeout=client.timeout))
+        told, _ = await caller.call(self._description)
+        if told is None and (listed := await self._listed()) and model not in listed:
+            warn_unlisted_model(client.base_url, model, listed)
+        can = None if told is None else told.capabilities
+        way: Way = options.form if options.form != "best" else "schema"
+        if options.form == "best" and can is not None and not can.structured_outputs.supported:
+            way = "tool"
+        thinking = _thinking(options, told)
+        thinks = thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
+        info = EngineInfo(
+            "anthropic",
+            model,
+            hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest(),
+            (told.max_input_tokens if told is not None else None) or WINDOW,
+            CAN,
+            _ways(way, options, told),
+        )
+        most = told.max_tokens if told is not None and told.max_tokens else 0
+        return _Asking(info, way, most, thinking, options.thoughts if thinks else 0)
+
+    async def _description(self) -> Model | None:
+        """What the server says of the model, None if it is not Anthropic's own and does not say."""
+        try:
+            told = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
+        except (EngineGone, EngineRefused) as error:
+            unknown = isinstance(error, EngineRefused) or error.status == 404
+            if self._client.base_url != OFFICIAL and unknown:
+                return None
+            raise
+        return read(Model, told, "description of a model")
+
+    async def _listed(self) -> tuple[str, ...]:
+        """The names of the models that the server lists; none if it has no list."""
+        try:
+            listed = read(Models, await self._client.get("v1/models"), "list of models")
+        except MagistrateError:
+            return ()
+        return tuple(each.id for each in listed.data)
+
     # --- one request -----------------------------------------------------------------------------
 
-    async def _asked(
+    async def _reply(
         self, prompt: Prompt, attempts: tuple[Attempt, ...], form: Form, sampling: Sampling
     ) -> Reply:
-        """What the model wrote, in the constraint's own terms."""
-        made = self._chat(told(prompt, form.words) if form.words else prompt, attempts)
-        room = sampling.max_tokens + self._thoughts
-        body = {**self._body(made), **form.body, "max_tokens": min(room, self._most or room)}
+        """A text of the model, in the constraint's own terms."""
+        asking = await self._asking()
+        made = self._chat(with_instruction(prompt, form.words) if form.words else prompt, attempts)
+        most = sampling.max_tokens + asking.thoughts
+        body = {**self._body(made, asking), **form.body, "max_tokens": min(most, asking.most or most)}
         if self._options.stream:
-            reply = read_events(await self._client.streamed({**body, "stream": True}), tool=form.tool)
+            events = await self._client.stream("v1/messages", {**body, "stream": True})
+            reply = read_events(events, tool=form.tool)
         else:
-            reply = read_message(await self._client.post("messages", body), tool=form.tool)
+            reply = read_message(await self._client.post("v1/messages", body), tool=form.tool)
         text, thinking = (
-            self._client.without_keys(made.escaping.undone(each)) for each in (reply.text, reply.thinking)
+            self._client.without_keys(made.escaping.undo(each)) for each in (reply.text, reply.thinking)
         )
         notes = (*made.escaping.notes, *_unsent(sampling), *reply.notes)
         return Reply(form.undo(text), reply.finish, reply.usage, thinking, notes)
@@ -124,30 +284,30 @@ class AnthropicEngine:
     def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
         return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
 
-    def _body(self, made: Chat) -> dict[str, Any]:
+    def _body(self, made: Chat, asking: _Asking) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": [each for each in made.as_dicts() if each["role"] != "system"],
         }
         if made.system:
             body["system"] = made.system
-        if self._thinking:
-            body["thinking"] = dict(self._thinking)
+        if asking.thinking:
+            body["thinking"] = dict(asking.thinking)
         return body
 
-    def _naming(self, prompt: Prompt, options: Sequence[Option]) -> Ask:
+    def _label_asker(self, prompt: Prompt, options: Sequence[Option], way: Way) -> AskLabel:
         """Asks for one of the labels; the API takes no temperature and no seed."""
-        form = form_of_labels([option.surfaces[0].strip() for option in options], self._way)
+        form = form_of_labels([option.surfaces[0].strip() for option in options], way)
 
-        async def asked(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
-            return await self._asked(prompt, attempts, form, Sampling(max_tokens=SPARE))
+        async def ask(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
+            return await self._reply(prompt, attempts, form, Sampling(max_tokens=SPARE))
 
-        return asked
+        return ask
 
 
-def _thinking(options: Options, said: Model | None) -> Mapping[str, str]:
-    """What the request says of thinking: nothing where the server does not say what the model takes."""
-    can = None if said is None else said.capabilities
+def _thinking(options: Options, told: Model | None) -> Mapping[str, str]:
+    """What a request says of thinking: nothing if the server does not tell what the model accepts."""
+    can = None if told is None else told.capabilities
     if options.thinking == "adaptive":
         return {"type": "adaptive"}
     if options.thinking == "off" and can is not None and can.thinking.types.disabled.supported:
@@ -155,10 +315,10 @@ def _thinking(options: Options, said: Model | None) -> Mapping[str, str]:
     return {}
 
 
-def _ways(way: Way, options: Options, said: Model | None) -> dict[str, str]:
-    """In words, what can be done in several ways, and what is not known."""
+def _ways(way: Way, options: Options, told: Model | None) -> dict[str, str]:
+    """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
     forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
-    known = said is not None and said.capabilities is not None
+    known = told is not None and told.capabilities is not None
     return {
         "constraints": forms[way]
         + ("" if known or options.form != "best" else " (assumed: the server does not say)"),
@@ -166,7 +326,7 @@ def _ways(way: Way, options: Options, said: Model | None) -> dict[str, str]:
         "count": "asked of the server",
         "sampling": "the server's own: the API takes no temperature, top_p, min_p or seed",
         "context window": "as the server says"
-        if said is not None and said.max_input_tokens
+        if told is not None and told.max_input_tokens
         else f"{WINDOW:,} tokens assumed: the server does not say",
     }
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing
 from magistrate.engines.embedded.prefix_cache import BLOCK, BlockPool, CachedSequence, PrefixCache
 from magistrate.engines.models.folder import ModelCard
 from magistrate.engines.models.selftest import problem
-from magistrate.engines.quiet import import_openvino
 from magistrate.errors import ModelError
 
 PRECISION = "f32"

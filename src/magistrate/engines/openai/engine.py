@@ -1,9 +1,10 @@
-"""A model on a server that speaks OpenAI's protocol, behind the three verbs."""
+"""A model on a server that speaks OpenAI's protocol, as an engine."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from magistrate.engines.base import (
@@ -12,6 +13,7 @@ from magistrate.engines.base import (
     Capability,
     Capture,
     Choice,
+    Engine,
     EngineInfo,
     Generation,
     Likelihood,
@@ -20,34 +22,63 @@ from magistrate.engines.base import (
     check_options,
     require,
 )
-from magistrate.engines.openai.chats import ChatServer
-from magistrate.engines.openai.client import Client
-from magistrate.engines.openai.constraining import Sent, sendings
-from magistrate.engines.openai.findings import Findings, info_of
-from magistrate.engines.openai.insisting import Insisting
-from magistrate.engines.openai.llama import LlamaServer
-from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.probes import Probe
-from magistrate.engines.openai.serving import Serving, serving
-from magistrate.engines.remote.asking import settled
-from magistrate.engines.remote.naming import warn_misnamed
-from magistrate.engines.remote.probing import recalled, remember
-from magistrate.engines.remote.reply import Reply
-from magistrate.engines.remote.wire import awaited, carried
-from magistrate.errors import EngineRefused, SpecError
+from magistrate.engines.openai.chat_completions import ChatServer
+from magistrate.engines.openai.constraints import SentConstraint, ways_to_send
+from magistrate.engines.openai.llama_server import LlamaServer
+from magistrate.engines.openai.options import Options, base_url, key_for, read_options
+from magistrate.engines.openai.probe import examine
+from magistrate.engines.openai.prompt_scoring import ScoringServer
+from magistrate.engines.openai.server_capabilities import ServerCapabilities, engine_info
+from magistrate.engines.remote.client import Client, on_io_loop, run_on_io_loop
+from magistrate.engines.remote.options import is_local, warn_unlisted_model
+from magistrate.engines.remote.replies import Reply, generate_validated
+from magistrate.engines.remote.retry import FIRST, with_retries
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import EngineError, EngineRefused, SpecError
 from magistrate.types import Prompt
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
+TIMEOUT = 300.0  # seconds that a request may take unless a timeout is given
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The engine of `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
+
+    The address is that of the settings, else `$OPENAI_BASE_URL`, else OpenAI's own; the key is
+    `$OPENAI_API_KEY`. Raises `MissingExtra`, `SpecError` for unknown options and models, and `EngineError` if
+    the server cannot be asked.
+    """
+    settings.refuse("an OpenAI-compatible engine", "device", "threads", "hidden_states")
+    name, options = read_options(model)
+    url = base_url(settings.base_url)
+    engine = OpenAIEngine(name, base_url=url, key=key_for(url), timeout=settings.timeout, options=options)
+    try:
+        run_on_io_loop(engine.connect())
+    except BaseException:
+        engine.close()
+        raise
+    first = engine.slots or (FIRST if is_local(url) else None)
+    return with_retries(engine, concurrency=settings.concurrency, first=first, timeout=settings.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    """What is known once the server was asked: how to ask it, and what it can do."""
+
+    server: ChatServer | LlamaServer
+    info: EngineInfo
+    capabilities: ServerCapabilities
+    slots: int
+
 
 class OpenAIEngine:
-    """A model on a server of OpenAI's kind, at `base_url`.
+    """A model on an OpenAI-compatible server at `base_url`.
 
-    What the server can do is looked at when the engine is made, by a few tiny calls, and kept in Magistrate's
-    home until the server says that it is another; `info.can` and `info.ways` tell what was seen. A call takes
-    `timeout` seconds at most (default 300). Raises `SpecError` for a model that the server does not have, and
-    `EngineError` where the server cannot be asked.
+    `connect` tries out by a few tiny calls what the server can do, and keeps that in Magistrate's home until
+    the server says that it has changed; the first call connects if nobody did. `info.can` and `info.ways`
+    tell what was found. A request takes `timeout` seconds at most (default 300).
     """
 
     def __init__(
@@ -60,56 +91,75 @@ class OpenAIEngine:
         options: Options | None = None,
     ) -> None:
         self.options = options or Options()
-        self._client = Client(base_url, key, f"openai:{model} at {base_url}", timeout)
-        try:
-            who, found = awaited(self._look(model))
-        except BaseException:
-            self._client.close()
-            raise
-        self.found = found
-        address = self._client.base_url
-        self.slots = who.slots
-        self.info: EngineInfo = info_of(
-            address, model, found, self.options, who.identity, slots=who.slots, named=who.named
-        )
-        window = self.options.window or found.window
-        self._server = (
-            LlamaServer(self._client, found, self.options, window)
-            if found.native
-            else ChatServer(self._client, model, found, self.options, window)
-        )
-        if who.named:
-            warn_misnamed(address, model, who.named)
+        self._model = model
+        who = f"openai:{model} at {base_url}"
+        self._client = Client("openai", base_url, key, who, timeout or TIMEOUT)
+        self._connecting = asyncio.Lock()
+        self._known: _Connected | None = None
+
+    async def connect(self) -> None:
+        """Find out what the server is and can do, once.
+
+        Raises `SpecError` for a model that the server does not have, `EngineError` if it cannot be asked.
+        """
+        await on_io_loop(self._server())
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is and can do. Raises `EngineError` before it is connected."""
+        return self._connected.info
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server was found to do. Raises `EngineError` before the engine is connected."""
+        return self._connected.capabilities
+
+    @property
+    def slots(self) -> int:
+        """How many requests the server answers at once, 0 if it does not tell. Raises as `info`."""
+        return self._connected.slots
 
     async def count(self, prompt: Prompt) -> int:
-        """How many tokens `prompt` has, template included; `info.ways` says whether that is estimated."""
-        return await carried(self._server.count(prompt))
+        """How many tokens `prompt` has, template included; `info.ways` says if that is estimated."""
+
+        async def counted() -> int:
+            return await (await self._server()).count(prompt)
+
+        return await on_io_loop(counted())
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """Write an answer to `prompt`, held to `constraint` by the server if it can, always by us."""
+        """Write an answer to `prompt`. The server enforces `constraint` if it can; it is always validated."""
         if constraint is not None:
             constraint.require_bounds()
-        if sampling.trace:
-            require(self.info, frozenset[Capability]({"trace"}), "a trace")
-        return await carried(self._generated(prompt, constraint, sampling))
+        return await on_io_loop(self._generate(prompt, constraint, sampling))
 
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
         """How probable each option is as the answer; `method` and `bound` say how well that is known."""
         check_options(options)
-        self._refuse(capture)
-        return await carried(self._server.choose(prompt, options))
+
+        async def chosen() -> Choice:
+            server = await self._server()
+            self._refuse(capture)
+            return await server.choose(prompt, options)
+
+        return await on_io_loop(chosen())
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """How probable each token of `text` is as the model's answer. Raises `CapabilityError` where the
-        server does not tell, and `SpecError` for an empty text."""
-        self._refuse(capture)
+        """How probable each token of `text` is as the model's answer. Raises `CapabilityError` if the server
+        does not tell, and `SpecError` for an empty text."""
         if not text:
             raise SpecError("the likelihood of an empty text is not defined")
-        return await carried(self._server.likelihood(prompt, text))
+
+        async def scored() -> Likelihood:
+            server = await self._server()
+            self._refuse(capture)
+            return await server.likelihood(prompt, text)
+
+        return await on_io_loop(scored())
 
     def close(self) -> None:
         """Close the connections."""
@@ -117,46 +167,58 @@ class OpenAIEngine:
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _look(self, model: str) -> tuple[Serving, Findings]:
-        """What the server is, and what it can do: as it is kept, else seen now.
+    @property
+    def _connected(self) -> _Connected:
+        if self._known is None:
+            raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
+        return self._known
 
-        What was seen is kept only where nothing broke meanwhile: what a failure hid is not known.
-        """
-        client = Insisting(self._client)
-        who = await serving(client, model)
-        address = self._client.base_url
-        kept = recalled(address, model, who.identity) if self.options.probe == "kept" else None
-        if kept is not None and (known := Findings.of(kept)) is not None:
-            return who, known
-        found = await Probe(client, model, self.options).found(who)
-        if not who.window:  # Ollama tells it only once the model is loaded
-            who = await serving(client, model)
-            found = replace(found, window=who.window)
-        found = replace(found, broken=client.broken)
-        if not found.broken:
-            remember(address, model, who.identity, found.kept())
-        return who, found
+    async def _server(self) -> ChatServer | LlamaServer:
+        """The server, asked what it can do if nobody has yet; runs on the loop of all requests."""
+        if self._known is None:
+            async with self._connecting:
+                if self._known is None:
+                    self._known = await self._connect()
+        return self._known.server
 
-    async def _generated(
+    async def _connect(self) -> _Connected:
+        client, model, options = self._client, self._model, self.options
+        server_info, found = await examine(client, model, options)
+        if server_info.named:
+            warn_unlisted_model(client.base_url, model, server_info.named)
+        window = options.window or found.window
+        server: ChatServer | LlamaServer
+        if found.native:
+            server = LlamaServer(client, found, options, window)
+        else:
+            kind = ScoringServer if found.tokenizes else ChatServer
+            server = kind(client, model, found, options, window)
+        info = engine_info(client.base_url, model, server_info, found, options)
+        return _Connected(server, info, found, server_info.slots)
+
+    async def _generate(
         self, prompt: Prompt, constraint: Constraint | None, sampling: Sampling
     ) -> Generation:
+        server = await self._server()
+        if sampling.trace:
+            require(self.info, frozenset[Capability]({"trace"}), "a trace")
         refused: list[str] = []
-        sent: Sent | None = None
+        sent: SentConstraint | None = None
 
-        async def ask(attempts: tuple[Attempt, ...], held: Constraint | None) -> Reply:
+        async def ask(attempts: tuple[Attempt, ...], enforced: Constraint | None) -> Reply:
             nonlocal sent
-            offered = iter([] if held is None else sendings(held, self.found.ways))
+            possible = iter([] if enforced is None else ways_to_send(enforced, self.capabilities.ways))
             while True:
-                sent = next((each for each in offered if each.name not in refused), None)
+                sent = next((each for each in possible if each.name not in refused), None)
                 try:
-                    return await self._server.ask(prompt, attempts, held, sent, sampling)
+                    return await server.ask(prompt, attempts, enforced, sent, sampling)
                 except EngineRefused as error:
                     # It may not compile a constraint of this size or kind: then the next best is sent.
                     if sent is None or (error.status or 0) // 100 != 4:
                         raise
                     refused.append(sent.name)
 
-        made = await settled(ask, constraint, most=self.options.anew)
+        made = await generate_validated(ask, constraint, retries=self.options.anew)
         notes = [f"the server refused the constraint as {name}" for name in refused]
         if constraint is not None:
             how = "asked for in words" if sent is None else f"held by the server as {sent.name}"

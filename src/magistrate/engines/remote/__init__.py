@@ -1,1 +1,1 @@
-"""What engines on servers share."""
+"""Shared by the engines that ask a model server over HTTP."""

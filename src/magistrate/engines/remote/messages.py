@@ -1,27 +1,81 @@
-"""A prompt as the messages of a chat, as OpenAI's, Anthropic's and other servers take them."""
+"""Turns a prompt into chat messages, as OpenAI's, Anthropic's and other servers take them.
+
+A server tokenizes the whole prompt, so `<|im_end|>` in a judged text would close its turn. Therefore a mark
+that no text of the prompt contains is put behind the first character of whatever looks like a special token,
+and taken out of what comes back, so that quotes and offsets are those of the raw text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from magistrate.constraints import Constraint, express
 from magistrate.engines.base import Attempt
-from magistrate.engines.remote.escaping import Escaping, escaping_for
 from magistrate.errors import SpecError
 from magistrate.types import Data, Message, Prompt, Trusted
 
 REFUSED = "That answer cannot be used: "
-ANEW = "\nAnswer again, in the form that was asked for and nothing else."
-GO_ON = (
+AGAIN = "\nAnswer again, in the form that was asked for and nothing else."
+CONTINUE = (
     "Your answer breaks off where it stops above. Go on from exactly there: "
     "write only what comes next, without repeating anything."
 )
 SILENT = "(no answer)"  # servers refuse empty messages
 
+MARKS = "¦‖†‡§¶⁞※⸗⁑◊⟊⌇⍿"
+# Tags of one word, with bars or without, of any script; bracketed capitals; doubled angle brackets.
+SPECIAL = re.compile(
+    r"<(?=[|｜/]?[^<>\s]{1,64}>)|<(?=[|｜])|[|｜](?=>)|<(?=</?[A-Z]+>>)"
+    r"|\[(?=/?[a-z]{0,2}[A-Z][A-Z0-9_ ]{1,40}\])"
+)
+NOTE = "what looks like special tokens in judged texts was broken up by {mark!r}, and mended in the answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Escaping:
+    """How the texts of one prompt are escaped: by `mark`, or not at all if nothing looks special."""
+
+    mark: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the answer must know."""
+        return (NOTE.format(mark=self.mark),) if self.mark else ()
+
+    def escape(self, text: str) -> str:
+        """`text` without anything that looks like a special token."""
+        return SPECIAL.sub(lambda match: match[0] + self.mark, text) if self.mark else text
+
+    def undo(self, text: str) -> str:
+        """An answer without the marks, also where JSON escapes them."""
+        if not self.mark:
+            return text
+        code = f"{ord(self.mark):04x}"
+        return re.sub(rf"\\u{code}", "", text.replace(self.mark, ""), flags=re.IGNORECASE)
+
+    def raw_offset(self, raw: str, at: int) -> int:
+        """The offset into `raw` of the offset `at` into `escape(raw)`."""
+        return at - self.escape(raw)[:at].count(self.mark) if self.mark else at
+
+
+def escaping_for(untrusted: Iterable[str], others: Iterable[str] = ()) -> Escaping:
+    """The escaping of `untrusted` texts, by a mark that neither they nor `others` contain."""
+    texts = list(untrusted)
+    if not any(SPECIAL.search(text) for text in texts):
+        return Escaping()
+    everything = [*texts, *others]
+    for mark in (*MARKS, *map(chr, range(0x2800, 0x2900)), *map(chr, range(0xE000, 0xF8FF))):
+        if not any(mark in text for text in everything):
+            return Escaping(mark)
+    raise ValueError("no mark is left that these texts do not contain")
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message: who speaks, and what is said, special-looking strings in data broken up."""
+    """One message: the role, and its text with data escaped."""
 
     role: str
     text: str
@@ -29,9 +83,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Turns to send. The last is the assistant's where `begun`: the server is to continue it.
+    """Turns to send. If `begun`, the last is the assistant's and the server is to continue it.
 
-    `escaping` says what was done to the data, and undoes it in the answer.
+    `escaping` says how data was escaped, and undoes that in the answer.
     """
 
     turns: tuple[Turn, ...]
@@ -40,7 +94,7 @@ class Chat:
 
     @property
     def system(self) -> str:
-        """The text of all system messages, for servers that take it apart."""
+        """The text of all system messages, for servers that take it separately."""
         return "\n\n".join(turn.text for turn in self.turns if turn.role == "system")
 
     def as_dicts(self) -> list[dict[str, str]]:
@@ -48,10 +102,30 @@ class Chat:
         return [{"role": turn.role, "content": turn.text} for turn in self.turns]
 
 
-def asked_anew(prompt: Prompt, attempts: Sequence[Attempt]) -> Prompt:
-    """`prompt` after which every refused attempt was answered with what was wrong with it.
+def chat(prompt: Prompt, attempts: Sequence[Attempt] = (), *, continues: bool = True) -> Chat:
+    """The messages of `prompt`, followed by every refused attempt and what was wrong with it.
 
-    What the model wrote and what is said of it are data: either may repeat a judged text.
+    A last message of the assistant is left for the server to continue; a server that does not do that
+    (`continues=False`) is asked for the rest in words.
+    """
+    if not prompt.messages:
+        raise SpecError("a prompt needs at least one message")
+    prompt = with_attempts(prompt, attempts)
+    trusted = [
+        part.text for message in prompt.messages for part in message.parts if isinstance(part, Trusted)
+    ]
+    escaping = escaping_for([data.text for data in prompt.data()], trusted)
+    turns = [Turn(message.role, _text(message, escaping)) for message in prompt.messages]
+    begun = turns[-1].role == "assistant"
+    if begun and not continues:
+        turns.append(Turn("user", CONTINUE))
+    return Chat(tuple(turns), escaping, begun and continues)
+
+
+def with_attempts(prompt: Prompt, attempts: Sequence[Attempt]) -> Prompt:
+    """`prompt` followed by every refused attempt and what was wrong with it.
+
+    Both the attempt and the problem are data: either may repeat a judged text.
     """
     if not attempts:
         return prompt
@@ -59,44 +133,40 @@ def asked_anew(prompt: Prompt, attempts: Sequence[Attempt]) -> Prompt:
     begun = messages.pop() if messages[-1].role == "assistant" else Message("assistant", ())
     for each in attempts:
         messages.append(Message("assistant", (*begun.parts, Data(each.text or SILENT, "attempt"))))
-        messages.append(Message("user", (Trusted(REFUSED), Data(each.problem, "problem"), Trusted(ANEW))))
+        messages.append(Message("user", (Trusted(REFUSED), Data(each.problem, "problem"), Trusted(AGAIN))))
     return Prompt((*messages, begun) if begun.parts else tuple(messages))
 
 
-def chat(
-    prompt: Prompt,
-    attempts: Sequence[Attempt] = (),
-    *,
-    continues: bool = True,
-    isolated: bool = False,
-) -> Chat:
-    """The messages of `prompt`, after them every refused attempt and what was wrong with it.
+def with_instruction(prompt: Prompt, words: str) -> Prompt:
+    """`prompt` with `words` behind its last user message, as data: a schema may repeat judged texts."""
+    last = max((at for at, message in enumerate(prompt.messages) if message.role == "user"), default=None)
+    if last is None:
+        return Prompt((*prompt.messages, Message("user", (Data(words, "form"),))))
+    message = prompt.messages[last]
+    more = Message("user", (*message.parts, Trusted("\n\n"), Data(words, "form")))
+    return Prompt((*prompt.messages[:last], more, *prompt.messages[last + 1 :]))
 
-    A last message of the assistant is left to be continued; where the server does not do that
-    (`continues=False`) it is asked for in words. `isolated` says that data needs no escaping, because the
-    server is known to read no special tokens in messages.
-    """
-    if not prompt.messages:
-        raise SpecError("a prompt needs at least one message")
-    prompt = asked_anew(prompt, attempts)
-    trusted = [
-        part.text for message in prompt.messages for part in message.parts if isinstance(part, Trusted)
-    ]
-    escaping = Escaping() if isolated else escaping_for([data.text for data in prompt.data()], trusted)
-    turns = [Turn(message.role, _text(message, escaping)) for message in prompt.messages]
-    begun = turns[-1].role == "assistant"
-    if begun and not continues:
-        turns.append(Turn("user", GO_ON))
-    return Chat(tuple(turns), escaping, begun and continues)
+
+def in_words(constraint: Constraint) -> str:
+    """The constraint as an instruction, for servers that cannot enforce it."""
+    schema = constraint.schema or {}
+    if constraint.kind == "choice":
+        return "Reply with exactly one of: " + json.dumps(schema["enum"], ensure_ascii=False)
+    if constraint.kind == "regex":
+        return f"Reply with a text that the regular expression /{schema['pattern']}/ matches as a whole."
+    if constraint.kind == "lark":
+        return f"Reply with a text of this Lark grammar, and nothing else:\n{constraint.grammar}"
+    shape = json.dumps(express(constraint, "json_schema").payload, ensure_ascii=False)
+    return f"Reply with JSON that this JSON Schema accepts, and nothing else:\n{shape}"
 
 
 def _text(message: Message, escaping: Escaping) -> str:
-    """What a message says. Data parts that touch are broken up as one: together they could form a token."""
+    """A message's text. Adjacent data parts are escaped as one: together they could form a special token."""
     text, waiting = "", ""
     for part in message.parts:
         if isinstance(part, Data):
             waiting += part.text
         else:
-            text += escaping.escaped(waiting) + part.text
+            text += escaping.escape(waiting) + part.text
             waiting = ""
-    return text + escaping.escaped(waiting) or SILENT
+    return text + escaping.escape(waiting) or SILENT

@@ -1,71 +1,123 @@
-"""What may be said of an engine on a server: options behind its model's name, an address, a key."""
+"""Which server an engine asks and how: options behind the model's name, the server's address, its key."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from typing import Any, TypeVar, get_args, get_type_hints
+from urllib.parse import SplitResult, urlsplit
 
-from magistrate.engines.remote.addresses import checked
 from magistrate.errors import SpecError
 
 Options = TypeVar("Options")
 
+SHOWN = 20  # model names that a warning lists
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """Who is asked where nobody else is named: whose server stands at `official`, by which `word` its engine
-    is named, where the environment has an address and a key, and how the address of another is written."""
+class Provider:
+    """The official server of a protocol, and where the environment names another one.
 
-    whose: str
+    `owner` appears in messages (`OpenAI's`), `word` stands before a model (`openai:MODEL`), `official` is the
+    address of the official server, `example` how the address of another is written.
+    """
+
+    owner: str
     word: str
     official: str
     url_variable: str
     key_variable: str
     example: str
 
-    def address(self, said: str | None) -> str:
-        """The address of the server: what was said, else the environment's, else the official one.
+    def address(self, given: str | None) -> str:
+        """The server's address: the given one, else the environment's, else the official one.
 
         Raises `SpecError` for what is no address, and for one that holds a secret: it would be stored and
         shown.
         """
-        url = (said or os.environ.get(self.url_variable) or self.official).strip().rstrip("/")
-        checked(url, self.key_variable, f"write it as in --base-url {self.example}")
+        url = (given or os.environ.get(self.url_variable) or self.official).strip().rstrip("/")
+        check_address(url, self.key_variable, f"write it as in --base-url {self.example}")
         return url
 
     def key_for(self, url: str) -> str:
-        """The key to send to `url`, from the environment. Raises `SpecError` where the official server's is
+        """The key to send to `url`, from the environment. Raises `SpecError` if the official server's is
         missing."""
         key = os.environ.get(self.key_variable, "").strip()
         if not key and url == self.official:
             raise SpecError(
-                f"{self.whose} server needs a key: set {self.key_variable}; a server of your own is named "
+                f"{self.owner} server needs a key: set {self.key_variable}; a server of your own is named "
                 f"with --base-url {self.example}"
             )
-        return key or "none"  # the packages demand one; servers without keys do not look at it
+        return key or "none"  # the packages demand one; servers without keys ignore it
 
     def read_options(self, words: str, kind: type[Options], least: Mapping[str, int]) -> tuple[str, Options]:
-        """The model's name, and what stands behind it as `name=value` of the fields of `kind`.
+        """The model's name, and the `name=value` pairs behind it as fields of `kind`.
 
-        A field is one of several words, true or false, or a whole number of at least `least`, 0 where that
-        says nothing of it. Raises `SpecError`.
+        A field is one of several words, true or false, or a whole number of at least `least` (0 where that
+        does not name it). Raises `SpecError`.
         """
-        model, *said = words.split(",")
+        model, *pairs = words.split(",")
         if not model.strip():
             raise SpecError(f"this engine needs a model: {self.word}:MODEL")
         types = get_type_hints(kind)
         known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         found: dict[str, Any] = {}
-        for each in said:
-            name, sign, value = each.partition("=")
+        for pair in pairs:
+            name, sign, value = pair.partition("=")
             if not sign or name not in known:
                 raise SpecError(
-                    f"{each!r} is no option of {self.word}:{model}; known, as name=value: {', '.join(known)}"
+                    f"{pair!r} is no option of {self.word}:{model}; known, as name=value: {', '.join(known)}"
                 )
             found[name] = _value(name, value, types[name], least.get(name, 0))
         return model, kind(**found)
+
+
+def check_address(url: str, key_variable: str, how: str) -> SplitResult:
+    """The parts of `url`. Raises `SpecError` for what is no address, and for one that holds a secret.
+
+    An address is stored and shown, so keys belong into the environment variable `key_variable`; `how` says
+    how an address is written.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise SpecError(f"this is no address of a server ({error}); {how}") from None
+    if parts.username is not None or parts.password is not None:
+        raise SpecError(f"an address must not hold a user or a password; set {key_variable} instead")
+    if parts.query or parts.fragment:
+        raise SpecError(f"an address must have no '?' or '#'; a key belongs into {key_variable}; {how}")
+    if parts.scheme not in ("http", "https") or not host:
+        raise SpecError(f"{url[:200]!r} is no address of a server; {how}")
+    return parts
+
+
+def is_local(url: str) -> bool:
+    """Whether `url` names this machine or one of its own network: one computer, not a service."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".localhost", ".lan", ".internal"))
+    return address.is_private or address.is_loopback or address.is_link_local
+
+
+def warn_unlisted_model(address: str, model: str, listed: Sequence[str]) -> None:
+    """Warn that the server at `address` does not list `model`, though it answers for it.
+
+    Some servers have one model and answer with it whatever name is asked for, so that a typing error would
+    go unseen, and results would be stored under the wrong name.
+    """
+    names = ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")
+    warnings.warn(
+        f"{address} does not list the model {model!r}, but answers for it; it lists: {names}. "
+        f"Name the one that you mean: what is judged now is stored under the name {model!r}",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _value(name: str, value: str, kind: Any, least: int) -> Any:

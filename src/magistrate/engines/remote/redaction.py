@@ -1,4 +1,4 @@
-"""What may be shown of a server's words: a line of bounded length, without anything that could be a key."""
+"""Makes a server's words safe to show: one line of bounded length, without anything that could be a key."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ KEYS = (
 
 
 def shown(words: object, secrets: Iterable[str] = ()) -> str:
-    """What a server said as one line of at most `LONGEST` characters, empty where it said nothing.
+    """A server's words as one line of at most `LONGEST` characters; empty for anything but text.
 
-    Markup and control characters are left out, `secrets` and whatever looks like a key are hidden.
+    Markup and control characters are removed, `secrets` and whatever looks like a key are hidden.
     """
     if not isinstance(words, str):
         return ""
@@ -54,7 +54,7 @@ def shown(words: object, secrets: Iterable[str] = ()) -> str:
 
 
 def secrets_of(headers: Mapping[str, str] | None) -> list[str]:
-    """What must not be shown: the keys among a request's headers and in the environment."""
+    """The keys in a request's headers and in the environment, which must not be shown."""
     found = list(_logging.secrets_of(os.environ))
     for name in SECRET_HEADERS:
         value = headers.get(name) if headers is not None else None
@@ -75,5 +75,5 @@ def without_keys(body: Any, given: Iterable[str]) -> Any:
 
 
 def _hide(found: re.Match[str]) -> str:
-    """What stands for a key; the word that announced it stays."""
+    """The replacement of a key; the word before it stays."""
     return f"{found[1]}{found[2]}{HIDDEN}" if found.re.groups == 2 else HIDDEN

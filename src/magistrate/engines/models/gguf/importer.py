@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magistrate.engines.quiet import import_openvino
+from magistrate.engines.disable_telemetry import import_openvino
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,4 +1,4 @@
-"""The file of answers that `Cached` reads and writes: SQLite, shared by threads, programs and runs."""
+"""The SQLite file of cached engine calls, shared by threads, programs and runs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 from magistrate import _logging
 from magistrate._paths import default_cache
-from magistrate.engines.call_tables import (
-    PASSING,
-    connect,
-    delete,
-    facts_of,
-    give_back,
-    oldest,
-    transaction,
-    used_bytes,
-)
 from magistrate.errors import SpecError, StoreError
 
 MOST_BYTES: Final = 2 << 30
@@ -37,13 +28,28 @@ _PUT = "INSERT OR REPLACE INTO calls (key, model, made, used, size, seal, value)
 _TOUCH = "UPDATE calls SET used = ? WHERE key = ? AND used < ?"
 _UNWRITABLE = ("SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_PERM")  # reading may go on
 DAMAGE = (sqlite3.Error, TypeError, ValueError, OverflowError)  # also rows that hold what nobody wrote
+AT_ONCE: Final = 1000  # entries removed together, so that others can write in between
+OPENING, ASKING = 2.0, 0.1  # seconds to wait for a lock
+PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED")  # later it will work
+VERSION: Final = 1  # of the tables; a file of another version is begun anew
+APPLICATION: Final = 0x4D614361  # says that a file is ours to begin anew
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _ADVICE = "; remove it, the usual one with: magistrate cache prune --all"
+
+_TABLES = (
+    "DROP TABLE IF EXISTS calls",
+    "CREATE TABLE calls (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, model TEXT NOT NULL, "
+    "made INTEGER NOT NULL, used INTEGER NOT NULL, size INTEGER NOT NULL, seal BLOB NOT NULL, "
+    "value BLOB NOT NULL)",
+    "CREATE INDEX calls_by_use ON calls (used, model, size)",
+    f"PRAGMA application_id = {APPLICATION}",
+    f"PRAGMA user_version = {VERSION}",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many entries there are, and about how many bytes they take."""
+    """A number of entries, and about how many bytes they take."""
 
     entries: int = 0
     bytes: int = 0
@@ -51,11 +57,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """What is in the file, and what this `CallCache` has seen of it.
+    """The contents of the file, and counts of this `CallCache`.
 
     `oldest` and `newest` are the times (UTC) of the entries' last use, right to an hour; `file_bytes` is the
-    room on disk. `hits`, `misses`, `kept`, `not_kept` and `unreadable` count calls since it was opened,
-    `troubles` how often the file failed; `trouble` says why it is not used any more, None where it is.
+    size on disk. `hits`, `misses`, `kept`, `not_kept` and `unreadable` count calls since it was opened,
+    `troubles` how often the file failed; `trouble` says why it is no longer used, None if it is.
     """
 
     path: Path
@@ -78,7 +84,7 @@ _left: list[sqlite3.Connection | None] = []  # a parent's connections
 
 
 class CallCache:
-    """Bytes by key in an SQLite file. Reading and writing never fail: what does not work is not there.
+    """Bytes by key in an SQLite file. Reading and writing never raise: what cannot be read counts as absent.
 
     The first trouble is a warning in the log (`cache.trouble`), all are counted in `stats()`.
     """
@@ -107,14 +113,14 @@ class CallCache:
     ) -> CallCache:
         """The cache in a file (default: `cache.db` in Magistrate's folder), made where there is none.
 
-        Where it holds more than `most_bytes`, what was not used for longest is removed. `clock` gives
-        seconds since 1970. Never fails: a file that cannot be used is a cache that knows nothing and keeps
-        nothing, and `trouble` says why.
+        If it holds more than `most_bytes`, the least recently used entries are removed. `clock` gives seconds
+        since 1970. Never raises: with a file that cannot be used, nothing is found or kept, and `trouble`
+        says why.
         """
         cache = cls(Path(path) if path is not None else default_cache(), clock)
         try:
-            cache._connection = connect(cache.path)
-            if used_bytes(cache._connection) > most_bytes:
+            cache._connection = _connect(cache.path)
+            if _used_bytes(cache._connection) > most_bytes:
                 done = cache._remove(max_bytes=most_bytes * 9 // 10)
                 cache._log.info("cache.pruned", path=cache.path, entries=done.entries, bytes=done.bytes)
         except (*DAMAGE, OSError, StoreError) as error:
@@ -130,7 +136,7 @@ class CallCache:
         self.close()
 
     def abandon(self) -> None:
-        """Let go of the file without closing it, as a forked child must; then it is as if it was closed."""
+        """Drop the connection without closing it, as a forked child must; then it counts as closed."""
         self._lock = threading.RLock()
         _left.append(self._connection)
         self._connection = None
@@ -138,18 +144,18 @@ class CallCache:
 
     @property
     def usable(self) -> bool:
-        """Whether the file is open; not after trouble that does not pass, nor once it was closed."""
+        """Whether the file is open: not after a lasting failure, nor after `close`."""
         return self._connection is not None
 
     def close(self) -> None:
-        """Write the times of use and let go of the file; afterwards nothing is found or kept."""
+        """Write the times of use and close the file; afterwards nothing is found or kept."""
         with self._lock:
             self._write_touches()
             self._disconnect()
 
     @staticmethod
     def discard(path: Path) -> int:
-        """Remove the file, whatever is in it; answers how many bytes it had. Raises `StoreError`."""
+        """Remove the file, whatever is in it; returns how many bytes it had. Raises `StoreError`."""
         freed = 0
         for each in files(path):
             try:
@@ -163,7 +169,7 @@ class CallCache:
         return freed
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of `key`, None where there is none that can be trusted."""
+        """The value of `key`, None if there is none that is intact."""
         with self._lock:
             row = None
             if self._connection is not None:
@@ -189,7 +195,7 @@ class CallCache:
             return value
 
     def put(self, key: bytes, value: bytes, model: str) -> None:
-        """Keep `value` for every later `get`, also of other programs; nothing where that does not work."""
+        """Keep `value` for every later `get`, also of other programs, if that works."""
         with self._lock:
             now = self._clock()
             if self._connection is None or not self._writing or 0 <= now - self._paused_at < PAUSE:
@@ -214,7 +220,7 @@ class CallCache:
         self._log.info("cache.unreadable", path=self.path, reason=f"{type(error).__name__}: {error}")
 
     def refused(self, error: Exception) -> None:
-        """Count an answer that has no plain values and so cannot be kept."""
+        """Count an answer that cannot be kept because it has no plain values."""
         with self._lock:
             self._not_kept += 1
         self._log.info("cache.refused", reason=f"{type(error).__name__}: {error}")
@@ -226,7 +232,7 @@ class CallCache:
             facts: dict[str, Any] = {}
             if self._connection is not None:
                 try:
-                    facts = facts_of(self._connection)
+                    facts = _facts(self._connection)
                 except DAMAGE as error:
                     self._fail(error)
             models = {name: Kept(*counts) for name, counts in facts.pop("models", {}).items()}
@@ -252,11 +258,11 @@ class CallCache:
         model: str | None = None,
         everything: bool = False,
     ) -> Kept:
-        """Remove entries and give their room back to the disk; answers what was removed.
+        """Remove entries and shrink the file; returns what was removed.
 
-        With `older_than` those not used for so long; with `max_bytes` those not used for longest, until the
-        rest is no larger; with `model` only its entries, all of them if nothing else is given. Raises
-        `SpecError` if nothing is given at all, `StoreError` where the file does not let it.
+        `older_than` removes those not used for so long; `max_bytes` the least recently used ones, until the
+        rest is no larger; `model` limits that to its entries, and removes all of them if nothing else is
+        given. Raises `SpecError` if nothing is given at all, `StoreError` if the file cannot be changed.
         """
         if not everything and older_than is None and max_bytes is None and model is None:
             raise SpecError("say what to remove: older_than, max_bytes, model or everything")
@@ -289,38 +295,38 @@ class CallCache:
         last = (1 << 62) if older_than is None else int(self._clock() - older_than.total_seconds())
         whole = everything or (max_bytes is None and older_than is None)
         if whole or older_than is not None:
-            for several in oldest(connection, model, last):
-                entries, freed = entries + len(several), freed + sum(several.values())
-                delete(connection, list(several))
+            for batch in _oldest(connection, model, last):
+                entries, freed = entries + len(batch), freed + sum(batch.values())
+                _delete(connection, list(batch))
         if max_bytes is not None and not whole:
             asked = "SELECT total(size) FROM calls WHERE ? IS NULL OR model = ?"
             excess = int(connection.execute(asked, (model, model)).fetchone()[0]) - max_bytes
-            for several in oldest(connection, model, 1 << 62) if excess > 0 else ():
+            for batch in _oldest(connection, model, 1 << 62) if excess > 0 else ():
                 chosen = []
-                for each, size in several.items():
+                for each, size in batch.items():
                     if excess <= 0:
                         break
                     chosen.append(each)
                     entries, freed, excess = entries + 1, freed + size, excess - size
-                delete(connection, chosen)
+                _delete(connection, chosen)
                 if excess <= 0:
                     break
-        give_back(connection)
+        _shrink(connection)
         return Kept(entries, freed)
 
     def _write_touches(self) -> None:
-        """Late and together, and lost if that does not work: they only say what goes first."""
+        """Write times of use, late and together. If that fails they are lost: they only order the pruning."""
         touched, self._touched = self._touched, {}
         if self._connection is None or not self._writing or not touched:
             return
         try:
-            with transaction(self._connection):
+            with _transaction(self._connection):
                 self._connection.executemany(_TOUCH, [(used, key, used) for key, used in touched.items()])
         except sqlite3.Error as error:
             self._fail(error, writing=True)
 
     def _fail(self, error: Exception, *, writing: bool = False, final: bool = False) -> None:
-        """Note a trouble: wait a moment, write no more, or let go of the file."""
+        """React to a failure: pause writing, stop writing, or close the file."""
         self._troubles += 1
         name = getattr(error, "sqlite_errorname", None) or ""
         reason = f"{error}{f' ({name})' if name else ''}"
@@ -356,5 +362,115 @@ def files(path: Path) -> tuple[Path, Path, Path]:
 
 
 def _seal(key: bytes, value: bytes) -> bytes:
-    """Tells a value from one that the disk or another hand has changed; SQLite checks no contents."""
+    """A checksum that shows whether a value was changed on disk; SQLite checks no contents."""
     return blake2b(b"%d:%b%b" % (len(key), key, value), digest_size=8).digest()
+
+
+# --- the tables ----------------------------------------------------------------------------------
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection to the file, which is created if missing. Raises `sqlite3.Error` and `StoreError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Autocommit; one connection for all threads, behind a lock of its own.
+    connection = sqlite3.connect(path, timeout=OPENING, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA cell_size_check = ON")
+        if not _is_ours(connection):
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        _switch_to_wal(connection)
+        # A crash may lose what was written last, never more: the rest is as it was.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if not _is_ours(connection):
+            with _transaction(connection):
+                if not _is_ours(connection):  # nobody else was quicker
+                    for statement in _TABLES:
+                        connection.execute(statement)
+        connection.execute(f"PRAGMA busy_timeout = {round(1000 * ASKING)}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    """Whether the tables are there in this version. Raises `StoreError` for another program's database."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != APPLICATION:
+        raise StoreError("the file is another program's database, which is left alone")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return bool(tables) and version == VERSION
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not wait when two programs switch a new file at once: one of them is refused.
+    deadline = time.monotonic() + OPENING
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            return
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith(PASSING) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Everything in the body is done, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _oldest(connection: sqlite3.Connection, model: str | None, last: int) -> Iterator[dict[int, int]]:
+    """Sizes by id of the entries last used at `last` or before, oldest first; the caller removes them."""
+    asked = (
+        "SELECT id, size FROM calls WHERE used <= ? AND (? IS NULL OR model = ?) ORDER BY used, id LIMIT ?"
+    )
+    while batch := dict(connection.execute(asked, (last, model, model, AT_ONCE)).fetchall()):
+        yield batch
+
+
+def _delete(connection: sqlite3.Connection, ids: list[int]) -> None:
+    """Remove these entries."""
+    with _transaction(connection):
+        connection.executemany("DELETE FROM calls WHERE id = ?", [(each,) for each in ids])
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    """Cut free pages off the file, in steps that let others write in between."""
+    while connection.execute("PRAGMA freelist_count").fetchone()[0]:
+        before = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute("PRAGMA incremental_vacuum(4096)").fetchall()
+        if connection.execute("PRAGMA page_count").fetchone()[0] >= before:
+            break
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    """Bytes of the pages that hold something; costs nothing, unlike a sum over all entries."""
+    pages = [f"PRAGMA {each}" for each in ("page_count", "freelist_count", "page_size")]
+    count, free, size = (connection.execute(each).fetchone()[0] for each in pages)
+    return int((count - free) * size)
+
+
+def _facts(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Entries, bytes and times of use, and both counts by model; reads the whole index."""
+    asked = (
+        "SELECT model, count(*), total(size), min(used), max(used) FROM calls GROUP BY model ORDER BY model"
+    )
+    rows = connection.execute(asked).fetchall()
+    return {
+        "entries": sum(row[1] for row in rows),
+        "bytes": int(sum(row[2] for row in rows)),
+        "oldest": datetime.fromtimestamp(min(row[3] for row in rows), UTC) if rows else None,
+        "newest": datetime.fromtimestamp(max(row[4] for row in rows), UTC) if rows else None,
+        "models": {row[0]: (row[1], int(row[2])) for row in rows},
+    }

@@ -1,18 +1,124 @@
-"""Foreign bytes as values: what the Messages API answers, whole or as a stream."""
+"""The Messages API's own forms: how constraints are sent, and how messages and models are read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from magistrate.constraints.partial_json import read as from_text
-from magistrate.engines.anthropic.forms import TOOL
-from magistrate.engines.remote.foreign import Count, Foreign, read
+from magistrate.constraints import Constraint, express
+from magistrate.constraints.partial_json import read as read_json
+from magistrate.engines.remote.messages import in_words
 from magistrate.engines.remote.redaction import shown
-from magistrate.engines.remote.reply import Reply
-from magistrate.errors import EngineError, EngineRefused, InvalidOutput
+from magistrate.engines.remote.replies import Body, Count, Reply, read
+from magistrate.errors import ConstraintError, EngineError, EngineRefused, InvalidOutput
 from magistrate.types import Usage
+
+TOOL = "answer"
+WRAPPED = "answer"  # schema and tool take objects only, so anything else is this property of one
+Way = Literal["schema", "tool", "words"]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a request states a constraint: `body` goes into it, or `words` behind the question.
+
+    `undo` turns the answer into a text that the constraint can read.
+    """
+
+    body: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
+    undo: Callable[[str], str] = str
+
+    @property
+    def tool(self) -> bool:
+        """Whether the answer is the input of a tool."""
+        return "tools" in self.body
+
+
+PLAIN = Form()
+
+
+def form_of(constraint: Constraint | None, way: Way) -> Form:
+    """How `constraint` is sent: by `way`, or in words if no schema expresses it, such as a grammar.
+
+    What the server does not enforce is found when the answer is validated. Raises `ConstraintError` if the
+    constraint has no bound or lacks its texts.
+    """
+    if constraint is None:
+        return PLAIN
+    constraint.require_bounds()
+    if way == "words" or constraint.kind == "lark":
+        return Form(words=in_words(constraint))
+    schema, undo = _object_of(constraint)
+    try:
+        return _sent(schema, way, undo)
+    except ValueError:  # the package's error for a schema that it cannot express
+        return Form(words=in_words(constraint))
+
+
+def form_of_labels(labels: list[str], way: Way) -> Form:
+    """How one of these labels is asked for."""
+    if way == "words":
+        return Form(words="Reply with nothing but one of these: " + ", ".join(labels))
+    return _sent(_wrapping({"type": "string", "enum": labels}), way, _unwrapped)
+
+
+def _sent(schema: Mapping[str, Any], way: Way, undo: Callable[[str], str]) -> Form:
+    from anthropic import transform_schema
+
+    said = transform_schema(dict(schema))
+    if way == "schema":
+        return Form({"output_config": {"format": {"type": "json_schema", "schema": said}}}, undo=undo)
+    tool = {"name": TOOL, "description": "Gives the answer.", "input_schema": said}
+    choice = {"type": "tool", "name": TOOL, "disable_parallel_tool_use": True}
+    return Form({"tools": [tool], "tool_choice": choice}, undo=undo)
+
+
+def _object_of(constraint: Constraint) -> tuple[Mapping[str, Any], Callable[[str], str]]:
+    """The schema of an object that holds what the constraint allows, and the function that takes it out."""
+    if constraint.kind == "json":
+        schema: Mapping[str, Any] = express(constraint, "json_schema").payload
+        if schema.get("type") == "object":
+            return schema, str
+        if "$defs" in schema or "$ref" in schema or "definitions" in schema:
+            raise ConstraintError(
+                f"{constraint.name!r} has definitions and is no object at its root, as Anthropic's schemas "
+                "must be; put it into an object"
+            )
+        return _wrapping(schema), _unwrapped_json
+    given = constraint.schema or {}
+    inner = {"type": "string", **{key: given[key] for key in ("enum", "pattern") if key in given}}
+    return _wrapping(inner), _unwrapped
+
+
+def _wrapping(inner: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {WRAPPED: dict(inner)},
+        "required": [WRAPPED],
+        "additionalProperties": False,
+    }
+
+
+def _inner(text: str) -> Any:
+    """The value in the object around an answer, None if there is no such object."""
+    value = read_json(text).value  # of whole JSON that says nothing twice; else of no such type
+    return value.get(WRAPPED) if isinstance(value, dict) and value.keys() == {WRAPPED} else None
+
+
+def _unwrapped(text: str) -> str:
+    inner = _inner(text)
+    return inner if isinstance(inner, str) else text
+
+
+def _unwrapped_json(text: str) -> str:
+    inner = _inner(text)
+    return text if inner is None else json.dumps(inner, ensure_ascii=False)
+
+
+# --- reading answers -----------------------------------------------------------------------------
 
 CUT = ("max_tokens", "model_context_window_exceeded")
 ENDED = ("end_turn", "stop_sequence")
@@ -21,14 +127,14 @@ NO_ORDER = "the answer broke off: the events of its stream are not in order"
 HIDDEN_THOUGHTS = "the server keeps a part of the model's thoughts to itself"
 
 
-class _Usage(Foreign):
+class _Usage(Body):
     input_tokens: Count | None = None
     cache_creation_input_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
     output_tokens: Count | None = None
 
     def updated(self, later: _Usage | None) -> _Usage:
-        """These counts, where `later` does not say otherwise: those of a stream are cumulative."""
+        """These counts, replaced by those of `later`: counts of a stream are cumulative."""
         return self if later is None else self.model_copy(update=later.model_dump(exclude_none=True))
 
     @property
@@ -38,7 +144,7 @@ class _Usage(Foreign):
         return Usage(1, read, cached, self.output_tokens or 0)
 
 
-class _Block(Foreign):
+class _Block(Body):
     type: str
     name: str = ""
     text: str = ""
@@ -46,12 +152,12 @@ class _Block(Foreign):
     input: Any = None
 
 
-class _Details(Foreign):
+class _Details(Body):
     category: str | None = None
     explanation: str | None = None
 
 
-class _Message(Foreign):
+class _Message(Body):
     role: Literal["assistant"] = "assistant"
     content: list[_Block]
     stop_reason: str | None = None
@@ -59,7 +165,7 @@ class _Message(Foreign):
     usage: _Usage
 
 
-class _Delta(Foreign):
+class _Delta(Body):
     type: str = ""
     text: str = ""
     thinking: str = ""
@@ -68,7 +174,7 @@ class _Delta(Foreign):
     stop_details: _Details | None = None
 
 
-class _Event(Foreign):
+class _Event(Body):
     type: str
     message: _Message | None = None
     index: Count = 0
@@ -77,27 +183,27 @@ class _Event(Foreign):
     usage: _Usage | None = None
 
 
-class _Supported(Foreign):
+class _Supported(Body):
     supported: bool = False
 
 
-class _Thoughts(Foreign):
+class _Thoughts(Body):
     disabled: _Supported = _Supported()
     adaptive: _Supported = _Supported()
 
 
-class _ThinkingCapability(Foreign):
+class _ThinkingCapability(Body):
     supported: bool = False
     types: _Thoughts = _Thoughts()
 
 
-class _Capabilities(Foreign):
+class _Capabilities(Body):
     structured_outputs: _Supported = _Supported()
     thinking: _ThinkingCapability = _ThinkingCapability()
 
 
-class Model(Foreign):
-    """What a server says of a model: its windows in tokens, and what it can do; None where it does not."""
+class Model(Body):
+    """A server's description of a model: its windows in tokens and what it can do; None if not told."""
 
     id: str
     max_input_tokens: Count | None = None
@@ -105,33 +211,33 @@ class Model(Foreign):
     capabilities: _Capabilities | None = None
 
 
-class _Listed(Foreign):
+class _Listed(Body):
     id: str
 
 
-class Models(Foreign):
+class Models(Body):
     """The models that a server lists."""
 
     data: tuple[_Listed, ...] = ()
 
 
-class Counted(Foreign):
+class Counted(Body):
     """How many tokens a prompt has."""
 
     input_tokens: Count
 
 
 def read_message(body: Any, *, tool: bool) -> Reply:
-    """A message's text, or the input of its tool as JSON; thoughts apart from it.
+    """A message's text, or the input of its tool as JSON, with thoughts split off.
 
-    Raises `EngineRefused` where the model or a filter refused, `InvalidOutput` where there is no text, and
-    `EngineError` where the answer broke off.
+    Raises `EngineRefused` if the model or a filter refused, `InvalidOutput` if there is no text, and
+    `EngineError` if the answer broke off.
     """
     return _reply(read(_Message, body, "message"), tool)
 
 
 def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
-    """As `read_message`, of the events of a stream."""
+    """As `read_message`, from the events of a stream."""
     blocks: dict[int, _Block] = {}
     inputs: dict[int, str] = {}
     message: _Message | None = None
@@ -165,10 +271,10 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
 
 
 def _with_input(block: _Block, said: str) -> _Block:
-    """A tool's call with its input, which a stream gives as pieces of JSON; a text where it is none."""
+    """A tool's call with its input, which a stream gives as pieces of JSON; the text if it is no JSON."""
     if block.type != "tool_use" or not said:
         return block
-    reading = from_text(said)
+    reading = read_json(said)
     given = reading.value if reading.state == "complete" else said
     return block.model_copy(update={"input": given})
 

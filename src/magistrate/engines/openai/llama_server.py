@@ -1,39 +1,52 @@
-"""llama.cpp's server by its own requests: prompts of tokens, grammars, and exact probabilities of answers."""
+"""llama.cpp's server by its own requests: prompts of tokens, grammars, and exact probabilities.
+
+Template and data are tokenized separately, as the embedded engine does: the server renders its template over
+placeholders (`/apply-template`), so that it never sees a text. What it wrote and the trusted parts are
+tokenized with special tokens (`/tokenize`, `parse_special`), data without.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import re
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
-from magistrate.engines.openai.client import Client
-from magistrate.engines.openai.constraining import Sent
-from magistrate.engines.openai.findings import LISTED, Findings
+from magistrate.engines.openai.chat_completions import Logprob
+from magistrate.engines.openai.constraints import SentConstraint
 from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.reading import Logprob
-from magistrate.engines.openai.tokens import PromptTokens
-from magistrate.engines.remote.choosing import Listed, Token, from_listed
-from magistrate.engines.remote.foreign import Count, Foreign, read
-from magistrate.engines.remote.label_fallback import drawn_by, in_words, named_by
-from magistrate.engines.remote.messages import asked_anew
-from magistrate.engines.remote.reply import Reply
-from magistrate.engines.remote.thinking import split_thinking
-from magistrate.engines.remote.wording import described, told
+from magistrate.engines.openai.server_capabilities import LISTED, ServerCapabilities
+from magistrate.engines.remote.client import Requests
+from magistrate.engines.remote.label_choice import (
+    TopToken,
+    exact_choice,
+    label_asker,
+    label_only_choice,
+    sampled_choice,
+    top_k_choice,
+)
+from magistrate.engines.remote.messages import in_words, with_attempts, with_instruction
+from magistrate.engines.remote.replies import Body, Count, Reply, read, split_thinking
 from magistrate.errors import CapabilityError, EngineError, InvalidOutput, OverLength, SpecError
-from magistrate.types import Prompt, Usage
+from magistrate.types import Prompt, Trusted, Usage
 
-FORCE = 1000.0  # added to a logit so that its token is drawn; what is told of it is from before
-# Nothing is told of a drawn token that is part of a character, so such are looked for among the likeliest.
+FORCE = 1000.0  # added to a logit so that its token is drawn; its reported probability is from before that
+# A drawn token that is part of a character is not reported, so it is looked for among the likeliest.
 LONG_LISTS = (4096, 65536)
 CLOSING = "</think>"
+PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
+OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z")
+KEPT = 512  # rendered templates and tokenized pieces of them that are remembered
 
 
-class _Top(Foreign):
+class _Top(Body):
     id: int
     logprob: Logprob
     token: str = ""
@@ -44,11 +57,11 @@ class _Drawn(_Top):
     top_logprobs: tuple[_Top, ...] = ()
 
 
-class _Timings(Foreign):
+class _Timings(Body):
     cache_n: int = 0
 
 
-class _Completion(Foreign):
+class _Completion(Body):
     content: str
     stop: bool = True
     stop_type: Literal["none", "eos", "limit", "word"] = "none"
@@ -60,12 +73,12 @@ class _Completion(Foreign):
 
 
 class LlamaServer:
-    """The verbs over `/completion`; `window` is the context window in tokens, 0 where it is not told."""
+    """Answers the verbs by `/completion`; `window` is the context window in tokens, 0 if not told."""
 
-    def __init__(self, client: Client, found: Findings, options: Options, window: int) -> None:
+    def __init__(self, client: Requests, found: ServerCapabilities, options: Options, window: int) -> None:
         self._client, self._found, self._options, self._window = client, found, options, window
         self._tokens = PromptTokens(client, found)
-        self._plain: list[int] = []  # a whole character
+        self._plain: list[int] = []  # a token that is a whole character
 
     async def count(self, prompt: Prompt) -> int:
         """Exactly, chat template included."""
@@ -76,13 +89,13 @@ class LlamaServer:
         prompt: Prompt,
         attempts: tuple[Attempt, ...],
         constraint: Constraint | None,
-        sent: Sent | None,
+        sent: SentConstraint | None,
         sampling: Sampling,
     ) -> Reply:
-        """One text, under what is `sent` of the constraint."""
+        """A text, with the constraint as `sent`; if that is None, as an instruction in words."""
         if constraint is not None and sent is None:
-            prompt = told(prompt, described(constraint))
-        tokens, opened = await self._tokens.of(asked_anew(prompt, attempts))
+            prompt = with_instruction(prompt, in_words(constraint))
+        tokens, opened = await self._tokens.of(with_attempts(prompt, attempts))
         thinking, spent = "", Usage()
         if opened:
             thinking, tokens, spent = await self._thought(tokens)
@@ -108,11 +121,12 @@ class LlamaServer:
         return Reply(text, finish, spent + _usage(found), thinking)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
-        """How probable each option is: exactly, token by token, unless a lesser way was asked for."""
+        """How probable each option is: exactly, token by token, unless the options name a lesser method."""
+        ask = label_asker(self._reply, prompt, options)
         if self._options.choose == "sampled":
-            return await drawn_by(in_words(self._reply, prompt, options), options, n=self._options.draws)
+            return await sampled_choice(ask, options, draws=self._options.draws)
         if self._options.choose == "label_only":
-            return await named_by(in_words(self._reply, prompt, options), options, anew=self._options.anew)
+            return await label_only_choice(ask, options, retries=self._options.anew)
         tokens, opened = await self._tokens.of(prompt)
         thinking, spent = "", Usage()
         if opened:
@@ -121,15 +135,7 @@ class LlamaServer:
             choice = await self._by_first_token(tokens, options)
         else:
             choice = await self._exactly(tokens, options)
-        return Choice(
-            choice.best,
-            choice.probabilities,
-            choice.mass,
-            choice.method,
-            spent + choice.usage,
-            bound=choice.bound,
-            thinking=thinking,
-        )
+        return replace(choice, usage=spent + choice.usage, thinking=thinking)
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """How probable each token of `text` is, by one call for each of them."""
@@ -159,7 +165,7 @@ class LlamaServer:
         return await self.ask(prompt, (), None, None, sampling)
 
     async def _thought(self, tokens: list[int]) -> tuple[str, list[int], Usage]:
-        """What the model thinks, where its template has begun that, and the prompt with it closed."""
+        """The model's thoughts, which its template has begun, and the prompt with them and their end."""
         room = max(self._options.thoughts, 1)
         body = {
             "prompt": tokens,
@@ -191,30 +197,18 @@ class LlamaServer:
         totals = [
             [sum(known[path[: at + 1]] for at in range(len(path))) for path in group] for group in paths
         ]
-        # Relative to the likeliest path, so that options of vanishing mass can still be compared.
-        likeliest = max(max(group) for group in totals)
-        weights = [sum(math.exp(total - likeliest) for total in group) for group in totals]
-        shares = {
-            option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)
-        }
-        mass = min(sum(weights) * math.exp(likeliest), 1.0)
-        best = max(shares, key=shares.__getitem__)
-        return Choice(best, shares, mass, "exact", usage, bound=0.0)
+        return exact_choice(options, totals, usage)
 
     async def _by_first_token(self, tokens: list[int], options: Sequence[Option]) -> Choice:
         likeliest, usage = await self._likeliest(tokens, LISTED)
-        listed = Listed(
-            tuple(Token(bytes(each.bytes or each.token.encode()), each.logprob) for each in likeliest)
-        )
-        weights = from_listed(options, listed)
-        if weights is None:
+        listed = [TopToken(bytes(each.bytes or each.token.encode()), each.logprob) for each in likeliest]
+        choice = top_k_choice(options, listed, usage)
+        if choice is None:
             raise InvalidOutput(f"none of the answers is among the {len(likeliest)} likeliest tokens")
-        shares = {option.label: share for option, share in zip(options, weights.shares, strict=True)}
-        best = max(shares, key=shares.__getitem__)
-        return Choice(best, shares, weights.mass, "top_k", usage, bound=weights.bound)
+        return choice
 
     async def _next(self, tokens: list[int], wanted: set[int]) -> tuple[dict[int, float], Usage]:
-        """Log-probabilities of the tokens wanted next: of the likeliest at once, of each other by itself."""
+        """Log-probabilities of the `wanted` next tokens: the likeliest in one call, each other in its own."""
         likeliest, usage = await self._likeliest(tokens, LISTED)
         known = {each.id: each.logprob for each in likeliest if each.id in wanted}
         for token in sorted(wanted - set(known)):
@@ -237,7 +231,7 @@ class LlamaServer:
         raise InvalidOutput(f"the server does not tell how probable token {token} is")
 
     async def _likeliest(self, tokens: list[int], listed: int) -> tuple[tuple[_Top, ...], Usage]:
-        """So many likeliest tokens after `tokens`."""
+        """The `listed` likeliest tokens after `tokens`."""
         if not self._plain:
             self._plain = await self._tokens.data(".")
         found = await self._completed(_one_token(tokens, listed, self._plain[-1]))
@@ -246,7 +240,7 @@ class LlamaServer:
         return found.completion_probabilities[0].top_logprobs, _usage(found)
 
     async def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
-        """Token paths of every option's surfaces, ended where one is another's beginning."""
+        """Token paths of every option's surfaces; one that begins another gets the end-of-answer tokens."""
         surfaces = [surface for option in options for surface in option.surfaces]
         spelled = dict(zip(surfaces, await asyncio.gather(*map(self._tokens.data, surfaces)), strict=True))
         owner: dict[tuple[int, ...], str] = {}
@@ -267,7 +261,7 @@ class LlamaServer:
 
     async def _completed(self, body: dict[str, Any], *, stream: bool = False) -> _Completion:
         if stream:
-            events = await self._client.streamed("/completion", {**body, "stream": True})
+            events = await self._client.stream("/completion", {**body, "stream": True})
             parts = [read(_Completion, event, "event of a completion") for event in events]
             if not parts or not parts[-1].stop:
                 raise InvalidOutput("the server's stream broke off", "".join(part.content for part in parts))
@@ -287,13 +281,13 @@ class LlamaServer:
 
 
 def _check_ended(found: _Completion) -> None:
-    """Refuse a text of which the server does not say that, and why, it ended."""
+    """Refuse a text if the server does not say that it ended, and why."""
     if not found.stop or found.stop_type == "none":
         raise EngineError("the answer broke off: the server did not say why it ended (stop_type)")
 
 
 def _one_token(tokens: list[int], listed: int, forced: int) -> dict[str, Any]:
-    """One token more, `forced`, and the likeliest ones with it, as the model has them before any of that."""
+    """A request for one token, `forced`, and for the model's own `listed` likeliest ones."""
     return {
         "prompt": tokens,
         "n_predict": 1,
@@ -309,3 +303,159 @@ def _usage(found: _Completion) -> Usage:
     return Usage(
         1, found.tokens_evaluated, min(max(cached, 0), found.tokens_evaluated), found.tokens_predicted
     )
+
+
+# --- prompts as tokens ---------------------------------------------------------------------------
+
+
+class _Rendered(Body):
+    prompt: str
+
+
+class _Pieces(Body):
+    tokens: list[int]
+
+
+class _Piece(Body):
+    id: int
+    piece: str | list[int]
+
+
+class _Spelled(Body):
+    tokens: list[_Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Tokens of a text, and their half-open character offsets into it."""
+
+    tokens: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+
+
+class PromptTokens:
+    """Turns prompts and texts into tokens by asking the server."""
+
+    def __init__(self, client: Requests, found: ServerCapabilities) -> None:
+        self._client = client
+        self._found = found
+        self._templates = _Recent()
+        self._trusted = _Recent()
+
+    async def of(self, prompt: Prompt) -> tuple[list[int], bool]:
+        """All tokens of the prompt up to the answer, and whether its template opens a thought."""
+        rendered = await self._rendered(prompt)
+        parts = [part for message in prompt.messages for part in message.parts]
+        seen = [int(match[1]) for match in PLACEHOLDER.finditer(rendered)]
+        if seen != list(range(len(parts))):
+            raise SpecError(
+                "the chat template of the server's model drops, repeats or reorders what it is given: of the "
+                f"parts 0 to {len(parts) - 1} it wrote {seen[:50]}"
+            )
+        pieces, trusted = [], ""
+        for index, between in enumerate(PLACEHOLDER.split(rendered)):
+            part = parts[int(between)] if index % 2 else Trusted(between)
+            if isinstance(part, Trusted):
+                trusted += part.text
+            else:
+                pieces += [self._template(trusted), self.data(part.text)]
+                trusted = ""
+        pieces.append(self._template(trusted))
+        tokens = await asyncio.gather(*pieces)
+        return [*self._found.bos, *chain.from_iterable(tokens)], OPEN_THOUGHT.search(trusted) is not None
+
+    async def data(self, text: str) -> list[int]:
+        """Tokens of untrusted text: none of them special, whatever the characters are."""
+        return await self._tokens(text, special=False)
+
+    async def special(self, text: str) -> list[int]:
+        """Tokens of template text, special ones among them."""
+        return await self._tokens(text, special=True)
+
+    async def encoded(self, text: str) -> Encoded:
+        """As `data`, with the offsets of each token in the text."""
+        clean = _encodable(text)
+        lead = await self._lead()
+        body = {"content": "\n" * bool(lead) + clean, "with_pieces": True, "parse_special": False}
+        spelled = read(_Spelled, await self._client.post("/tokenize", body), "tokenization").tokens
+        spelled = spelled[len(lead) :]
+        written = [
+            each.piece.encode() if isinstance(each.piece, str) else bytes(each.piece) for each in spelled
+        ]
+        if b"".join(written) != clean.encode():
+            raise EngineError("the server's tokens do not spell the text that they are of")
+        place = list(chain.from_iterable([at] * len(char.encode()) for at, char in enumerate(clean)))
+        offsets, start = [], 0
+        for piece in written:
+            end = start + len(piece)
+            offsets.append((place[start], place[end - 1] + 1) if piece else (0, 0))
+            start = end
+        return Encoded(tuple(each.id for each in spelled), tuple(offsets))
+
+    # ------------------------------------------------------------------------------------------------
+
+    async def _template(self, text: str) -> list[int]:
+        if not text:
+            return []
+        if (known := self._trusted.get(text)) is None:
+            known = self._trusted.keep(text, await self.special(text))
+        return list(known)
+
+    async def _tokens(self, text: str, *, special: bool) -> list[int]:
+        if not text:
+            return []
+        lead = await self._lead()
+        body = {"content": "\n" * bool(lead) + _encodable(text), "parse_special": special}
+        tokens = read(_Pieces, await self._client.post("/tokenize", body), "tokenization").tokens
+        return tokens[len(lead) :]
+
+    async def _lead(self) -> list[int]:
+        """Tokens of a line break put before a text: it takes the space that some tokenizers put first."""
+        if not self._found.spaced:
+            return []
+        if (known := self._trusted.get(None)) is None:
+            answer = await self._client.post("/tokenize", {"content": "\n"})
+            known = self._trusted.keep(None, read(_Pieces, answer, "tokenization").tokens)
+        return list(known)
+
+    async def _rendered(self, prompt: Prompt) -> str:
+        """The model's template over the prompt's messages, with a numbered placeholder for every part."""
+        if not prompt.messages:
+            raise SpecError("a prompt needs at least one message")
+        shape = tuple((message.role, len(message.parts)) for message in prompt.messages)
+        if (known := self._templates.get(shape)) is None:
+            number = count()
+            messages = [
+                {"role": role, "content": "".join(f"\ue000{next(number)}\ue001" for _ in range(parts))}
+                for role, parts in shape
+            ]
+            begun = messages.pop()["content"] if shape[-1][0] == "assistant" else ""
+            known = self._templates.keep(shape, await render(self._client, messages) + begun)
+        return str(known)
+
+
+async def render(client: Requests, messages: list[dict[str, str]]) -> str:
+    """The server's chat template over `messages`, up to where the answer begins."""
+    body = {"messages": messages, "chat_template_kwargs": {"enable_thinking": False}}
+    return read(_Rendered, await client.post("/apply-template", body), "rendered template").prompt
+
+
+def _encodable(text: str) -> str:
+    """A lone surrogate cannot be encoded as UTF-8, which every byte-level vocabulary is built on."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class _Recent(OrderedDict[Any, Any]):
+    """The `KEPT` values that were used last, by key."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key in self:
+            self.move_to_end(key)
+        return super().get(key, default)
+
+    def keep(self, key: Any, value: Any) -> Any:
+        """Remember `value`, and return it."""
+        self[key] = value
+        if len(self) > KEPT:
+            self.popitem(last=False)
+        return value

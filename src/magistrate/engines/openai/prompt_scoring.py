@@ -1,56 +1,102 @@
-"""Log-probabilities of given texts, on servers that make tokens of chats and score prompts, as vLLM does."""
+"""Servers that turn chats into tokens and score prompts, as vLLM does: exact choices and likelihoods."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from magistrate.engines.base import Choice, Likelihood, Option
-from magistrate.engines.openai.client import Requests
-from magistrate.engines.openai.findings import Findings
-from magistrate.engines.openai.reading import Logprob, UsageBody, usage_of
-from magistrate.engines.remote.foreign import Foreign, read
+from magistrate.engines.openai.chat_completions import ChatServer, Logprob, UsageBody, usage_of
+from magistrate.engines.remote.label_choice import exact_choice
 from magistrate.engines.remote.messages import Chat
+from magistrate.engines.remote.replies import Body, read
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.types import Data, Message, Prompt, Usage
 
-PART = "�"  # how a token reads that is part of a character
+PART = "�"  # the text of a token that is part of a character
 
 
-class _Tokens(Foreign):
+class _Tokens(Body):
     tokens: list[int]
 
 
-class _Scored(Foreign):
+class _Scored(Body):
     logprob: Logprob
     decoded_token: str | None = None
 
 
-class _Echoed(Foreign):
+class _Echoed(Body):
     tokens: list[str] | None = None
     token_logprobs: list[Logprob | None] | None = None
 
 
-class _Choice(Foreign):
+class _Choice(Body):
     prompt_logprobs: list[dict[str, _Scored] | None] | None = None
     logprobs: _Echoed | None = None
 
 
-class _Completion(Foreign):
+class _Completion(Body):
     choices: tuple[_Choice, ...] = ()
     prompt_logprobs: list[dict[str, _Scored] | None] | None = None
     usage: UsageBody | None = None
 
 
-class Scorer:
-    """Scores texts after a chat by prompts of tokens."""
+class ScoringServer(ChatServer):
+    """A chat server that also tokenizes chats, and, if `found.scores`, scores prompts of tokens."""
 
-    def __init__(self, client: Requests, model: str, found: Findings) -> None:
-        self._client, self._model, self._found = client, model, found
+    async def count(self, prompt: Prompt) -> int:
+        """Exactly, chat template included."""
+        return len(await self._chat_tokens(self._chat(prompt)))
 
-    async def tokens(self, made: Chat) -> list[int]:
+    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        """The exact choice if the server scores prompts; otherwise as every chat server."""
+        if self._method == "exact":
+            return await self.choose_exactly(self._chat(prompt), options)
+        return await super().choose(prompt, options)
+
+    async def choose_exactly(self, made: Chat, options: Sequence[Option]) -> Choice:
+        """How probable each option is, as the sum over its surfaces' tokens."""
+        surfaces = [surface for option in options for surface in option.surfaces]
+        prompt, *paths = await asyncio.gather(self._chat_tokens(made), *map(self._text_tokens, surfaces))
+        spelled = dict(zip(surfaces, map(tuple, paths), strict=True))
+        _check_apart(options, spelled)
+        totals, usage = {}, Usage()
+        for path in sorted(set(spelled.values()), key=lambda path: (len(path), path)):
+            scored, spent = await self._score(prompt, list(path))
+            totals[path] = sum(each.logprob for each in scored)
+            usage += spent
+        own = [{spelled[surface] for surface in option.surfaces} for option in options]
+        return exact_choice(
+            options, [[totals[path] for path in each] for each in own], usage, made.escaping.notes
+        )
+
+    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+        """How probable each token of `text` is, if the server scores prompts; offsets are into raw text."""
+        import numpy as np
+
+        if not self._found.scores:
+            return await super().likelihood(prompt, text)
+        # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
+        said = Message("user", (Data(text, "text"),))
+        together = self._chat(Prompt((*prompt.messages, said)))
+        escaping = together.escaping
+        made = Chat(together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant")
+        escaped = escaping.escape(text)
+        tokens, answer = await asyncio.gather(self._chat_tokens(made), self._text_tokens(escaped))
+        if not answer:
+            raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
+        scored, usage = await self._score(tokens, answer)
+        offsets = tuple(
+            (escaping.raw_offset(text, start), escaping.raw_offset(text, end))
+            for start, end in offsets_of([each.decoded_token or "" for each in scored], escaped)
+        )
+        logprobs = np.array([min(each.logprob, 0.0) for each in scored], np.float64)
+        return Likelihood(text, tuple(answer), logprobs, offsets, usage, notes=escaping.notes)
+
+    # ------------------------------------------------------------------------------------------------
+
+    async def _chat_tokens(self, made: Chat) -> list[int]:
         """Tokens of a chat, template included, up to where the answer begins."""
         body = {
             "model": self._model,
@@ -60,56 +106,12 @@ class Scorer:
         }
         return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
 
-    async def of_text(self, text: str) -> list[int]:
+    async def _text_tokens(self, text: str) -> list[int]:
         """Tokens of a text by itself."""
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
 
-    async def choose(self, made: Chat, options: Sequence[Option]) -> Choice:
-        """How probable each option is, as the sum over its surfaces' tokens."""
-        surfaces = [surface for option in options for surface in option.surfaces]
-        prompt, *paths = await asyncio.gather(self.tokens(made), *map(self.of_text, surfaces))
-        spelled = dict(zip(surfaces, map(tuple, paths), strict=True))
-        _check_apart(options, spelled)
-        different = sorted(set(spelled.values()), key=lambda path: (len(path), path))
-        totals, usage = {}, Usage()
-        for path in different:
-            scored, spent = await self._scored(prompt, list(path))
-            totals[path] = sum(each.logprob for each in scored)
-            usage += spent
-        likeliest = max(totals.values())
-        weights = [
-            sum(math.exp(totals[path] - likeliest) for path in {spelled[each] for each in option.surfaces})
-            for option in options
-        ]
-        shares = {
-            option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)
-        }
-        mass = min(sum(weights) * math.exp(likeliest), 1.0)
-        best = max(shares, key=shares.__getitem__)
-        return Choice(best, shares, mass, "exact", usage, bound=0.0, notes=made.escaping.notes)
-
-    async def likelihood(self, prompt: Prompt, text: str, chat: Callable[[Prompt], Chat]) -> Likelihood:
-        """How probable each token of `text` is; offsets are into the raw text, whatever was broken up."""
-        import numpy as np
-
-        # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
-        together = chat(Prompt((*prompt.messages, *chat_text(text).messages)))
-        escaping = together.escaping
-        made = Chat(together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant")
-        escaped = escaping.escaped(text)
-        tokens, answer = await asyncio.gather(self.tokens(made), self.of_text(escaped))
-        if not answer:
-            raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
-        scored, usage = await self._scored(tokens, answer)
-        offsets = tuple(
-            (escaping.place(text, start), escaping.place(text, end))
-            for start, end in offsets_of([each.decoded_token or "" for each in scored], escaped)
-        )
-        logprobs = np.array([min(each.logprob, 0.0) for each in scored], np.float64)
-        return Likelihood(text, tuple(answer), logprobs, offsets, usage, notes=escaping.notes)
-
-    async def _scored(self, prompt: list[int], answer: list[int]) -> tuple[list[_Scored], Usage]:
+    async def _score(self, prompt: list[int], answer: list[int]) -> tuple[list[_Scored], Usage]:
         """Log-probabilities of the tokens of `answer` after `prompt`, as the server read them."""
         asked: dict[str, Any] = (
             {"prompt_logprobs": 0}
@@ -134,15 +136,10 @@ class Scorer:
         return _by_echo(first.logprobs, len(prompt), len(answer)), usage
 
 
-def chat_text(text: str) -> Prompt:
-    """A text as one message of data."""
-    return Prompt((Message("user", (Data(text, "text"),)),))
-
-
 def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
     """Half-open offsets of tokens into the text that they spell.
 
-    Tokens that are parts of one character read as U+FFFD; all of them get that character's place.
+    Tokens that are parts of one character appear as U+FFFD; all of them get that character's offsets.
     """
     offsets: list[tuple[int, int]] = []
     place, at = 0, 0

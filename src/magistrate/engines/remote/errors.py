@@ -1,22 +1,24 @@
-"""What goes wrong between us and a server, as our own errors: would a retry help, must a run end.
+"""Turns the errors of official clients into this package's: would a retry help, must the run end.
 
-The classes of the clients are known by name, so that none of them is imported here: `openai` and `anthropic`
-have the same tree (`APIStatusError` with a status, `APITimeoutError`, `APIConnectionError`), and below them
-lie the errors of `httpx` and `httpx2`, which have the same names too.
+The clients' classes are matched by name, so that none of them is imported here: `openai` and `anthropic` have
+the same tree (`APIStatusError` with a status, `APITimeoutError`, `APIConnectionError`), and the errors of
+`httpx` and `httpx2` below them have the same names too.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from magistrate.engines.remote.redaction import secrets_of, shown
-from magistrate.engines.remote.waits import retry_after
 from magistrate.errors import (
     EngineBusy,
     EngineError,
@@ -71,59 +73,20 @@ TYPES = {
 }
 
 
-# What an answer calls an error that it names, and how it says that it is none of success.
-ERRORS = ("errors", "error_code", "error_message", "error_msg")
-NO_ERROR = (None, "", 0, "0")
-UNSUCCESSFUL = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
-
-
-class AnsweredError(Exception):
-    """What a server says in place of an answer, or beside one, with the status of success."""
+class ServerSaysError(Exception):
+    """An answer with the status of success whose `body` says that the server failed."""
 
     def __init__(self, body: object, request: object) -> None:
         super().__init__("the server says that it failed")
         self.body, self.request = body, request
 
 
-def error_in(body: object) -> object:
-    """The error that an answer names, itself or in a choice or message of it; None where it names none.
-
-    Servers and gateways spell it `error`, `errors`, `error_message` and the like, `success: false` or a
-    `status` that is none of success.
-    """
-    if not isinstance(body, Mapping):
-        return None
-    if body.get("object") == "error" or body.get("type") == "error":
-        return body
-    for part in _parts(body):
-        if (said := part.get("error")) not in (None, "", False):
-            return {"error": said}
-        if said := next((part[name] for name in ERRORS if part.get(name) not in (*NO_ERROR, [], {})), None):
-            return {"error": said}
-        if part.get("success") is False or str(part.get("status")).lower() in UNSUCCESSFUL:
-            return {"error": part.get("message") or f"status {part.get('status', 'of no success')}"}
-    return None
-
-
-def _parts(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
-    """An answer, its choices and their messages."""
-    yield body
-    choices = body.get("choices")
-    for choice in choices if isinstance(choices, list) else []:
-        if isinstance(choice, Mapping):
-            yield choice
-            yield from (
-                each for name in ("message", "delta") if isinstance(each := choice.get(name), Mapping)
-            )
-
-
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
-    """Our error for what a client of a server has raised; what is none of a client's is answered as it is.
+    """This package's error for an exception of an official client; other exceptions are returned as they are.
 
     `who` names the engine in the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded
-    part of what the server said is shown, without control characters and keys; a key is only ever named by
-    the environment variable that it comes from. Raise the answer `from None`: a client's error holds its
-    request.
+    part of the server's words is shown, without control characters and keys; a key is only named by the
+    environment variable that it comes from. Raise the result `from None`: a client's error holds its request.
     """
     if isinstance(error, MagistrateError):
         return error
@@ -140,7 +103,7 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         told = f"{who} answered what is no JSON; is this the address of a model's server?"
         return EngineError(told, status=200)
-    if isinstance(error, AnsweredError):
+    if isinstance(error, ServerSaysError):
         return EngineError(
             f"{who} says that it failed: {_shown(_message(error.body), error) or 'no reason given'}"
         )
@@ -151,7 +114,7 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
 
 
 def _of_status(error: Exception, status: int, who: str, now: Callable[[], float]) -> Exception:
-    """Our error for an answer with an HTTP status that is none of success."""
+    """The error for an answer with an HTTP status other than success."""
     body = getattr(error, "body", None)
     said = _message(body) or str(getattr(error, "message", ""))
     coded = f"{said} {' '.join(_codes(body))}"[:CODED]
@@ -186,7 +149,7 @@ def _of_status(error: Exception, status: int, who: str, now: Callable[[], float]
 
 
 def _of_connection(error: Exception, names: set[str], who: str) -> EngineError:
-    """Our error where no answer came, or none that could be read to its end."""
+    """The error where no answer came, or none that could be read to its end."""
     causes = list(_chain(error))
     if any(
         isinstance(each, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(each) for each in causes
@@ -220,7 +183,7 @@ def _unsendable(error: UnicodeEncodeError, who: str) -> EngineError:
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status that an error stands for, None where no answer came."""
+    """The HTTP status that an error stands for, None if no answer came."""
     if type(error).__name__ == "APIResponseValidationError":
         return None
     status = getattr(error, "status_code", None)
@@ -234,7 +197,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _message(body: object) -> str:
-    """What the body of an error says, in whichever shape: OpenAI's, Anthropic's, FastAPI's, or plain text."""
+    """The message in an error's body, in the shape of OpenAI, Anthropic, FastAPI, or plain text."""
     for _ in range(3):
         if not isinstance(body, Mapping):
             break
@@ -245,7 +208,7 @@ def _message(body: object) -> str:
 
 
 def _codes(body: object) -> Iterator[str]:
-    """What kinds of error a body names, the nearer first."""
+    """The kinds of error that a body names, the outermost first."""
     while isinstance(body, Mapping):
         for key in ("code", "error_code", "type"):
             if isinstance(code := body.get(key), str):
@@ -254,7 +217,7 @@ def _codes(body: object) -> Iterator[str]:
 
 
 def _numbers(body: object) -> Iterator[int]:
-    """The statuses that a body names, the nearer first."""
+    """The statuses that a body names, the outermost first."""
     while isinstance(body, Mapping):
         for key in ("code", "status"):
             if isinstance(code := body.get(key), int):
@@ -285,8 +248,80 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(causes: list[BaseException]) -> str:
-    """What the operating system says of a broken connection, in parentheses."""
+    """The operating system's words for a broken connection, in parentheses."""
     for each in reversed(causes):
         if isinstance(each, OSError) and each.strerror:
             return f" ({shown(each.strerror)})"
     return ""
+
+
+# --- how long to wait ----------------------------------------------------------------------------
+
+SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+MOMENT = 1_000_000_000  # more seconds than any server asks for: a moment since 1970, not a time from now
+LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The seconds that a server asks to wait, None if it does not say.
+
+    `now` is the time in seconds since 1970. Reads `retry-after-ms`, `Retry-After` (seconds or a date), and
+    otherwise when the limit that is used up is reset, as OpenAI (`x-ratelimit-reset-…`), Anthropic
+    (`anthropic-ratelimit-…-reset`) and gateways (`ratelimit-reset`) tell it.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return max(0.0, milliseconds / 1000)
+    asked = _seconds(headers.get("retry-after"), now)
+    return asked if asked is not None else _reset(headers, now)
+
+
+def _reset(headers: Mapping[str, str], now: float) -> float | None:
+    """When the last of the used-up limits is reset; if none is used up, the first reset of all."""
+    used, others = list[float](), list[float]()
+    for name in LIMITS:
+        for pattern in ("x-ratelimit-{}-" + name, f"anthropic-ratelimit-{name}-{{}}"):
+            wait = _seconds(headers.get(pattern.format("reset")), now)
+            if wait is not None:
+                remaining = _number(headers.get(pattern.format("remaining")))
+                (used if remaining == 0 else others).append(wait)
+    for name in ("x-ratelimit-reset", "ratelimit-reset"):
+        if (wait := _seconds(headers.get(name), now)) is not None:
+            others.append(wait)
+    return max(used) if used else min(others, default=None)
+
+
+def _seconds(said: str | None, now: float) -> float | None:
+    """A number of seconds, a span such as `1m30s`, a moment or a date, as seconds from now."""
+    if said is None:
+        return None
+    number = _number(said)
+    if number is not None:
+        if number >= MOMENT * 1000:
+            number /= 1000
+        return max(0.0, number - now if number >= MOMENT else number)
+    text = said.strip()
+    if SPAN.sub("", text) == "" and text:
+        return sum(float(amount) * SECONDS[unit] for amount, unit in SPAN.findall(text))
+    moment = _moment(text)
+    return None if moment is None else max(0.0, moment - now)
+
+
+def _moment(text: str) -> float | None:
+    """A date of HTTP or of RFC 3339, in seconds since 1970."""
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            found = read(text)
+            return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+        except (TypeError, ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+def _number(said: str | None) -> float | None:
+    try:
+        number = float(said) if said is not None else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,7 +1,7 @@
-"""OpenVINO and what comes with it, without their telemetry.
+"""Imports OpenVINO with its telemetry disabled.
 
-Importing `openvino` runs its model converter's set-up, which reports the import over the network when
-the package `openvino_telemetry` can be imported and falls back to a stub when it cannot.
+Importing `openvino` runs its model converter's set-up, which reports the import over the network if the
+package `openvino_telemetry` can be imported, and falls back to a stub if not.
 """
 
 from __future__ import annotations
@@ -29,29 +29,21 @@ _fork.in_child(_forget)
 def import_openvino() -> ModuleType:
     """The package `openvino`, imported so that nothing in it can report home.
 
-    Import `openvino_genai` after this call, never before. Raises `MissingExtra` where OpenVINO is not
-    installed.
-    """
-    return _imported("openvino", "local")
-
-
-def _imported(package: str, extra: str) -> ModuleType:
-    """A package that was imported while the telemetry was hidden.
-
-    It is hidden during the import only: the package binds its stub then and keeps it, while other users of
-    the telemetry in this process are left alone.
+    Import `openvino_genai` after this call, never before. The telemetry is hidden during the import only:
+    OpenVINO binds its stub then and keeps it, while other users of the telemetry in this process are left
+    alone. Raises `MissingExtra` if OpenVINO is not installed.
     """
     with _lock:
-        if package in sys.modules:
-            return sys.modules[package]
+        if "openvino" in sys.modules:
+            return sys.modules["openvino"]
         hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_telemetry(name)}
         sys.modules[TELEMETRY] = None  # type: ignore[assignment]
         try:
-            return importlib.import_module(package)
+            return importlib.import_module("openvino")
         except ModuleNotFoundError as error:
-            if error.name != package:
+            if error.name != "openvino":
                 raise
-            raise MissingExtra(package, extra) from None
+            raise MissingExtra("openvino", "local") from None
         finally:
             del sys.modules[TELEMETRY]
             sys.modules.update(hidden)

@@ -1,29 +1,33 @@
-"""Tiny calls that show what a server does. What it does not show is not claimed.
+"""Tries out by tiny calls what a server can do. What is not seen to work is not claimed.
 
-Each constraint is tried on a request that nobody would answer so of their own accord, and counts only where
-the answer keeps to it: many servers take parameters that they do not know as if nothing had been said.
+Each constraint is tried on a request that no model would answer that way by itself, and counts only if the
+answer keeps to it: many servers silently ignore parameters that they do not know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.base import Option
-from magistrate.engines.openai.chats import PATH
-from magistrate.engines.openai.client import Requests
-from magistrate.engines.openai.constraining import NATIVE, WAYS, Way, sendings
-from magistrate.engines.openai.findings import Findings
-from magistrate.engines.openai.insisting import broke
+from magistrate.engines.openai.chat_completions import PATH, read_chat, read_top_tokens
+from magistrate.engines.openai.constraints import NATIVE, WAYS, Way, ways_to_send
+from magistrate.engines.openai.llama_server import render
 from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.reading import read_chat, read_first_token
-from magistrate.engines.openai.scoring import Scorer
-from magistrate.engines.openai.serving import Serving
-from magistrate.engines.openai.tokens import render
-from magistrate.engines.remote.foreign import Foreign, read
+from magistrate.engines.openai.prompt_scoring import ScoringServer
+from magistrate.engines.openai.server_capabilities import (
+    ServerCapabilities,
+    ServerInfo,
+    recall,
+    remember,
+    server_info,
+)
+from magistrate.engines.remote.client import Client, Requests
 from magistrate.engines.remote.messages import chat
-from magistrate.engines.remote.thinking import OPENING
+from magistrate.engines.remote.replies import OPENING, Body, read
+from magistrate.engines.remote.retry import CONNECTING, RetryingCaller, worth_a_retry
 from magistrate.errors import (
     CapabilityError,
     EngineBusy,
@@ -39,41 +43,61 @@ from magistrate.types import Prompt
 
 SUM = "What is 2 + 3? Reply with the number."
 POEM = "Write a short poem about rain."
-PLAIN, THOUGHT = 96, 512  # tokens of the first answer, and of one that may be cut off within a thought
-SHORT = 48  # tokens of an answer that must hold a constraint
-TOPS = (20, 5)  # numbers of likeliest tokens that are asked for, until the server takes one
+PLAIN, THOUGHT = 96, 512  # tokens of the first answer, and of its repetition if it was cut off in a thought
+SHORT = 48  # tokens of an answer that must fit a constraint
+TOPS = (20, 5)  # numbers of likeliest tokens to ask for, until the server accepts one
 BEGUN, REST = "violet-7431-kan", "garoo-green"
 GRAMMAR = 'start: "k7-" part\npart: %regex {"substring_words": "amber birch"}'
 
 
-class _Cached(Foreign):
+class _Cached(Body):
     cached_tokens: int | None = None
 
 
-class _Reasoned(Foreign):
+class _Reasoned(Body):
     reasoning_tokens: int | None = None
 
 
-class _Spent(Foreign):
+class _Spent(Body):
     completion_tokens_details: _Reasoned | None = None
     prompt_tokens_details: _Cached | None = None
 
 
-class _Answer(Foreign):
+class _Answer(Body):
     usage: _Spent | None = None
+
+
+async def examine(client: Client, model: str, options: Options) -> tuple[ServerInfo, ServerCapabilities]:
+    """What the server says of itself, and what it can do: as it is kept, or tried out now.
+
+    Capabilities are kept only if no request failed meanwhile: what a failure hid is not known. Raises
+    `SpecError` for a model that the server does not have, and what stands in the way of the plainest request.
+    """
+    probing = ProbeClient(client)
+    server = await server_info(probing, model)
+    if options.probe == "kept" and (known := recall(client.base_url, model, server.identity)) is not None:
+        return server, known
+    found = await Probe(probing, model, options).capabilities(server)
+    if not server.window:  # Ollama tells it only once the model is loaded
+        server = await server_info(probing, model)
+        found = replace(found, window=server.window)
+    found = replace(found, broken=probing.broken)
+    if not found.broken:
+        remember(client.base_url, model, server.identity, found)
+    return server, found
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Asks one server about one model; `options` give the room that thoughts may take."""
+    """Tries out one model on one server; `options` give the tokens that thoughts may take."""
 
     client: Requests
     model: str
     options: Options
 
-    async def found(self, who: Serving) -> Findings:
-        """All that could be seen. Raises what stands in the way of the plainest request."""
-        found = Findings(server=who.server, window=who.window, cuts=who.cuts)
+    async def capabilities(self, who: ServerInfo) -> ServerCapabilities:
+        """Everything that works. Raises what stands in the way of the plainest request."""
+        found = ServerCapabilities(server=who.server, window=who.window, cuts=who.cuts)
         found, plain = await self._plain(found)
         if who.llama:
             found = await self._native(found)
@@ -87,8 +111,8 @@ class Probe:
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _plain(self, found: Findings) -> tuple[Findings, Any]:
-        """The plainest request, with the words that this server has for a budget and a temperature."""
+    async def _plain(self, found: ServerCapabilities) -> tuple[ServerCapabilities, Any]:
+        """The plainest request, with the parameters that this server has for a budget and a temperature."""
         last: MagistrateError | None = None
         for budget in ("max_tokens", "max_completion_tokens"):
             for samples in (True, False):
@@ -103,7 +127,7 @@ class Probe:
                 return replace(tried, thinks=_thoughts(answer)), answer
         raise last or CapabilityError(f"{self.client.who} takes no chat completion")
 
-    async def _native(self, found: Findings) -> Findings:
+    async def _native(self, found: ServerCapabilities) -> ServerCapabilities:
         """llama.cpp's own requests: templates, tokens, and completions of tokens with probabilities."""
         try:
             props = await self.client.get("/props")
@@ -137,18 +161,17 @@ class Probe:
         answer = await self.client.post("/tokenize", {"content": text, **how})
         return [int(token) for token in answer["tokens"]]
 
-    async def _probabilities(self, found: Findings) -> Findings:
+    async def _probabilities(self, found: ServerCapabilities) -> ServerCapabilities:
         """How many of the likeliest tokens are listed at the first place of an answer."""
         for top in TOPS:
             more = {"logprobs": True, "top_logprobs": top}
             answer = await self._tried(found, "Say yes or no.", room=1, more=more)
             if answer is not None:
-                listed = read_first_token(answer)
-                return replace(found, top=min(top, len(listed.tokens)))
+                return replace(found, top=min(top, len(read_top_tokens(answer))))
         return found
 
-    async def _ways(self, found: Findings) -> tuple[str, ...]:
-        """The constraints that held. Of one dialect the first is enough."""
+    async def _ways(self, found: ServerCapabilities) -> tuple[str, ...]:
+        """The constraints that the server enforces. Of one dialect the first is enough."""
         held: list[str] = []
         dialects: set[str] = set()
         for way in WAYS:
@@ -161,9 +184,9 @@ class Probe:
                 dialects.add(way.dialect)
         return tuple(held)
 
-    async def _holds(self, found: Findings, way: Way) -> bool:
+    async def _holds(self, found: ServerCapabilities, way: Way) -> bool:
         probe = _PROBES[way.dialect]
-        sent = sendings(probe, (way.name,))
+        sent = ways_to_send(probe, (way.name,))
         if not sent:
             return False
         answer = await self._tried(found, POEM, room=SHORT, more=dict(sent[0].body))
@@ -175,7 +198,7 @@ class Probe:
             return False
         return True
 
-    async def _seeds(self, found: Findings) -> bool:
+    async def _seeds(self, found: ServerCapabilities) -> bool:
         """Whether one seed draws the same twice, and three seeds not all the same."""
         if not found.samples or found.thinks:
             return False
@@ -188,8 +211,8 @@ class Probe:
             texts.append(_text(answer))
         return texts[0] == texts[1] and len(set(texts)) > 1
 
-    async def _continued(self, found: Findings) -> Findings:
-        """Whether a begun answer is gone on with, and what has to be said for that."""
+    async def _continued(self, found: ServerCapabilities) -> ServerCapabilities:
+        """Whether a begun answer is continued, and which parameters that needs."""
         turns = [
             {"role": "user", "content": f"Repeat exactly: {BEGUN}{REST}"},
             {"role": "assistant", "content": BEGUN},
@@ -205,12 +228,11 @@ class Probe:
                 return replace(found, continues=how)  # type: ignore[arg-type]
         return found
 
-    async def _scoring(self, found: Findings) -> Findings:
+    async def _scoring(self, found: ServerCapabilities) -> ServerCapabilities:
         """Whether chats become tokens, and whether prompts of tokens are scored."""
-        scorer = Scorer(self.client, self.model, found)
-        made = chat(Prompt.of("Say yes or no."))
+        prompt = Prompt.of("Say yes or no.")
         try:
-            await scorer.tokens(made)
+            await ScoringServer(self.client, self.model, found, self.options, 0).count(prompt)
         except MagistrateError:
             return found
         found = replace(found, tokenizes=True)
@@ -220,7 +242,8 @@ class Probe:
             tried = replace(found, scores=scores)
             try:
                 options = (Option("yes", ("yes",)), Option("no", ("no",)))
-                choice = await Scorer(self.client, self.model, tried).choose(made, options)
+                scorer = ScoringServer(self.client, self.model, tried, self.options, 0)
+                choice = await scorer.choose_exactly(chat(prompt), options)
             except (EngineTimeout, EngineBusy):
                 raise
             except MagistrateError:
@@ -232,7 +255,7 @@ class Probe:
     # ------------------------------------------------------------------------------------------------
 
     async def _chat(
-        self, found: Findings, said: str, *, room: int, more: dict[str, Any] | None = None
+        self, found: ServerCapabilities, said: str, *, room: int, more: dict[str, Any] | None = None
     ) -> Any:
         body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": said}]}
         body[found.budget] = room + (self.options.thoughts if found.thinks else 0)
@@ -240,9 +263,8 @@ class Probe:
             body["temperature"] = 0.0
         return await self.client.post(PATH, {**body, **(more or {})})
 
-    async def _tried(self, found: Findings, said: str, *, room: int, more: dict[str, Any]) -> Any:
-        """The answer; None where the server does not take the request, or breaks at it. Other errors are
-        errors here too."""
+    async def _tried(self, found: ServerCapabilities, said: str, *, room: int, more: dict[str, Any]) -> Any:
+        """The answer; None if the server refuses the request, or breaks at it. Other errors are raised."""
         try:
             answer = await self._chat(found, said, room=room, more=more)
             read_chat(answer)
@@ -255,7 +277,7 @@ class Probe:
         return answer
 
 
-# Where one of these held, the other would say less.
+# A dialect that is not tried once one of these works: it would express less.
 _NEEDLESS = {"strict_schema": frozenset({"json_schema"}), "regex": frozenset({"lark", "gbnf"})}
 _WORD = {"type": "string", "enum": ["k7-amber"]}
 _OBJECT: dict[str, Any] = {
@@ -282,7 +304,7 @@ def _text(answer: Any) -> str:
 
 
 def _thoughts(answer: Any) -> Literal["", "apart", "tags", "closed"]:
-    """Where the thoughts of a plain answer stand; those that are only counted stand apart too."""
+    """Where the thoughts of a plain answer stand; thoughts that are only counted stand apart too."""
     usage = read(_Answer, answer, "chat completion").usage
     details = usage.completion_tokens_details if usage is not None else None
     if details is not None and details.reasoning_tokens:
@@ -303,3 +325,67 @@ def _tells_cached(answer: Any) -> bool:
     usage = read(_Answer, answer, "chat completion").usage
     details = usage.prompt_tokens_details if usage is not None else None
     return details is not None and details.cached_tokens is not None
+
+
+# --- requests while probing ----------------------------------------------------------------------
+
+VAIN = 8  # requests that failed twice; after them, new ones are tried only once
+USUAL = frozenset({"model", "messages", "prompt", "content", "temperature", "max_tokens"})
+USUAL |= {"max_completion_tokens"}
+
+
+class ProbeClient:
+    """A client that repeats a request after a failure that may pass: a server error, overload, a timeout, a
+    broken connection. `broken` are the requests that failed to the end: they show nothing of the server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.base_url, self.who = client.base_url, client.who
+        self._seen: list[str] = []
+        policy = replace(CONNECTING, timeout=client.timeout)
+        self._twice = RetryingCaller(client.who, policy)
+        self._once = RetryingCaller(client.who, replace(policy, retries=0))
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Failed requests, each once, such as `HTTP 500 at chat/completions with logprobs`."""
+        return tuple(dict.fromkeys(self._seen))
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """As the client."""
+        return await self._ask(lambda: self._client.post(path, body), path, body)
+
+    async def get(self, path: str) -> Any:
+        """As the client."""
+        return await self._ask(lambda: self._client.get(path), path, {})
+
+    async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """As the client."""
+        events: list[Any] = await self._ask(lambda: self._client.stream(path, body), path, body)
+        return events
+
+    def without_keys(self, text: str) -> str:
+        """As the client."""
+        return self._client.without_keys(text)
+
+    async def _ask(self, ask: Callable[[], Awaitable[Any]], path: str, body: Mapping[str, Any]) -> Any:
+        caller = self._twice if len(self._seen) < VAIN else self._once
+        try:
+            return (await caller.call(ask))[0]
+        except EngineError as error:
+            # A complete answer that is no JSON is a page for people, and will be one again.
+            if worth_a_retry(error) and error.status != 200:
+                self._seen.append(_description(error, path, body))
+            raise
+
+
+def broke(error: EngineError) -> bool:
+    """Whether the server failed at the request itself, as some do at unknown parameters."""
+    return (error.status or 0) >= 500 and not isinstance(error, EngineBusy | EngineTimeout)
+
+
+def _description(error: EngineError, path: str, body: Mapping[str, Any]) -> str:
+    late = "no answer in time" if isinstance(error, EngineTimeout) else "no whole answer"
+    met = late if error.status is None else f"HTTP {error.status}"
+    beside = ", ".join(key for key in body if key not in USUAL)
+    return f"{met} at {path}{beside and ' with '}{beside}"

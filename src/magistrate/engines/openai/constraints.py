@@ -1,0 +1,231 @@
+"""How constraints are sent to servers: under which name, in which dialect, and how answers are read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from magistrate.constraints import Constraint, dialects, express
+from magistrate.constraints.partial_json import read
+from magistrate.errors import ConstraintError
+
+Dialect = Literal["lark", "gbnf", "json_schema", "strict_schema", "regex"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to send a constraint: `body(payload)` is what goes into the request."""
+
+    name: str
+    dialect: Dialect
+    body: Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SentConstraint:
+    """How a request states a constraint: `body` goes into it, and `undo` turns the answer into a text that
+    the constraint can read. `lost` is what the server will not enforce."""
+
+    name: str
+    body: Mapping[str, Any]
+    undo: Callable[[str], str]
+    lost: tuple[str, ...] = ()
+
+
+def _response_format(schema: Any) -> dict[str, Any]:
+    wrapped = {"name": "answer", "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": wrapped}}
+
+
+# Names of the parameters, from the servers' documentation: vLLM `structured_outputs` (before: `guided_*`),
+# SGLang `ebnf` and `regex`, llama.cpp `grammar`, NVIDIA NIM `nvext`, OpenAI and most others
+# `response_format`.
+# vLLM reads Lark only with the backend `guidance`, llama.cpp only where it is built with llguidance.
+WAYS: tuple[Way, ...] = (
+    Way("llguidance grammar", "lark", lambda text: {"grammar": f"%llguidance {{}}\n{text}"}),
+    Way("structured_outputs.grammar, Lark", "lark", lambda text: {"structured_outputs": {"grammar": text}}),
+    Way("guided_grammar, Lark", "lark", lambda text: {"guided_grammar": text}),
+    Way("GBNF grammar", "gbnf", lambda text: {"grammar": text}),
+    Way("structured_outputs.grammar", "gbnf", lambda text: {"structured_outputs": {"grammar": text}}),
+    Way("guided_grammar", "gbnf", lambda text: {"guided_grammar": text}),
+    Way("ebnf", "gbnf", lambda text: {"ebnf": text}),
+    Way("response_format json_schema", "json_schema", _response_format),
+    Way("structured_outputs.json", "json_schema", lambda schema: {"structured_outputs": {"json": schema}}),
+    Way("guided_json", "json_schema", lambda schema: {"guided_json": schema}),
+    Way("nvext.guided_json", "json_schema", lambda schema: {"nvext": {"guided_json": schema}}),
+    Way("response_format json_schema, strict", "strict_schema", _response_format),
+    Way("structured_outputs.regex", "regex", lambda text: {"structured_outputs": {"regex": text}}),
+    Way("guided_regex", "regex", lambda text: {"guided_regex": text}),
+    Way("regex", "regex", lambda text: {"regex": text}),
+)
+_DIALECTS: Mapping[str, dialects.Dialect] = {"lark": "lark", "gbnf": "gbnf", "regex": "regex"}
+NATIVE = ("llguidance grammar", "GBNF grammar")  # those that llama.cpp's own requests take
+NAMED = {way.name: way for way in WAYS}
+
+
+def ways_to_send(constraint: Constraint, names: tuple[str, ...]) -> list[SentConstraint]:
+    """What to send for `constraint` in each of the named ways, the one that loses least first."""
+    found = [sent for name in names if name in NAMED and (sent := _sent(constraint, NAMED[name])) is not None]
+    return sorted(found, key=lambda sent: len(sent.lost))
+
+
+def _sent(constraint: Constraint, way: Way) -> SentConstraint | None:
+    """None if the way cannot express the constraint at all."""
+    try:
+        if way.dialect in ("json_schema", "strict_schema"):
+            return _as_schema(constraint, way)
+        if way.dialect == "regex" and constraint.kind == "json":
+            return None  # as one expression a schema is larger than any server compiles
+        said = express(constraint, _DIALECTS[way.dialect])
+    except ConstraintError:
+        return None
+    return SentConstraint(way.name, way.body(said.payload), _same, said.lost)
+
+
+def _as_schema(constraint: Constraint, way: Way) -> SentConstraint | None:
+    if constraint.kind == "lark":
+        return None
+    undo: Callable[[str], str] = _same
+    lost: tuple[str, ...] = ()
+    if constraint.kind == "json":
+        said = express(constraint, "json_schema")
+        schema, lost = said.payload, said.lost
+    else:
+        schema, undo = _wrapped_text(constraint.schema or {})
+    if way.dialect == "strict_schema":
+        original = schema
+        schema, more = strict_schema(original)
+        lost = (*lost, *more)
+        if constraint.kind == "json":
+            undo = partial(without_nulls, schema=original)
+    return SentConstraint(way.name, way.body(schema), undo, lost)
+
+
+def _same(text: str) -> str:
+    return text
+
+
+# --- OpenAI's strict mode ------------------------------------------------------------------------
+
+KEPT = frozenset(
+    [
+        *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"),
+        *("$ref", "$defs", "definitions", "title", "description", "pattern", "format"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
+    ]
+)
+MAPS = frozenset({"properties", "$defs", "definitions"})  # names of ours, each with a schema
+BARE = "answer"  # the property of a plain text in the object around it
+
+
+def strict_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The schema in OpenAI's strict mode, and the keywords that it lost with their places.
+
+    Strict mode closes every object, requires all of its properties, has an object at the root, and refuses
+    some keywords. An optional property may be null instead: `without_nulls` takes it out again. Lost keywords
+    are still enforced when the answer is validated.
+    """
+    lost: list[str] = []
+    return _strict_node(schema, "", lost), tuple(lost)
+
+
+def _wrapped_text(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[str], str]]:
+    """A schema of an object around a plain text, and the function that takes the text out again."""
+    inner = {"type": "string", **{key: schema[key] for key in ("enum", "pattern") if key in schema}}
+    if "pattern" in inner:
+        inner["pattern"] = f"^(?:{inner['pattern']})$"
+    whole = {
+        "type": "object",
+        "properties": {BARE: inner},
+        "required": [BARE],
+        "additionalProperties": False,
+    }
+    return whole, _unwrapped
+
+
+def without_nulls(text: str, schema: Mapping[str, Any]) -> str:
+    """What was written under `strict_schema(schema)`, without the nulls that stand for missing properties."""
+    reading = read(text)
+    if reading.state != "complete":
+        return text
+    value = reading.value
+    pruned = _pruned(value, schema, schema)
+    return text if pruned == value else json.dumps(pruned, ensure_ascii=False)
+
+
+def _strict_node(node: Any, place: str, lost: list[str]) -> Any:
+    if isinstance(node, list):
+        return [_strict_node(each, f"{place}/{at}", lost) for at, each in enumerate(node)]
+    if not isinstance(node, Mapping):
+        return node
+    made: dict[str, Any] = {}
+    for key, value in node.items():
+        name = "anyOf" if key == "oneOf" and "anyOf" not in node else key
+        if name not in KEPT:
+            lost.append(f"{place or '/'}: {key}")
+        elif name in MAPS:
+            made[name] = {each: _strict_node(of, f"{place}/{key}/{each}", lost) for each, of in value.items()}
+        elif name in ("enum", "const", "required"):
+            made[name] = value
+        else:
+            made[name] = _strict_node(value, f"{place}/{key}", lost)
+    if "properties" in made:
+        required = set(node.get("required", ()))
+        made["properties"] = {
+            name: of if name in required else {"anyOf": [of, {"type": "null"}]}
+            for name, of in made["properties"].items()
+        }
+        made["required"] = list(made["properties"])
+    if "properties" in made or made.get("type") == "object":
+        if isinstance(node.get("additionalProperties"), Mapping):
+            lost.append(f"{place or '/'}: additionalProperties")
+        made["additionalProperties"] = False
+    return made
+
+
+def _pruned(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(target := schema.get("$ref"), str):
+        return _pruned(value, _at(root, target), root)
+    if isinstance(value, list):
+        return [_pruned(each, schema.get("items"), root) for each in value]
+    if not isinstance(value, dict):
+        return value
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    return {
+        name: _pruned(each, properties.get(name), root)
+        for name, each in value.items()
+        if each is not None
+        or name not in properties
+        or name in required
+        or _may_be_null(properties.get(name), root)
+    }
+
+
+def _may_be_null(schema: Any, root: Mapping[str, Any]) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    if isinstance(target := schema.get("$ref"), str):
+        return _may_be_null(_at(root, target), root)
+    if any(_may_be_null(each, root) for key in ("anyOf", "oneOf") for each in schema.get(key, ())):
+        return True
+    kinds = schema.get("type", ())
+    return "null" in ([kinds] if isinstance(kinds, str) else kinds) or None in schema.get("enum", ())
+
+
+def _at(root: Mapping[str, Any], reference: str) -> Any:
+    node: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+    return node if reference.startswith("#") else None
+
+
+def _unwrapped(text: str) -> str:
+    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
+    if isinstance(value, dict) and value.keys() == {BARE} and isinstance(value[BARE], str):
+        return str(value[BARE])
+    return text

@@ -1,0 +1,395 @@
+"""What a server says of itself, what it can do with a model, and the file that remembers it.
+
+Capabilities are kept in `servers.json` in Magistrate's home, so that no server is probed twice: for each
+address and model, with a digest of what the server said of itself then. The file holds no keys and nothing of
+what is judged. A file that cannot be read counts as empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
+
+from magistrate._paths import home
+from magistrate.engines.base import Capability, EngineInfo
+from magistrate.engines.openai.options import OFFICIAL, Options
+from magistrate.engines.remote.client import Requests
+from magistrate.engines.remote.replies import Body
+from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout, MagistrateError, SpecError
+
+VERSION = 1  # of the probes; results of older ones are not used
+LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
+SHOWN = 4  # failed requests, or models, that are told
+SHOWN_MODELS = 20  # models that an error names
+UNTOLD = 1 << 20  # tokens; if nobody tells the window, the server refuses what does not fit
+# Fields of a model's entry that stay the same from one listing to the next.
+STABLE = ("id", "owned_by", "root", "max_model_len", "digest", "quantization", "meta")
+
+FILE = "servers.json"
+MOST = 256  # servers and models that are kept, the newest of them
+LONGEST = 4 * 1024 * 1024  # bytes of the file that are read
+
+
+class _Entry(Body):
+    id: str
+    owned_by: str | None = None
+    max_model_len: int | None = None
+    context_length: int | None = None
+    context_window: int | None = None
+    max_context_length: int | None = None
+    loaded_context_length: int | None = None
+    meta: dict[str, Any] | None = None
+
+
+class _Listing(Body):
+    data: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says of itself and of a model.
+
+    `server` is its name, `window` the context window in tokens (0: not told), `llama` whether it has
+    llama.cpp's own requests, `cuts` whether it is known to cut what does not fit, `identity` a digest of all
+    it says, `slots` how many requests it answers at once (0: not told). `named` are the models that it lists,
+    if the one that was asked for is not among them although the server answers for it.
+    """
+
+    server: str
+    window: int
+    llama: bool
+    cuts: bool
+    identity: str
+    slots: int = 0
+    named: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCapabilities:
+    """What was found out about a server and a model; what was not found has its default.
+
+    `server` is the server's name in its own words. `budget` is the parameter for the most tokens, `samples`
+    whether a temperature is accepted. `ways` are the names of the constraints that were enforced, the
+    strongest first. `top` is how many likeliest tokens are listed, `thinks` where thoughts stand, `continues`
+    how a begun answer is continued.
+    `native` is whether prompts can be token lists, by llama.cpp's own requests: then `bos` are the tokens at
+    the beginning of a prompt, `end` those that end an answer, and `spaced` says that the tokenizer puts a
+    space before every text. `tokenizes` is whether chats are turned into tokens, `scores` how prompts get
+    log-probabilities. `seeds` is whether a seed repeats a draw, `caches` whether cached tokens are reported.
+    `window` is the context window in tokens, 0 if not told, and `cuts` whether the server cuts what does not
+    fit. `broken` are requests that failed, also when repeated: what they would have shown counts as absent
+    but is not known, so capabilities with any are not kept.
+    """
+
+    server: str = "unknown"
+    window: int = 0
+    budget: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    samples: bool = True
+    ways: tuple[str, ...] = ()
+    top: int = 0
+    thinks: Literal["", "apart", "tags", "closed"] = ""
+    continues: Literal["", "as is", "continue_final_message"] = ""
+    native: bool = False
+    bos: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+    spaced: bool = False
+    tokenizes: bool = False
+    scores: Literal["", "prompt_logprobs", "echo"] = ""
+    seeds: bool = False
+    caches: bool = False
+    cuts: bool = False
+    broken: tuple[str, ...] = ()
+
+
+def engine_info(
+    base_url: str, model: str, server: ServerInfo, found: ServerCapabilities, options: Options
+) -> EngineInfo:
+    """What the engine is and can do, given what was found and the options."""
+    can: set[Capability] = {"generate", "choose"}
+    if found.ways:
+        can.add("constraints")
+    if found.native or found.scores:
+        if options.choose == "best":
+            can.add("exact_probability")
+        if found.scores or options.likelihood == "forced":
+            can.add("likelihood")
+    if found.native:
+        can.add("data_isolation")
+    if found.seeds:
+        can.add("repeatable")
+    fingerprint = hashlib.sha256(f"openai {base_url} {model} {server.identity}".encode()).hexdigest()
+    window = options.window or found.window
+    words = _words(found, options, window)
+    if server.slots:
+        words["slots"] = f"{server.slots}: as many requests are sent at first, more while answers come soon"
+    if server.named:
+        words["weights"] = (
+            f"not those of {model!r}, which the server does not list: {', '.join(server.named[:SHOWN])}"
+        )
+    return EngineInfo("openai", model, fingerprint, window or UNTOLD, frozenset(can), words)
+
+
+def choose_method(found: ServerCapabilities, options: Options) -> str:
+    """The method of `choose`: the best that was found and that the options allow."""
+    if options.choose in ("sampled", "label_only"):
+        return options.choose
+    if options.choose == "best" and (found.native or found.scores):
+        return "exact"
+    if found.thinks and not found.native:
+        return "label_only"
+    if found.top or found.native:
+        return "top_k"
+    return "label_only"
+
+
+def _words(found: ServerCapabilities, options: Options, window: int) -> dict[str, str]:
+    method = choose_method(found, options)
+    scored = {"prompt_logprobs": "prompt_logprobs", "echo": "echo and logprobs"}.get(found.scores, "")
+    words = {
+        "server": found.server,
+        "weights": "not pinned: whatever the server has under this name",
+        "constraints": ", ".join(found.ways) or "asked for in words, checked here",
+        "choose": f"top_k of {found.top or LISTED}" if method == "top_k" else method,
+        "likelihood": scored,
+        "data": "tokens" if found.native else "escaped: what looks like special tokens is broken up",
+        "count": "exact" if found.native or found.tokenizes else "estimated, rather too high",
+        "window": str(window) if window else "not told; the server refuses what does not fit",
+        "continue": "tokens" if found.native else found.continues or "asked for in words",
+        "thinking": {"apart": "in a field of its own", "": "none seen"}.get(found.thinks, "in tags"),
+        "seed": "repeats a draw" if found.seeds else "not seen to repeat a draw",
+        "prefix cache": "told" if found.caches else "not told",
+        "stream": "yes" if options.stream else "no",
+    }
+    if found.broken:
+        more = f", and {len(found.broken) - SHOWN} more" if len(found.broken) > SHOWN else ""
+        words["probing"] = (
+            f"met {'; '.join(found.broken[:SHOWN])}{more}: what that would have shown counts as not there, "
+            "and will be asked again"
+        )
+    if not found.samples:
+        words["sampling"] = "the server's own; it takes no temperature"
+    if method == "sampled":
+        words["choose"] = f"sampled, {options.draws} draws at temperature 1"
+    if not scored:
+        forced = found.native and options.likelihood == "forced"
+        hint = "; likelihood=forced asks for it token by token" if found.native else ""
+        words["likelihood"] = "forced, one call a token" if forced else f"no{hint}"
+    return words
+
+
+# --- what a server says of itself ----------------------------------------------------------------
+
+
+async def server_info(client: Requests, model: str) -> ServerInfo:
+    """Ask the server what it is. Raises `SpecError` for a model that it does not have, and `EngineError` if
+    it cannot be asked at all."""
+    listing = await _listing(client)  # first: if nobody answers, nothing else is asked
+    props, version, ollama, sglang = await asyncio.gather(
+        *(_page(client, path) for path in _own_paths(client))
+    )
+    entries = [entry for each in listing if (entry := _entry(each)) is not None]
+    raw = next((each for each in listing if isinstance(each, dict) and each.get("id") == model), {})
+    aliases = {alias for each in listing if isinstance(each, dict) for alias in _texts(each.get("aliases"))}
+    known = [entry.id for entry in entries]
+    llama = "default_generation_settings" in props and "total_slots" in props
+    # llama.cpp's server has one model and answers with it whatever name is given.
+    names = {*known, *aliases, *(name.removesuffix(":latest") for name in known)}
+    if llama:  # it lists the path of its file where it was given no name
+        names |= {short for name in known for short in (PurePath(name).name, PurePath(name).stem)}
+    if known and model not in names and not (llama and len(known) == 1):
+        listed = ", ".join(known[:SHOWN_MODELS]) + (", …" if len(known) > SHOWN_MODELS else "")
+        raise SpecError(f"{client.base_url} has no model {model!r}; it has: {listed}")
+    entry = next((each for each in entries if each.id in (model, f"{model}:latest")), None)
+    if entry is None and llama and entries:
+        entry = entries[0]
+        raw = next(each for each in listing if isinstance(each, dict) and each.get("id") == entry.id)
+    name = _name(llama, props, version, ollama, sglang, entry)
+    window = _window(props, sglang, entry) or (await _loaded(client, model) if ollama else 0)
+    said = {
+        "probes": VERSION,
+        "server": name,
+        "window": window,
+        "entry": {key: raw.get(key) for key in STABLE},
+        "template": props.get("chat_template"),
+        "sglang": sglang.get("model_path"),
+    }
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    slots: Any = props.get("total_slots") or sglang.get("max_running_requests")
+    return ServerInfo(
+        name,
+        window,
+        llama,
+        "version" in ollama,
+        digest,
+        slots=int(slots) if _positive(slots) else 0,
+        named=() if not known or model in names else tuple(known),
+    )
+
+
+def _own_paths(client: Requests) -> list[str | None]:
+    """Paths where servers of a kind describe themselves; OpenAI's own has none."""
+    if client.base_url == OFFICIAL:
+        return [None] * 4
+    return ["/props", "/version", "/api/version", "/get_server_info"]
+
+
+async def _page(client: Requests, path: str | None) -> dict[str, Any]:
+    """The JSON object at a path; empty if there is none."""
+    if path is None:
+        return {}
+    try:
+        answer = await client.get(path)
+    except MagistrateError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+async def _listing(client: Requests) -> tuple[Any, ...]:
+    """The entries of the list of models; none if the server has no list."""
+    try:
+        answer = await client.get("models")
+    except (EngineTimeout, EngineBusy):
+        raise
+    except EngineGone as error:
+        if error.status in (404, 405):
+            return ()
+        raise
+    except EngineError as error:
+        if (error.status or 0) >= 300:
+            return ()
+        raise
+    try:
+        return _Listing.model_validate(answer).data
+    except ValidationError:
+        return ()
+
+
+def _entry(each: Any) -> _Entry | None:
+    try:
+        return _Entry.model_validate(each)
+    except ValidationError:
+        return None
+
+
+def _name(
+    llama: bool,
+    props: dict[str, Any],
+    version: dict[str, Any],
+    ollama: dict[str, Any],
+    sglang: dict[str, Any],
+    entry: _Entry | None,
+) -> str:
+    """The server's kind and version; which path answered tells the kind."""
+    if llama:
+        return f"llama.cpp {_printable(props.get('build_info'))}".strip()
+    if "model_path" in sglang:
+        return f"SGLang {_printable(sglang.get('version'))}".strip()
+    if "version" in ollama:
+        return f"Ollama {_printable(ollama['version'])}"
+    owner = _printable(entry.owned_by) if entry is not None and entry.owned_by else ""
+    if "version" in version:
+        return f"{'vLLM' if owner == 'vllm' else owner or 'server'} {_printable(version['version'])}"
+    return f"unknown, owned by {owner}" if owner else "unknown"
+
+
+def _window(props: dict[str, Any], sglang: dict[str, Any], entry: _Entry | None) -> int:
+    settings = props.get("default_generation_settings")
+    if isinstance(settings, dict) and _positive(settings.get("n_ctx")):
+        return int(settings["n_ctx"])
+    if entry is not None:
+        for length in (
+            entry.max_model_len,
+            entry.loaded_context_length,
+            entry.context_length,
+            entry.context_window,
+            entry.max_context_length,
+        ):
+            if _positive(length):
+                return int(length or 0)
+    length = sglang.get("context_length")
+    return int(length) if isinstance(length, int) and _positive(length) else 0
+
+
+async def _loaded(client: Requests, model: str) -> int:
+    """The window with which Ollama has loaded the model; it silently cuts what is longer."""
+    for each in (await _page(client, "/api/ps")).get("models") or ():
+        named = isinstance(each, dict) and each.get("name") in (model, f"{model}:latest")
+        if named and _positive(each.get("context_length")):
+            return int(each["context_length"])
+    return 0
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _printable(value: Any) -> str:
+    text = "".join(char for char in str(value) if char.isprintable())
+    return "" if value is None else text[:60]
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def recall(address: str, model: str, identity: str) -> ServerCapabilities | None:
+    """What was found of `model` at `address` while the server was `identity`; None if that is not known."""
+    found = _entries(home() / FILE).get(_key(address, model))
+    if not isinstance(found, dict) or found.get("identity") != identity:
+        return None
+    try:
+        return TypeAdapter(ServerCapabilities).validate_python(found.get("findings"))
+    except ValidationError:
+        return None
+
+
+def remember(address: str, model: str, identity: str, found: ServerCapabilities) -> None:
+    """Keep what was found. If the folder cannot be written, it is found out again the next time."""
+    path = home() / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=10):
+            entries = _entries(path)
+            entries.pop(_key(address, model), None)
+            entries[_key(address, model)] = {"identity": identity, "findings": asdict(found)}
+            newest = dict(list(entries.items())[-MOST:])
+            _write(path, json.dumps(newest, indent=1, ensure_ascii=False))
+    except (OSError, TimeoutError):
+        return
+
+
+def _write(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{FILE}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LONGEST:
+            return {}
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _key(address: str, model: str) -> str:
+    return f"{address} {model}"
