@@ -7,7 +7,7 @@ import json
 from magistrate.constraints import constraint
 from magistrate.engines.openai.constraining import sendings
 from magistrate.engines.openai.strict import nulls_left_out, strict
-from magistrate.judges.quoting import quote_schema
+from magistrate.judges.schemas import quote_schema
 
 LABEL = constraint(
     {

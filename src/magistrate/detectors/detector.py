@@ -1,4 +1,4 @@
-"""A trained detector, loaded from its folder: what it finds in each sentence and word of an output."""
+"""Run a trained detector: what it finds in each sentence and word of an output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from magistrate import _fork
 from magistrate._deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
-from magistrate.detectors.network import graph, read_weights
+from magistrate.detectors.network import cpu_settings, graph, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
-from magistrate.engines.local.cores import available_cores
 from magistrate.engines.quiet import import_openvino
 from magistrate.errors import InputError, ModelError
 from magistrate.metrics.calibration import sigmoid
@@ -178,13 +177,8 @@ class Detector:
         openvino = import_openvino()
         check_files(self.folder, self.manifest)
         network = graph(read_weights(self.folder / WEIGHTS), self.manifest.heads)
-        settings = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": available_cores(),
-            "ENABLE_CPU_PINNING": False,
-        }
         try:
-            return openvino.Core().compile_model(network, "CPU", settings)
+            return openvino.Core().compile_model(network, "CPU", cpu_settings())
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error

@@ -1,4 +1,4 @@
-"""The names in a text, of scripts that have capital letters, and what stands in quotation marks."""
+"""Names in a text (of scripts with capital letters), and strings in quotation marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample cut into words, sentences and passages once for all text signals, and what a signal returns."""
+"""A sample cut into words, sentences and passages once, for all text signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from magistrate.features.language import language_of
 from magistrate.features.names import initials
 from magistrate.features.numbers import Amounts, Calendar, Date, Quantity, dates_and_numbers
 from magistrate.features.splitting import sentences
-from magistrate.features.words import Run, Wording, form, stem, worded
+from magistrate.features.words import Run, Wording, form, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces that a reason quotes
@@ -207,9 +207,7 @@ class Sources:
         """All runs of `size` words, none across two texts."""
         if size not in self._runs:
             self._runs[size] = frozenset(
-                run
-                for text in self.texts
-                for run in checked(zip(*(text.forms[at:] for at in range(size)), strict=False))
+                run for text in self.texts for run in checked(word_runs(text.forms, size))
             )
         return self._runs[size]
 

@@ -1,4 +1,4 @@
-"""The judge that is asked where none is named: the best that comes with the package and asks no engine."""
+"""The default judge `auto`: the best one that comes with the package and asks no model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 @cache
 def shipped() -> Judge:
-    """The judge that `auto` is, unless it is told another one."""
+    """The judge that `auto` asks by default."""
     from magistrate.judges.novelty import Novelty
 
     return Novelty()

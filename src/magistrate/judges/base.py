@@ -1,4 +1,4 @@
-"""The `Judge` protocol: a frozen dataclass with one async method, and what it may declare beside it."""
+"""The `Judge` protocol: a frozen dataclass with one async method, and what a judge may offer beside it."""
 
 from __future__ import annotations
 

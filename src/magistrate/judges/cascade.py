@@ -1,4 +1,4 @@
-"""A cheap judge first, and the next one only where the first is not sure."""
+"""The judge `cascade`: call the expensive judge only when the cheap one is unsure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.composite import check_binary, composite_info, suspicion
 from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.verdicts import LABELS
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (
@@ -50,8 +51,8 @@ class Cascade:
     @property
     def info(self) -> JudgeInfo:
         if self.first is None or self.then is None:
-            labels, summary = (FAITHFUL, HALLUCINATED), "a cheap judge first, the next where it is not sure"
-            return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_JUDGES)
+            summary = "a cheap judge first, the next where it is not sure"
+            return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_JUDGES)
         first, then = self.first.info, self.then.info
         return composite_info(
             (first, then),

@@ -1,4 +1,4 @@
-"""The output sentence by sentence: small judges decide short statements better than long answers."""
+"""The judge `sentences`: judge an output sentence by sentence, and make one score of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.composite import Aggregate, aggregated, check_binary, gather_or_cancel, suspicion
 from magistrate.judges.context_slice import ContextSlice
 from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.verdicts import LABELS, check_threshold, label_of, probability_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -44,8 +45,7 @@ class Sentences:
 
     def __post_init__(self) -> None:
         check_binary(self.of.info, "sentences")
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         if self.passages < 0:
             raise SpecError(f"passages must not be negative, got {self.passages}")
 
@@ -55,7 +55,7 @@ class Sentences:
             self.of.info,
             name=self.name,
             summary=f"every sentence by another judge; one score of theirs ({self.aggregate})",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             direction="minimize",
             threshold=self.threshold,
             calibrated_on=None,
@@ -79,7 +79,7 @@ class Sentences:
             verdicts.append(replace(verdict, score=suspicion(verdict, self.of.info)))
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         # What a rule decides, such as a sentence that is the context, is certain; all else must be known.
         asked = [each for each in verdicts if each.details.get("method") != "rule"]
         known = bool(asked) and all(each.probability is not None for each in asked)
@@ -90,7 +90,7 @@ class Sentences:
             judge=self.name,
             label=label,
             score=score,
-            probability=(score if label == HALLUCINATED else 1 - score) if real else None,
+            probability=probability_of(label, score) if real else None,
             explanation=_explained(verdicts),
             mass=min(masses, default=None),
             claims=tuple(

@@ -1,4 +1,4 @@
-"""A context that does not fit is judged window by window, and the windows' scores become one."""
+"""The judge `windows`: a context that does not fit is judged in windows, whose scores become one."""
 
 from __future__ import annotations
 
