@@ -39,10 +39,10 @@ def limited(code: str, *given: str) -> subprocess.CompletedProcess[str]:
     """What a program prints that may take `MEMORY` and `SECONDS` more than its imports did."""
     head = (
         "import json, re, resource, sys\n"
-        "from magistrate import resolve\n"
         "from magistrate.constraints import Lark, check, compile_check, constraint, express\n"
         "from magistrate.errors import InputError\n"
-        "from magistrate.judges.references import JsonValid, Regex\n"
+        "from magistrate.judges.json_valid import JsonValid\n"
+        "from magistrate.judges.references import Regex\n"
         "compile_check(constraint(['a'])); check('1', {'pattern': 'a'}); Regex(pattern='a')\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         f"resource.setrlimit(resource.RLIMIT_AS, (used + {MEMORY},) * 2)\n"

@@ -46,7 +46,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SentenceScores:
     """What was found of one sentence, characters `[start, end)` of the output.
 
     `logit` is the log odds that the context does not support it, not calibrated; `shares` are the
@@ -71,7 +71,7 @@ class Reading:
 class Detection:
     """What a detector found in an output: its sentences, and how much was read."""
 
-    sentences: tuple[Reading, ...]
+    sentences: tuple[SentenceScores, ...]
     windows: int
     tokens: int
 
@@ -124,7 +124,7 @@ class Detector:
         found = [each for window in windows for each in _readings(sample.output or "", window, next(logits))]
         return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
 
-    def evidence(self, sample: Sample, sentence: Reading) -> Passage | None:
+    def evidence(self, sample: Sample, sentence: SentenceScores) -> Passage | None:
         """The passage of the context that speaks most clearly for or against a sentence, read alone.
 
         None where no passage says more of it than that it is absent.
@@ -202,14 +202,14 @@ def _unload() -> None:
     _loaded.cache_clear()
 
 
-def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[Reading]:
+def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[SentenceScores]:
     """The sentences of a window, each the mean of its tokens."""
     for each in window.sentences:
         told = logits[each.begin : each.end]
         means = told[:, 1:].mean(axis=0)
         supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
         total = supported + contradicted + absent
-        yield Reading(
+        yield SentenceScores(
             start=each.start,
             end=each.stop,
             logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from magistrate._deadline import checked
 from magistrate.errors import SpecError
 from magistrate.features import overlap
+from magistrate.features.dates import Date
 from magistrate.features.names import names_of, quoted
-from magistrate.features.numbers import Date, Quantity
+from magistrate.features.numbers import Quantity
 from magistrate.features.prepared import Prepared, Reading, Sources, joined, listed, prepared, undefined
 from magistrate.types import Sample, Span
 

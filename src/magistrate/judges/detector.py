@@ -25,7 +25,7 @@ from magistrate.metrics.prior import EVEN, check_base_rate
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:
-    from magistrate.detectors.detector import Detection, Reading
+    from magistrate.detectors.detector import Detection, SentenceScores
     from magistrate.detectors.detector import Detector as Model
 
 MANIFEST, CARD = "detector.json", "README.md"
@@ -149,7 +149,7 @@ class Detector(FolderJudge):
         for each in sorted(said, key=lambda each: each.start):
             yield self._claim(sample, each)
 
-    def _claim(self, sample: Sample, sentence: Reading) -> Claim:
+    def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""
         start, end = deciding(sentence, self.model.manifest.token_threshold)
         against = self.model.evidence(sample, sentence) if sentence.kind == "contradicted" else None
@@ -168,7 +168,7 @@ class Detector(FolderJudge):
         )
 
 
-def deciding(sentence: Reading, least: float) -> tuple[int, int]:
+def deciding(sentence: SentenceScores, least: float) -> tuple[int, int]:
     """From the first to the last word of a sentence that stands out; the whole sentence where none does."""
     words = [word for word in sentence.words if word.probability >= least]
     return (words[0].start, words[-1].end) if words else (sentence.start, sentence.end)

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from magistrate.detectors.hf_classifier import HFClassifier as Model
-from magistrate.detectors.hf_classifier import Over, Pair, Scored
+from magistrate.detectors.hf_classifier import ClassifierModel, Over, Pair, Scored
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import FolderJudge, JudgeInfo
@@ -60,11 +59,11 @@ class HFClassifier(FolderJudge):
             _ = self.classifier
 
     @cached_property
-    def classifier(self) -> Model:
+    def classifier(self) -> ClassifierModel:
         """What the folder holds; its network is loaded when it is first asked."""
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
-        return Model(
+        return ClassifierModel(
             self.folder,
             positive=self.positive,
             negative=self.negative,

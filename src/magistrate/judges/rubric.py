@@ -56,7 +56,7 @@ class Rubric:
     out), then the claims are extracted under a schema, by `extractor` if one is given, else by the same
     engine. A claim quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of
     `unit`; what the context's words are is one of `kinds`. The decision is a pure function of the claims and
-    of `flag`, the kinds that make an output hallucinated: see `flagging`. `order` says whether a claim's
+    of `flag`, the kinds that make an output hallucinated: see `decision`. `order` says whether a claim's
     reasoning or its quotes are written first, `wording` how prompt and schema name the two texts.
     """
 
