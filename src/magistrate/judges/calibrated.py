@@ -29,12 +29,12 @@ NO_FILE = (
 
 @dataclass(frozen=True)
 class Calibrated:
-    """`of`, with its score made a probability and its label chosen by the threshold in `file`.
+    """`of`, with its score turned into a probability and its label chosen by the threshold in `file`.
 
-    The verdict's score is the calibrated probability that the output is hallucinated, its probability that
-    of the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
-    steps, failures and abstentions are those of `of`. Raises `SpecError` where the file cannot be read, and
-    where it was made for another judge, for other options or for another prompt.
+    The verdict's score is the calibrated probability that the output is hallucinated, its probability that of
+    the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
+    steps, failures and abstentions are those of `of`. Raises `SpecError` if the file cannot be read, or was
+    made for another judge, other options or another prompt.
     """
 
     of: Judge = field(default_factory=lambda: instance("faithfulness"))

@@ -27,13 +27,13 @@ REASON = 120  # characters, at most
 
 @dataclass(frozen=True)
 class Candidates:
-    """Quotes up to `n` doubtful statements with a reason each, and checks one after the other by `choose`.
+    """Lets the model quote up to `n` doubtful statements with a reason each, and checks them by `choose`.
 
-    The first that is confirmed (not supported with a probability of at least `threshold`) decides; with
-    `exhaustive` all are checked and the least supported decides. Without a candidate the output is faithful,
-    with a score of 0 and no probability. Every candidate is a claim, `unsupported` if it was confirmed, else
-    `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is a run of;
-    `constrained=false` lets the model write the candidates freely, to be parsed as they are.
+    The first statement that is confirmed (not supported with a probability of at least `threshold`) decides;
+    with `exhaustive` all are checked and the least supported decides. Without a candidate the output is
+    faithful, with a score of 0 and no probability. Every candidate is a claim: `unsupported` if it was
+    confirmed, else `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is
+    a run of. With `constrained=false` the model writes freely, and its text is parsed as it is.
     """
 
     name: str = "candidates"

@@ -23,14 +23,14 @@ PASSED_ON = ("uncertain", "over_length")
 
 @dataclass(frozen=True)
 class Cascade:
-    """`first` decides where its score is at most `low` or at least `high`, `then` everywhere else.
+    """`first` decides where its score is at most `low` or at least `high`; everywhere else `then` is asked.
 
-    Scores are those of hallucination, 1 the worst. `first` decides below only with the label faithful and
-    above only with the label hallucinated; `then` is asked too where `first` abstains because it is not sure
-    or the sample too long. A failure of `first` fails: it is not hidden by the other's verdict. The verdict
-    is that of whoever decided, its details say who (`decided_by`), what `first` had said (`first_score`,
-    `first_label`) and the `band`. A sample that is too long for `then` is not begun. Raises `SpecError` for
-    other judges than of faithfulness and for a band that is none.
+    Scores are those of hallucination, 1 the worst. `first` decides below the band only with the label
+    faithful, and above it only with the label hallucinated. `then` is also asked where `first` abstains
+    because it is unsure or the sample is too long. A failure of `first` is a failure: the verdict of `then`
+    does not hide it. The verdict is that of the judge that decided; its details name it (`decided_by`), and
+    hold what `first` said (`first_score`, `first_label`) and the `band`. A sample that is too long for `then`
+    is not begun. Raises `SpecError` for judges of anything but faithfulness, and for a band outside [0, 1].
     """
 
     first: Judge | None = None

@@ -38,14 +38,14 @@ KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
 @dataclass(frozen=True)
 class Detector(FolderJudge):
-    """Asks the detector in `folder`, as `magistrate train detector` writes one, or that which is shipped.
+    """Asks the detector in `folder`, as `magistrate train detector` writes one; None for the shipped one.
 
-    Its score is the calibrated probability that the output is hallucinated where a share `base_rate` of
-    outputs is; from `threshold` on the label says so. Each claim of a hallucinated output is a sentence
-    that the context contradicts or does not hold, cut to the words that decide where some stand out, with
-    its probability and the passage that speaks against it. `details` hold what was found of each sentence,
-    and the heat of every word. It abstains where nothing can be read in the output; the shipped one also on
-    what it has not learnt to read: other languages than English, and program code.
+    The score is the calibrated probability that the output is hallucinated where a share `base_rate` of
+    outputs is; from `threshold` on the label is `hallucinated`. Each claim is a sentence that the context
+    contradicts or does not contain, narrowed to the words that decide if some stand out, with its probability
+    and the passage that contradicts it. `details` hold the scores of each sentence, and a heat map of the
+    words. It abstains if nothing in the output can be read. The shipped detector also abstains on what it was
+    not trained for: languages other than English, and program code.
     """
 
     FOLDER_FILE: ClassVar[str | None] = MANIFEST

@@ -30,10 +30,10 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 
 
 def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> None:
-    """Raise `SpecError` where no `what` can be written, before one is made.
+    """Raise `SpecError` if no `what` can be written to the folder, before one is made.
 
-    Only an empty folder, a training of its kind that has not ended, or another one of its kind is ever
-    replaced: its `file`, and the files that a training keeps, tell which it is.
+    Only an empty folder, an unfinished training of the same kind, or a finished one of the same kind is ever
+    replaced. Its `file`, and the files that a training keeps, tell which it is.
     """
     if folder.name in ("", "..") or Path.cwd().is_relative_to(folder.resolve()):
         raise SpecError(

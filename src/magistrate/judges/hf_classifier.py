@@ -35,10 +35,11 @@ class HFClassifier(FolderJudge):
     """Asks the classifier in `folder`, a Hugging Face folder that classifies a pair of texts or their tokens.
 
     `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; neither is
-    needed where the labels' names say it. `pair` is the order in which it reads the texts. Of a context that
-    does not fit its `window` (in tokens; 0 for the longest it can read) each part is read, and `over` says
-    which score counts: the least, since one part that supports the output is enough, the mean or the most.
-    From `threshold` in (0, 1) on the label is `hallucinated`. A question is not read.
+    needed where the names of the labels say it. `pair` is the order in which the model reads the two texts.
+    `window` is in tokens, 0 for the longest pair that the model reads. A context that does not fit is read in
+    parts, and `over` says which part's score counts: the least (one part that supports the output is
+    enough), the mean, or the most. From `threshold` in (0, 1) on the label is `hallucinated`. The sample's
+    input is not read.
     """
 
     FOLDER_FILE: ClassVar[str | None] = "config.json"

@@ -25,13 +25,13 @@ STEEPEST = 700.0  # nats beyond which a float has no exponential
 class Likelihood:
     """Asks twice how probable the output is, with the context and without, and scores the difference.
 
-    With g, the mean over the tokens of log p(token | context) - log p(token), in nats, the score is
-    1 / (1 + exp(g)): a half where the context changes nothing, .27 where it makes each token e times as
-    probable, above a half where it speaks against them. That is no probability of a hallucination, and no
-    calibrated one (`magistrate calibrate` makes one of it). From `threshold` in (0, 1) on the label is
-    `hallucinated`, and up to `most` places that the context makes least probable are claims: words, none of
-    them one that every text has, or by `unit=sentences` sentences. `language` is an ISO 639 code.
-    `details["signals"]` holds the figures, `details["heat"]` what every word loses.
+    With g, the mean over the tokens of log p(token | context) - log p(token) in nats, the score is
+    1 / (1 + exp(g)): .5 if the context changes nothing, .27 if it makes each token e times as probable, above
+    .5 if it makes them less probable. It is no calibrated probability: `magistrate calibrate` makes one.
+    From `threshold` in (0, 1) on the label is `hallucinated`, and up to `most` places that the context makes
+    least probable are claims: words other than the commonest ones, or with `unit=sentences` sentences.
+    `language` is an ISO 639 code. `details["signals"]` holds the figures, `details["heat"]` what each word
+    loses.
     """
 
     name: str = "likelihood"

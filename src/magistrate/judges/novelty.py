@@ -55,11 +55,11 @@ def weights(without: str = "") -> Weights:
 class Novelty:
     """Adds up a few text signals of what the output says and the context does not. Asks no model.
 
-    The score is the probability that the output is hallucinated where a share `base_rate` of such outputs
-    is; from .5 on that is the label. Set it to what you expect: of answers over retrieved text often .2. What
-    changes few words is not seen by it; a fluent contradiction in the context's own words passes.
-    It abstains without a context, and where nothing is said that could be looked up. `without` a family of
-    data sets it has the weights that were fitted to the others: so it can be measured on that family.
+    The score is the probability that the output is hallucinated where a share `base_rate` of outputs is; from
+    .5 on that is the label. Set `base_rate` to the share you expect: for answers over retrieved text it is
+    often .2. A change of few words goes unnoticed, and so does a fluent contradiction in the context's own
+    words. It abstains without a context, and if the output has nothing to look up. `without` names a family
+    of data sets: the weights are then those fitted to all other families, to measure the judge on that one.
     """
 
     base_rate: float = EVEN

@@ -16,12 +16,12 @@ HOTTEST = 5.0  # nats: a token of a probability below one in 150
 
 @dataclass(frozen=True)
 class RecordedLogprob:
-    """Scores an output by the log-probabilities in its metadata under `logprobs`.
+    """Scores an output by the log-probabilities in its metadata under `logprobs`. Asks no model.
 
-    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 where the
-    generator was certain of each, no probability of a hallucination. From `threshold` in (0, 1) on the label
-    is `hallucinated`, and its least probable tokens are claims, where tokens were recorded too. It abstains
-    (`missing_input`), and says why, where nothing is recorded or something else than log-probabilities.
+    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 if the generator
+    was certain of each. It is no probability of a hallucination. From `threshold` in (0, 1) on the label is
+    `hallucinated`, and the least probable tokens are claims if the tokens were recorded too. It abstains
+    (`missing_input`), and says why, if nothing is recorded or something other than log-probabilities is.
     """
 
     name: str = "recorded_logprob"

@@ -30,10 +30,11 @@ from magistrate.types import (
 class Sentences:
     """Judges every sentence of the output by `of`, against the context or its most relevant passages.
 
-    `aggregate` makes one score of the sentences': `any`, the highest, since one wrong sentence is enough;
-    `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`. A sentence that is judged
-    so is a claim, with its place. `passages` is how many passages of the context each sentence is held
-    against (0: all of it); `language` an ISO 639 code. Where one sentence has no verdict, the whole has none.
+    `aggregate` makes one score of the sentences' scores: `any`, the highest, since one wrong sentence is
+    enough; `all`, the lowest; `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`,
+    and each such sentence is a claim with its place. `passages` is the number of passages of the context that
+    each sentence is compared with (0: all of it); `language` is an ISO 639 code. If one sentence has no
+    verdict, the output has none.
     """
 
     of: Judge

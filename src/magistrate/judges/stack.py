@@ -42,11 +42,11 @@ SMALL = 0.05  # log odds; less is not worth a word
 class Stack(FolderJudge):
     """The weighed parts of the stack in `folder`; made by its name, as in `stack:some/folder`.
 
-    The score is the probability that the output is hallucinated where a share `base_rate` is (the folder's
-    own where None), and the label what is likelier. Details: `contributions` says what each part adds to the
-    log odds, and `base` what they are without them; `parts` what each had said, `signals` those that are
-    text signals. A judge that fails or abstains makes the stack do so. A signal that has nothing to look at
-    adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
+    The score is the probability that the output is hallucinated if a share `base_rate` of outputs is (None:
+    the folder's own), and the label is the likelier one. In the details, `contributions` says what each
+    part adds to the log odds, `base` what they are without the parts, `parts` what each part said, and
+    `signals` those that are text signals. If one of its judges fails or abstains, so does the stack. A signal
+    that has nothing to look at adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
     times as far from the middle of the training samples as 999 of 1,000 of these is not judged (`uncertain`),
     unless `outside=judge`.
     """
