@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magistrate.detectors.hf_classifier import HFClassifier as Model
-from magistrate.detectors.hf_classifier import meaning
+from magistrate.detectors.hf_classifier import ClassifierModel, meaning
 from magistrate.detectors.hf_network import graph_of
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.none import NONE
@@ -180,7 +179,7 @@ def test_every_part_of_a_long_context_and_of_a_long_output_is_read(tmp_path: Pat
 
 def test_special_tokens_in_a_text_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As a token [SEP] would end the first text, and what is behind it would be the second.
-    classifier, read = Model.load(folder(tmp_path / "mine")), list[list[int]]()
+    classifier, read = ClassifierModel.load(folder(tmp_path / "mine")), list[list[int]]()
     logits = classifier.graph.logits
 
     def watched(rows: Any) -> Any:
@@ -197,13 +196,13 @@ def test_special_tokens_in_a_text_are_text(tmp_path: Path, monkeypatch: pytest.M
 def test_any_text_has_a_score(tmp_path: Path, text: str) -> None:
     place = folder(tmp_path / "mine")
     for given in (sample(text), sample("Bern", text)):
-        assert 0 <= Model.load(place).scores(given).score <= 1
+        assert 0 <= ClassifierModel.load(place).scores(given).score <= 1
 
 
 def test_a_text_without_tokens_is_no_verdict(tmp_path: Path) -> None:
     place = folder(tmp_path / "mine")
     with pytest.raises(InputError, match="reads the output as nothing"):
-        Model.load(place).scores(sample(" \n "))
+        ClassifierModel.load(place).scores(sample(" \n "))
 
 
 # --- labels -------------------------------------------------------------------------------------------
@@ -276,13 +275,13 @@ def test_what_a_folder_lacks_is_said(tmp_path: Path) -> None:
         graph_of(place)
     (place / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"lacks tokenizer\.json"):
-        Model.load(place)
+        ClassifierModel.load(place)
 
 
 @pytest.mark.parametrize("config", [{"id2label": ["a", "b"]}, {"id2label": None, "num_labels": "x"}])
 def test_classes_that_are_told_wrongly_name_the_file(tmp_path: Path, config: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"config\.json does not say what its classes are"):
-        Model.load(folder(tmp_path / "mine", **config))
+        ClassifierModel.load(folder(tmp_path / "mine", **config))
 
 
 def test_torch_weights_without_torch_name_the_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,11 +299,11 @@ def test_a_network_of_other_classes_and_one_of_no_numbers_are_errors(tmp_path: P
     config = json.loads((place / "config.json").read_text())
     (place / "config.json").write_text(json.dumps({**config, "id2label": {**TWO, "2": "fail"}}))
     with pytest.raises(ModelError, match="2 classes"):
-        Model.load(place).scores(sample("Bern"))
+        ClassifierModel.load(place).scores(sample("Bern"))
     other = folder(tmp_path / "other")
     network(other / "openvino_model.xml", per_token=False, wrong=float("inf"))
     with pytest.raises(ModelError, match="is no number"):
-        Model.load(other).scores(sample("Bern"))
+        ClassifierModel.load(other).scores(sample("Bern"))
 
 
 def test_another_network_is_another_judge(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import InputError
 from magistrate.judges import registry
-from magistrate.judges.quoting import LONGEST, SHORTEST
+from magistrate.judges.schemas import LONGEST, SHORTEST
 from magistrate.runs.execute import judge_one
 from magistrate.types import (
     Abstention,

@@ -15,9 +15,10 @@ from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
 from magistrate.features.catalog import SIGNALS, readings
-from magistrate.features.numbers import Amounts, dates, quantities
+from magistrate.features.dates import dates
+from magistrate.features.numbers import Amounts, quantities
 from magistrate.features.overlap import ngram_novelty
-from magistrate.features.prepared import Passages, Reading, covers, listed
+from magistrate.features.prepared import PassageIndex, Reading, covers, listed
 from magistrate.features.words import stem, worded, words
 from magistrate.types import Sample, Turn
 
@@ -198,7 +199,7 @@ def test_chrf_is_the_librarys_precision() -> None:
 
 def test_many_passages_and_sentences_do_not_multiply_in_memory() -> None:
     output = worded(" ".join(f"word{n}" for n in range(1_000)))
-    passages = Passages([(worded(f"word{n}"), (0, 1)) for n in range(2_000)])
+    passages = PassageIndex([(worded(f"word{n}"), (0, 1)) for n in range(2_000)])
     tracemalloc.start()
     found = covers(output, [(at, at + 10) for at in range(0, 1_000, 10)], passages)
     peak = tracemalloc.get_traced_memory()[1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from magistrate.detectors.hf_classifier import HFClassifier
+from magistrate.detectors.hf_classifier import ClassifierModel
 from magistrate.detectors.hf_network import graph_of
 from magistrate.errors import ModelError
 from magistrate.types import Sample
@@ -44,7 +44,7 @@ def saved(path: Path, kind: str, **config: Any) -> Any:
     return model
 
 
-def expected(model: Any, classifier: HFClassifier) -> tuple[np.ndarray, Any]:
+def expected(model: Any, classifier: ClassifierModel) -> tuple[np.ndarray, Any]:
     """What torch says of the texts: probabilities `[…]` of the second class, and what was read."""
     (row,), _ = classifier._rows(Sample("s", TEXTS[1], (TEXTS[0],)))
     given = {name: torch.tensor([list(row.given[name])]) for name in ("input_ids", "attention_mask")}
@@ -57,7 +57,7 @@ def expected(model: Any, classifier: HFClassifier) -> tuple[np.ndarray, Any]:
 @pytest.mark.parametrize("kind", ["BertForSequenceClassification", "RobertaForSequenceClassification"])
 def test_a_model_of_pairs_says_the_same(kind: str, home: Path, tmp_path: Path) -> None:
     model = saved(tmp_path / "mine", kind)
-    classifier = HFClassifier.load(tmp_path / "mine")
+    classifier = ClassifierModel.load(tmp_path / "mine")
     assert classifier.window == (66 if kind.startswith("Bert") else 64)
     wanted, _ = expected(model, classifier)
     found = classifier.scores(Sample("s", TEXTS[1], (TEXTS[0],)))
@@ -66,7 +66,7 @@ def test_a_model_of_pairs_says_the_same(kind: str, home: Path, tmp_path: Path) -
 
 def test_a_model_of_tokens_says_the_same_of_each(home: Path, tmp_path: Path) -> None:
     model = saved(tmp_path / "mine", "BertForTokenClassification")
-    classifier = HFClassifier.load(tmp_path / "mine")
+    classifier = ClassifierModel.load(tmp_path / "mine")
     wanted, row = expected(model, classifier)
     found = classifier.scores(Sample("s", TEXTS[1], (TEXTS[0],)))
     assert [share for *_, share in found.tokens] == pytest.approx(wanted[row.begin : row.end], abs=1e-5)
@@ -108,7 +108,7 @@ def test_an_onnx_file_is_read_as_it_is(home: Path, tmp_path: Path) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.save(model, str(tmp_path / "mine" / "model.onnx"))
-    classifier = HFClassifier.load(tmp_path / "mine")
+    classifier = ClassifierModel.load(tmp_path / "mine")
     (row,), _ = classifier._rows(Sample("s", TEXTS[1], (TEXTS[0],)))
     logits = table[list(row.given["input_ids"])].mean(0)
     wanted = 1 / (1 + np.exp(logits[0] - logits[1]))

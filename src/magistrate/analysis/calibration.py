@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING, Any
 from magistrate._version import __version__
 from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
-from magistrate.judges.calibration_file import (
-    CalibrationFile,
-    DataPart,
-    EstimatePart,
-    JudgePart,
-    ModelPart,
-)
+from magistrate.judges.calibration_file import CalibrationFile, DataPart, JudgePart
+from magistrate.judges.folders import EstimatePart, ModelPart
 from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.distributions import grouped_folds

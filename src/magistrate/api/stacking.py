@@ -114,7 +114,8 @@ def _described(
     base_rate: float,
 ) -> tuple[StackFile, dict[str, Path]]:
     """The file of a stack, and the folders of its parts that go with it."""
-    from magistrate.judges.stack_folder import DataFile, ModelFile, PartFile, StackFile
+    from magistrate.judges.folders import ModelPart
+    from magistrate.judges.stack_folder import DataFile, PartFile, StackFile
 
     models = {each.model for each in found if each.model is not None}
     if len(models) > 1:
@@ -154,7 +155,7 @@ def _described(
             limit=weights.limit,
             strength=weights.strength,
             positive=fitted.positive,
-            model=None if model is None else ModelFile(name=model[0], fingerprint=model[1]),
+            model=None if model is None else ModelPart(name=model[0], fingerprint=model[1]),
             data=list(_data(found, used, DataFile)),
             trained_on=sorted(learnt | {each.dataset for each in found}),
             seed=fitted.seed,

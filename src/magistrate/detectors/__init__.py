@@ -1,1 +1,1 @@
-"""Small encoders that flag what an output says beyond its context, token by token."""
+"""Load and run trained encoders that flag unsupported words and sentences of an output."""

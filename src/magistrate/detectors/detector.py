@@ -1,4 +1,4 @@
-"""A trained detector, loaded from its folder: what it finds in each sentence and word of an output."""
+"""Run a trained detector: what it finds in each sentence and word of an output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from magistrate import _fork
 from magistrate._deadline import checked, held
 from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
-from magistrate.detectors.network import graph, read_weights
+from magistrate.detectors.network import cpu_settings, graph, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
@@ -47,7 +47,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SentenceScores:
     """What was found of one sentence, characters `[start, end)` of the output.
 
     `logit` is the log odds that the context does not support it, not calibrated; `shares` are the
@@ -72,7 +72,7 @@ class Reading:
 class Detection:
     """What a detector found in an output: its sentences, and how much was read."""
 
-    sentences: tuple[Reading, ...]
+    sentences: tuple[SentenceScores, ...]
     windows: int
     tokens: int
 
@@ -125,7 +125,7 @@ class Detector:
         found = [each for window in windows for each in _readings(sample.output or "", window, next(logits))]
         return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
 
-    def evidence(self, sample: Sample, sentence: Reading) -> Passage | None:
+    def evidence(self, sample: Sample, sentence: SentenceScores) -> Passage | None:
         """The passage of the context that speaks most clearly for or against a sentence, read alone.
 
         None where no passage says more of it than that it is absent.
@@ -178,13 +178,8 @@ class Detector:
         openvino = import_openvino()
         check_files(self.folder, self.manifest)
         network = graph(read_weights(self.folder / WEIGHTS), self.manifest.heads)
-        settings = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": available_cores(),
-            "ENABLE_CPU_PINNING": False,
-        }
         try:
-            return openvino.Core().compile_model(network, "CPU", settings)
+            return openvino.Core().compile_model(network, "CPU", cpu_settings())
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error
@@ -208,14 +203,14 @@ def _unload() -> None:
     _loaded.cache_clear()
 
 
-def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[Reading]:
+def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[SentenceScores]:
     """The sentences of a window, each the mean of its tokens."""
     for each in window.sentences:
         told = logits[each.begin : each.end]
         means = told[:, 1:].mean(axis=0)
         supported, contradicted, absent = (math.exp(value - float(max(means))) for value in map(float, means))
         total = supported + contradicted + absent
-        yield Reading(
+        yield SentenceScores(
             start=each.start,
             end=each.stop,
             logit=math.log(contradicted + absent + 1e-30) - math.log(supported + 1e-30),

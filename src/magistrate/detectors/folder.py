@@ -1,4 +1,4 @@
-"""The folder of a detector: what it is, what it was made from, and how good it was found to be."""
+"""The folder of a detector: its manifest with recipe, calibration and figures, and its files."""
 
 from __future__ import annotations
 

@@ -42,6 +42,13 @@ ADVICE = (
     "say which labels mean hallucinated, positive=NAME (several with +), or "
     "which mean faithful, negative=NAME"
 )
+NEEDED = ("config.json", "tokenizer.json")
+OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # count positions from 2
+LEAST = 16  # tokens of a window
+OVERLAP = 64  # tokens that two windows of a context share, where they have room for four times as many
+
+Pair = Literal["context_output", "output_context"]
+Over = Literal["min", "mean", "max"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +123,6 @@ def _side(name: str, tokens: bool) -> bool | None:
     return True if plain in HALLUCINATED else None
 
 
-NEEDED = ("config.json", "tokenizer.json")
-OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # count positions from 2
-LEAST = 16  # tokens of a window
-OVERLAP = 64  # tokens that two windows of a context share, where they have room for four times as many
-
-Pair = Literal["context_output", "output_context"]
-Over = Literal["min", "mean", "max"]
-
-
 @dataclass(frozen=True, slots=True)
 class Scored:
     """What a classifier says of a sample: `score` in [0, 1], 1 for hallucinated.
@@ -152,7 +150,7 @@ class Scored:
         return found
 
 
-class HFClassifier:
+class ClassifierModel:
     """A folder as Hugging Face's libraries write it: `config.json`, `tokenizer.json`, and the network.
 
     The network is an OpenVINO graph, an ONNX file, or safetensors, which are converted once with the extra
@@ -188,7 +186,7 @@ class HFClassifier:
         _ = self.meaning  # labels that say nothing are an error now, and not after a download or a conversion
 
     @classmethod
-    def load(cls, folder: str | Path, **options: Any) -> HFClassifier:
+    def load(cls, folder: str | Path, **options: Any) -> ClassifierModel:
         """The classifier in `folder`; `options` are those of the class."""
         return cls(Path(folder).expanduser(), **options)
 

@@ -1,4 +1,4 @@
-"""A detector's network, a BERT encoder with a head on each token, as an OpenVINO graph of its weights."""
+"""A detector's network, a BERT encoder with a head on each token, as an OpenVINO graph."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.disable_telemetry import import_openvino
+from magistrate.engines.local.cores import available_cores
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:
@@ -60,6 +61,15 @@ def float_weights(weights: Weights) -> dict[str, np.ndarray]:
         * (weights[name + SCALE].astype(np.float32) if name + SCALE in weights else 1)
         for name, value in weights.items()
         if not name.endswith(SCALE)
+    }
+
+
+def cpu_settings() -> dict[str, Any]:
+    """How OpenVINO compiles a network for the CPU: one pass at a time, on all cores."""
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": available_cores(),
+        "ENABLE_CPU_PINNING": False,
     }
 
 

@@ -1,4 +1,4 @@
-"""What a detector reads: windows of a context's sentences with a part of the output, as token ids."""
+"""Cut samples into a detector's windows: sentences of the context beside a part of the output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an output is held against: its input's tokens, and the pieces of its context."""
+    """What an output is compared with: its input's tokens, and the pieces of its context."""
 
     asked: tuple[int, ...]
     pieces: tuple[_Piece, ...]
@@ -128,7 +128,7 @@ class Reader:
         return [self._window(source, found.ids, places, part) for part in parts]
 
     def source(self, sample: Sample) -> Source:
-        """What a sample's output is held against; encoded once in a `scratch`."""
+        """What a sample's output is compared with; encoded once in a `scratch`."""
         key = ("encoded", self, sample.sources, sample.input)
         return once(key, lambda: self._source(sample))
 
@@ -144,7 +144,7 @@ class Reader:
         places: Sequence[tuple[int, int]],
         part: Sequence[Sentence],
     ) -> Window:
-        """One part of the output with what it is held against; `part` counts tokens of the whole output."""
+        """One part of the output with what it is compared with; `part` counts tokens of the whole output."""
         first, last = part[0].begin, part[-1].end
         said = ids[first:last]
         asked = [*source.asked, self._last] if source.asked else []

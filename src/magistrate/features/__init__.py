@@ -1,4 +1,4 @@
-"""Numbers read off a sample alone, before any model is asked."""
+"""Numbers computed from a sample or from a forward pass over it."""
 
 from magistrate.features.overlap import ngram_novelty, output_length
 from magistrate.features.words import words

@@ -1,4 +1,4 @@
-"""Where a model looks as it reads an output: at the context, or at what the output itself has said so far.
+"""How much attention a model pays to the context, and how much to the output itself, as it reads an output.
 
 Arrays in, arrays out: an engine with the capability `attention` fills them, see `Captured.attention`.
 """

@@ -1,4 +1,4 @@
-"""The text signals by name: what each one measures, and all of them read off a sample at once."""
+"""The text signals by name: what each one measures, and how all of them are computed for a sample."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from types import MappingProxyType
 from magistrate._deadline import checked
 from magistrate.errors import SpecError
 from magistrate.features import overlap
+from magistrate.features.dates import Date
 from magistrate.features.names import names_of, quoted
-from magistrate.features.numbers import Date, Quantity
+from magistrate.features.numbers import Quantity
 from magistrate.features.prepared import Prepared, Reading, Sources, joined, listed, prepared, undefined
 from magistrate.types import Sample, Span
 
@@ -200,7 +201,7 @@ SIGNALS: Mapping[str, TextSignal] = MappingProxyType({each.name: each for each i
 def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Reading]:
     """What the signals of these names, by default all, say of a sample; its texts are cut up once.
 
-    The output is held against `sample.sources`: contexts and what was said before. Without one of them, or
+    The output is compared with `sample.sources`: contexts and what was said before. Without one of them, or
     without an output, every value is None. Raises `SpecError` for an unknown name and `InputError` where the
     output is not there yet.
     """

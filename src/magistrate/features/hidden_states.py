@@ -1,4 +1,4 @@
-"""One vector of the hidden states that a model had while it read an output."""
+"""Hidden states of a model that read an output, pooled into one vector a layer."""
 
 from __future__ import annotations
 

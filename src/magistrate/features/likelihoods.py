@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from magistrate.engines.base import Likelihood
+KEY = "logprobs"
+LISTED = 5  # tokens that are named
+EVEN = log(0.5)
+LOWEST = -1e6  # nats; what generators write for a token that cannot be is far above it
+SLACK = 1e-3  # above 0: servers round, and a probability of 1 may come back as a little more
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +158,6 @@ def _words(text: str) -> list[tuple[int, int]]:
             found.append((start if open_from is None else open_from, end))
             open_from = None
     return found
-
-
-KEY = "logprobs"
-LISTED = 5  # tokens that are named
-EVEN = log(0.5)
-LOWEST = -1e6  # nats; what generators write for a token that cannot be is far above it
-SLACK = 1e-3  # above 0: servers round, and a probability of 1 may come back as a little more
 
 
 @dataclass(frozen=True, slots=True)

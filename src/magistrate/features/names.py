@@ -1,4 +1,4 @@
-"""The names in a text, of scripts that have capital letters, and what stands in quotation marks."""
+"""Names in a text (of scripts with capital letters), and strings in quotation marks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from magistrate.features.numbers import AMBIGUOUS, MONTHS, WEEKDAYS
+from magistrate.features.dates import AMBIGUOUS, MONTHS, WEEKDAYS
 from magistrate.features.words import Run, Wording, compiled
 
 MOST_CAPITALS = 0.85  # of the words with content; where more are capitalized, as in headings, it says nothing

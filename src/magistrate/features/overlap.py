@@ -1,4 +1,4 @@
-"""How much of an output's wording its context lacks: words, runs of words, subsequences, sentences."""
+"""How much of an output's wording its context lacks: words, word runs, subsequences, sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from magistrate._deadline import alone, checked
 from magistrate.errors import InputError
 from magistrate.features.prepared import Prepared, Reading, joined, listed, undefined
-from magistrate.features.words import words
+from magistrate.features.words import word_runs, words
 from magistrate.types import Sample, Span
 
 NEAR = 4  # words with content within which two words of a source are said together
@@ -40,8 +40,8 @@ def ngram_novelty(sample: Sample, n: int) -> float:
     if not written:
         return 0.0
     size = min(n, len(written))
-    known = {run for text in sample.context for run in _runs(words(text), size)}
-    runs = _runs(written, size)
+    known = {run for text in sample.context for run in word_runs(words(text), size)}
+    runs = list(word_runs(written, size))
     return sum(run not in known for run in runs) / len(runs)
 
 
@@ -72,7 +72,7 @@ def ngrams(sample: Prepared, n: int) -> Reading:
         return NO_WORDS
     size = min(n, len(forms))
     known = sample.said.runs(size)
-    runs = _runs(forms, size)
+    runs = list(word_runs(forms, size))
     new = [at for at, run in enumerate(runs) if run not in known]
     spans = joined([sample.output.span(at, at + size - 1) for at in new], sample.output.text)
     reason = f"{len(new)} of {len(runs)} runs of {size} words are not in the context" if new else ""
@@ -164,10 +164,6 @@ def _share(
     verb = "is" if len(new) == 1 else "are"
     reason = f"{len(new)} of {n} {what} {verb} not in the context: {listed(pieces)}" if new else ""
     return Reading(len(new) / n, places, reason)
-
-
-def _runs(forms: Sequence[str], size: int) -> list[tuple[str, ...]]:
-    return list(zip(*(forms[start:] for start in range(size)), strict=False))
 
 
 def _together(some: Sequence[int], others: Sequence[int]) -> bool:

@@ -1,4 +1,4 @@
-"""A sample cut into words, sentences and passages once for all text signals, and what a signal returns."""
+"""A sample cut into words, sentences and passages once, for all text signals."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from itertools import chain
 from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
+from magistrate.features.dates import Calendar, Date
 from magistrate.features.language import language_of
 from magistrate.features.names import initials
-from magistrate.features.numbers import Amounts, Calendar, Date, Quantity, dates_and_numbers
+from magistrate.features.numbers import Amounts, Quantity, dates_and_numbers
 from magistrate.features.splitting import sentences
-from magistrate.features.words import Run, Wording, form, stem, worded
+from magistrate.features.words import Run, Wording, form, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces that a reason quotes
+LONGEST = 256  # words of the other run that are aligned together: memory grows with the product
+ABSENT = LONGEST + 1
+BETWEEN = 1_000  # words with content between two texts: words so far apart are not said together
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,6 @@ def listed(pieces: Sequence[str]) -> str:
     if (rest := len(several) - len(named)) > 0:
         return f"{', '.join(named)} and {rest} more"
     return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
-
-
-LONGEST = 256  # words of the other run that are aligned together: memory grows with the product
-ABSENT = LONGEST + 1
 
 
 class WordSequence:
@@ -111,7 +111,7 @@ class Cover:
     passage: int
 
 
-class Passages:
+class PassageIndex:
     """Runs of words of the sources, and for each stem the numbers of the passages that have it."""
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
@@ -132,7 +132,7 @@ class Passages:
 
 
 def covers(
-    output: Wording, sentences: Sequence[Run], passages: Passages, ignored: Container[str] = frozenset()
+    output: Wording, sentences: Sequence[Run], passages: PassageIndex, ignored: Container[str] = frozenset()
 ) -> tuple[Cover, ...]:
     """Each sentence against the passage that covers most of it; sentences without content are left out, and
     words whose stems are `ignored` do not count.
@@ -162,9 +162,6 @@ def covers(
     return tuple(found)
 
 
-BETWEEN = 1_000  # words with content between two texts: words so far apart are not said together
-
-
 class Sources:
     """What an output may rely on, the contexts and what was said before, and the question, as words.
 
@@ -191,9 +188,9 @@ class Sources:
         return frozenset(self.asked.stems) - self.known if self.asked is not None else frozenset()
 
     @cached_property
-    def passages(self) -> Passages:
+    def passages(self) -> PassageIndex:
         """The texts' sentences."""
-        return Passages([(text, run) for text in self.texts for run in runs(text)])
+        return PassageIndex([(text, run) for text in self.texts for run in runs(text)])
 
     def passage_text(self, number: int) -> str:
         """The characters of one of `passages`, up to the next; nothing where there are none."""
@@ -207,9 +204,7 @@ class Sources:
         """All runs of `size` words, none across two texts."""
         if size not in self._runs:
             self._runs[size] = frozenset(
-                run
-                for text in self.texts
-                for run in checked(zip(*(text.forms[at:] for at in range(size)), strict=False))
+                run for text in self.texts for run in checked(word_runs(text.forms, size))
             )
         return self._runs[size]
 

@@ -1,9 +1,9 @@
-"""Words: a text cut into words once, with the form in which each is compared, its stem and its place."""
+"""Texts cut into words: the form in which each word is compared, its stem, and its place."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
@@ -113,6 +113,11 @@ def words(text: str) -> list[str]:
     ['l', 'été', '25', 'c', '東', '京']
     """
     return unicodedata.normalize("NFKC", text).casefold().translate(_TABLE).split()
+
+
+def word_runs(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    """All runs of `size` words, in their order; none where there are fewer words."""
+    return zip(*(words[start:] for start in range(size)), strict=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The judge that is asked where none is named: the best that comes with the package and asks no engine."""
+"""The default judge `auto`: the best one that comes with the package and asks no model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 @cache
 def shipped() -> Judge:
-    """The judge that `auto` is, unless it is told another one."""
+    """The judge that `auto` asks by default."""
     from magistrate.judges.novelty import Novelty
 
     return Novelty()
@@ -36,12 +36,12 @@ def _explainer() -> Classify:
 
 @dataclass(frozen=True)
 class Auto:
-    """Decides as `of` does, which is code: no model is asked, and none is loaded.
+    """Decides as `of` does, which is a judge of code: no model is asked, and none is loaded.
 
-    `explain` lets the run's engine say why in one sentence, `flagged` where the output is hallucinated,
-    `always` of every verdict. It is opened by the label that `of` has decided, which it cannot change; the
-    label is then chosen once more from the sentence alone, and a flip is recorded. Where the sample does not
-    fit the engine the verdict stands unexplained, and `details["unexplained"]` says why.
+    `explain` lets the run's engine say why in one sentence: `flagged` where the output is hallucinated,
+    `always` for every verdict. The explanation begins with the label that `of` has decided and cannot change
+    it; the label is then chosen once more from the explanation alone, and a flip is recorded. If the sample
+    does not fit the engine, the verdict stands unexplained and `details["unexplained"]` says why.
     """
 
     of: Judge = field(default_factory=shipped)

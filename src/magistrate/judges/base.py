@@ -1,4 +1,4 @@
-"""The `Judge` protocol: a frozen dataclass with one async method, and what it may declare beside it."""
+"""The `Judge` protocol: a frozen dataclass with one async method, and what a judge may offer beside it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ NO_LIMIT = "read as a whole, however long"
 class JudgeInfo:
     """What a judge is, for people and for recipes.
 
-    `direction` says whether a low score is good (`minimize`) or a high one; from `threshold` on, the verdict
-    is the label of high scores, None where something else decides. `reads` are the fields of a sample that it
-    looks at, `requires` those of them without which it abstains; `needs` what its engine must be able to do;
-    `kind` says whether a model decides or only code. `long` says what it does with a sample that does not fit
-    the model. `prompt` and `constraint` are digests of what it asks with. `fitted_to` are name and
-    fingerprint of the only model that it may ask, where it was fitted to one's answers; `lacks` says why it
-    cannot judge as it is, empty where it can. `trained_on` names the data sets whose labels it has learnt
-    from: figures on them say little of others. `calibrated_on` is what a file has calibrated its scores on.
-    `models` are the models that are asked where none is named; the empty name is the usual one.
+    - `direction`: whether a low score is good (`minimize`) or a high one; from `threshold` on, the verdict is
+      the label of high scores. The threshold is None if something else decides.
+    - `reads`: the fields of a sample that it looks at; `requires`: those without which it abstains.
+    - `needs`: the capabilities that its engine must have; `kind`: whether a model decides or only code.
+    - `long`: what it does with a sample that does not fit the model.
+    - `prompt`, `constraint`: digests of what it asks with.
+    - `fitted_to`: name and fingerprint of the only model that it may ask, if it was fitted to one's answers.
+    - `lacks`: why it cannot judge as it is, empty if it can.
+    - `trained_on`: the data sets whose labels it has learnt from: figures on them say little of others.
+    - `calibrated_on`: what a calibration file has calibrated its scores on.
+    - `models`: the models that are asked if the caller names none; the empty name is the default model.
     """
 
     name: str
@@ -115,7 +117,7 @@ class FolderJudge:
     """Base class of judges that are loaded from a folder, as in `detector:some/folder`.
 
     `FOLDER_OPTION` is the option that holds the folder: its value may stand without a key. `FOLDER_FILE` is
-    the file by which a folder is known to be of this judge; where it is None any folder may be.
+    the file by which a folder is recognised as one of this judge, None if any folder may be one.
     """
 
     FOLDER_OPTION: ClassVar[str] = "folder"
@@ -129,11 +131,11 @@ class FolderJudge:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One engine call that a judge may make: at most so much is asked and, in tokens, answered.
+    """One engine call that a judge may make: the prompt, and at most `answer` tokens written.
 
-    `extra` are tokens at most that the prompt is longer than shown, where it will hold what is not written
-    yet; `engine` is None for the run's engine. `times` is how often at most something of this length is
-    asked: 0 where it is asked in place of another call. What is `optional` is left out where it does not fit,
+    `extra` is how many tokens at most the prompt will be longer than shown, if it will hold what is not
+    written yet. `engine` is None for the run's engine. `times` is how often at most something of this length
+    is asked, 0 if it is asked in place of another call. An `optional` call is left out if it does not fit,
     and the verdict stands without it.
     """
 

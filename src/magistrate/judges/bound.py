@@ -1,4 +1,4 @@
-"""A judge that finds its fields elsewhere in a sample."""
+"""A judge whose input fields are taken from elsewhere in a sample, such as its metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A judge whose scores are calibrated, by the file that `magistrate calibrate` wrote for it."""
+"""The judge `calibrated`: another judge, its scores calibrated by the file of `magistrate calibrate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from magistrate.judges.builtin import instance
 from magistrate.judges.composite import check_binary
 from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.judges.registry import spelled
-from magistrate.types import FAITHFUL, HALLUCINATED, CalibratedOn, Outcome, Sample, Verdict
+from magistrate.judges.verdicts import absolute, label_of, probability_of
+from magistrate.types import CalibratedOn, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     from magistrate.judges.calibration_file import CalibrationFile
@@ -28,12 +29,12 @@ NO_FILE = (
 
 @dataclass(frozen=True)
 class Calibrated:
-    """`of`, with its score made a probability and its label chosen by the threshold in `file`.
+    """`of`, with its score turned into a probability and its label chosen by the threshold in `file`.
 
-    The verdict's score is the calibrated probability that the output is hallucinated, its probability that
-    of the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
-    steps, failures and abstentions are those of `of`. Raises `SpecError` where the file cannot be read, and
-    where it was made for another judge, for other options or for another prompt.
+    The verdict's score is the calibrated probability that the output is hallucinated, its probability that of
+    the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
+    steps, failures and abstentions are those of `of`. Raises `SpecError` if the file cannot be read, or was
+    made for another judge, other options or another prompt.
     """
 
     of: Judge = field(default_factory=lambda: instance("faithfulness"))
@@ -43,7 +44,7 @@ class Calibrated:
     def __post_init__(self) -> None:
         check_binary(self.of.info, "a calibration")
         if self.file is not None:
-            object.__setattr__(self, "file", Path(self.file).expanduser().absolute())
+            object.__setattr__(self, "file", absolute(self.file))
             check_judge(self.of, self.calibration, str(self.file))
 
     @cached_property
@@ -96,7 +97,7 @@ class Calibrated:
 def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
     """The verdict with its score, label and probability as a calibration has them."""
     score = by.probability(verdict.score)
-    label = HALLUCINATED if score >= by.threshold else FAITHFUL
+    label = label_of(score, by.threshold)
     agrees = verdict.explanation_agrees
     note = {
         "raw_score": verdict.score,
@@ -110,7 +111,7 @@ def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
         verdict,
         label=label,
         score=score,
-        probability=score if label == HALLUCINATED else 1 - score,
+        probability=probability_of(label, score),
         # An explanation that led to the other label leads to this one where the label has changed.
         explanation_agrees=agrees if agrees is None or label == verdict.label else not agrees,
         details={**kept, **note},

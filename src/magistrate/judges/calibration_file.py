@@ -1,19 +1,17 @@
-"""The file of a calibration: what was fitted, to whose verdicts, on which data, and how good it is."""
+"""The file of a calibration: the fitted map, the judge and the data it was fitted to, and how good it is."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from magistrate._version import __version__
-from magistrate._yaml import Document
 from magistrate.errors import InputError, SpecError
+from magistrate.judges.folders import EstimatePart, FilePart, ModelPart, TrainedFile, read_trained
 from magistrate.metrics.calibration import Calibrator, Method
 from magistrate.metrics.shift import MOST
 from magistrate.metrics.thresholds import Aim
@@ -21,14 +19,9 @@ from magistrate.metrics.thresholds import Aim
 FORMAT = 2
 READ = (1, 2)
 KIND = "magistrate calibration"
-LARGEST = 20_000_000  # bytes: isotonic steps of a million samples
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class JudgePart(_Part):
+class JudgePart(FilePart):
     """Whose verdicts it was fitted to: `words` are its name, options and version, as recipes say them."""
 
     name: str
@@ -37,14 +30,7 @@ class JudgePart(_Part):
     constraint: str
 
 
-class ModelPart(_Part):
-    """Which model had decided."""
-
-    name: str
-    fingerprint: str
-
-
-class DataPart(_Part):
+class DataPart(FilePart):
     """Which labels it was fitted to."""
 
     dataset: str
@@ -54,20 +40,11 @@ class DataPart(_Part):
     contexts: int = Field(ge=1)
 
 
-class EstimatePart(_Part):
-    """A held-out figure with its 95 % interval."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    undefined: str | None = None
-
-
-class CalibrationFile(_Part):
+class CalibrationFile(TrainedFile):
     """A calibration as it is written down. Same fit, same bytes.
 
     `turned` says that the map takes 1 - score, since a low score of the judge means hallucinated. `scores`
-    are calibrated scores of the labelled data, one a context, that those of later runs are held against; None
+    are calibrated scores of the labelled data, one a context, to compare later runs with; None
     in files of format 1, which do not have them.
     """
 
@@ -107,11 +84,6 @@ class CalibrationFile(_Part):
     def probability(self, score: float) -> float:
         """The calibrated probability of a score as the judge gives it."""
         return self.calibrator(1 - score if self.turned else score)
-
-    @cached_property
-    def digest(self) -> str:
-        """Of all that the file says; another one is another calibration."""
-        return hashlib.sha256(self.text().encode()).hexdigest()[:12]
 
     def text(self) -> str:
         """What stands in the file."""
@@ -153,29 +125,11 @@ def check_free(path: Path, *, replace: bool = False) -> None:
 def read_calibration(path: Path) -> CalibrationFile:
     """The calibration in a file. Raises `SpecError` with the key for anything that cannot be used."""
     check_name(path)
-    try:
-        if path.stat().st_size > LARGEST:
-            raise SpecError(f"{path} has more than {LARGEST:,} bytes: no calibration has")
-        values = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number)
-    except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror}; 'magistrate calibrate' writes one") from None
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{path} is no whole JSON file: {error}") from None
-    if not isinstance(values, dict) or values.get("kind") != KIND:
-        raise SpecError(f"{path} is no calibration; 'magistrate calibrate RUN --to FILE' writes one")
-    if values.get("format") not in READ:
-        raise SpecError(
-            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads "
-            f"{' and '.join(map(str, READ))}; calibrate again"
-        )
-    return Document(str(path), values, {}).read_as(CalibrationFile)
+    by = "calibrate RUN --to FILE"
+    return read_trained(path, "calibration", READ, by=by, again="calibrate again").read_as(CalibrationFile)
 
 
 def check_name(path: Path) -> None:
     """Calibrations are known by their ending, also among the options of a judge."""
     if path.suffix != ".json":
         raise SpecError(f"the file of a calibration is named SOMETHING.json, got {path.name!r}")
-
-
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")

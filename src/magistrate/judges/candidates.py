@@ -1,4 +1,4 @@
-"""Two kinds of steps: suspicious statements are quoted first, then each is checked on its own."""
+"""The judge `candidates`: the model quotes doubtful statements first, then checks each on its own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from functools import cached_property
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, Quote, constraint
+from magistrate.constraints.pieces import Unit
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
-from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
+from magistrate.judges.schemas import closed_object, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin_prompt, fields_of, written_freely
+from magistrate.judges.verdicts import LABELS, READS, check_threshold
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Prompt, Sample, Span, Verdict
 
-READS = ("context", "messages", "input", "output")
 SUPPORTED = (
     Label(FAITHFUL, 0.0, answers=("Yes",)),
     Label(HALLUCINATED, 1.0, answers=("No",)),
@@ -26,13 +27,13 @@ REASON = 120  # characters, at most
 
 @dataclass(frozen=True)
 class Candidates:
-    """Quotes up to `n` doubtful statements with a reason each, and checks one after the other by `choose`.
+    """Lets the model quote up to `n` doubtful statements with a reason each, and checks them by `choose`.
 
-    The first that is confirmed (not supported with a probability of at least `threshold`) decides; with
-    `exhaustive` all are checked and the least supported decides. Without a candidate the output is faithful,
-    with a score of 0 and no probability. Every candidate is a claim, `unsupported` if it was confirmed, else
-    `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is a run of;
-    `constrained=false` lets the model write the candidates freely, to be parsed as they are.
+    The first statement that is confirmed (not supported with a probability of at least `threshold`) decides;
+    with `exhaustive` all are checked and the least supported decides. Without a candidate the output is
+    faithful, with a score of 0 and no probability. Every candidate is a claim: `unsupported` if it was
+    confirmed, else `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is
+    a run of. With `constrained=false` the model writes freely, and its text is parsed as it is.
     """
 
     name: str = "candidates"
@@ -48,8 +49,7 @@ class Candidates:
     def __post_init__(self) -> None:
         if not (1 <= self.n <= 20 and 0 <= self.least <= self.n):
             raise SpecError(f"n must be 1 to 20 and least 0 to n, got {self.n} and {self.least}")
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
 
     @property
     def info(self) -> JudgeInfo:
@@ -58,7 +58,7 @@ class Candidates:
             name=self.name,
             version=prompt.version,
             summary="many steps: doubtful statements are quoted, then each is checked on its own",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=READS,
             requires=("context", "output"),
@@ -136,21 +136,9 @@ class Candidates:
             "quote": quote_schema("output", self.unit, (output,)),
         }
         names = ["reason", "quote"] if self.order == "reason_first" else ["quote", "reason"]
-        candidate = {
-            "type": "object",
-            "properties": {name: fields[name] for name in names},
-            "required": names,
-            "additionalProperties": False,
-        }
+        candidate = closed_object({name: fields[name] for name in names})
         candidates = {"type": "array", "items": candidate, "minItems": self.least, "maxItems": self.n}
-        return constraint(
-            {
-                "type": "object",
-                "properties": {"candidates": candidates},
-                "required": ["candidates"],
-                "additionalProperties": False,
-            }
-        )
+        return constraint(closed_object({"candidates": candidates}))
 
     @property
     def _budget(self) -> int:

@@ -1,4 +1,4 @@
-"""A cheap judge first, and the next one only where the first is not sure."""
+"""The judge `cascade`: call the expensive judge only when the cheap one is unsure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.composite import check_binary, composite_info, suspicion
 from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.verdicts import LABELS
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (
@@ -22,14 +23,14 @@ PASSED_ON = ("uncertain", "over_length")
 
 @dataclass(frozen=True)
 class Cascade:
-    """`first` decides where its score is at most `low` or at least `high`, `then` everywhere else.
+    """`first` decides where its score is at most `low` or at least `high`; everywhere else `then` is asked.
 
-    Scores are those of hallucination, 1 the worst. `first` decides below only with the label faithful and
-    above only with the label hallucinated; `then` is asked too where `first` abstains because it is not sure
-    or the sample too long. A failure of `first` fails: it is not hidden by the other's verdict. The verdict
-    is that of whoever decided, its details say who (`decided_by`), what `first` had said (`first_score`,
-    `first_label`) and the `band`. A sample that is too long for `then` is not begun. Raises `SpecError` for
-    other judges than of faithfulness and for a band that is none.
+    Scores are those of hallucination, 1 the worst. `first` decides below the band only with the label
+    faithful, and above it only with the label hallucinated. `then` is also asked where `first` abstains
+    because it is unsure or the sample is too long. A failure of `first` is a failure: the verdict of `then`
+    does not hide it. The verdict is that of the judge that decided; its details name it (`decided_by`), and
+    hold what `first` said (`first_score`, `first_label`) and the `band`. A sample that is too long for `then`
+    is not begun. Raises `SpecError` for judges of anything but faithfulness, and for a band outside [0, 1].
     """
 
     first: Judge | None = None
@@ -50,8 +51,8 @@ class Cascade:
     @property
     def info(self) -> JudgeInfo:
         if self.first is None or self.then is None:
-            labels, summary = (FAITHFUL, HALLUCINATED), "a cheap judge first, the next where it is not sure"
-            return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_JUDGES)
+            summary = "a cheap judge first, the next where it is not sure"
+            return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_JUDGES)
         first, then = self.first.info, self.then.info
         return composite_info(
             (first, then),

@@ -1,24 +1,20 @@
-"""The same question several times over: reasons first, then a verdict, and the votes are counted."""
+"""The judge `chainpoll`: ask for reasons and a verdict several times, and count the votes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from magistrate.engines.base import Engine
+from magistrate.constraints import Constraint, constraint
+from magistrate.engines.base import Engine, Generation, Sampling
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.quoting import short_text
-from magistrate.judges.sampled_answers import draws
+from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.sampled_answers import seeds
+from magistrate.judges.schemas import closed_object, short_text
 from magistrate.judges.template import builtin_prompt, fields_of
+from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
-
-if TYPE_CHECKING:
-    from magistrate.constraints import Constraint
-    from magistrate.engines.base import Generation, Sampling
-
-READS = ("context", "messages", "input", "output")
 
 
 @dataclass(frozen=True)
@@ -43,28 +39,16 @@ class ChainPoll:
             raise SpecError(
                 f"n must be 1 to 50 and characters at least 1, got {self.n} and {self.characters}"
             )
-        if not 0 < self.threshold <= 1:
-            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
+        check_threshold(self.threshold, one=True)
         if self.n > 1 and not self.temperature > 0:
             raise SpecError(f"at temperature {self.temperature:g} all votes are the same one")
-        draws(self.n, self._budget, self.temperature, self.seed)
+        seeds(self.n, self._budget, self.temperature, self.seed)
 
     @cached_property
     def constraint(self) -> Constraint:
         """The schema that every vote is written under."""
-        from magistrate.constraints import constraint
-
-        return constraint(
-            {
-                "type": "object",
-                "properties": {
-                    "reasoning": short_text(self.characters),
-                    "verdict": {"enum": [FAITHFUL, HALLUCINATED]},
-                },
-                "required": ["reasoning", "verdict"],
-                "additionalProperties": False,
-            }
-        )
+        verdict = {"enum": [FAITHFUL, HALLUCINATED]}
+        return constraint(closed_object({"reasoning": short_text(self.characters), "verdict": verdict}))
 
     @property
     def info(self) -> JudgeInfo:
@@ -73,7 +57,7 @@ class ChainPoll:
             name=self.name,
             version=prompt.version,
             summary="votes: reasons and a verdict several times over; the share that says hallucinated",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=READS,
             needs=frozenset({"generate", "constraints"}),
@@ -87,11 +71,11 @@ class ChainPoll:
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         prompt = self._prompt(sample)
-        how = draws(self.n, self._budget, self.temperature, self.seed)
+        how = seeds(self.n, self._budget, self.temperature, self.seed)
         votes, broken = await self._votes(prompt, how, engine)
         against = [each for each in votes if each["verdict"] == HALLUCINATED]
         score = len(against) / len(votes)
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         reasons = [each["reasoning"].strip() for each in votes if each["verdict"] == label]
         return Verdict(
             sample_id=sample.id,
@@ -107,7 +91,6 @@ class ChainPoll:
         self, prompt: Prompt, how: list[Sampling], engine: Engine
     ) -> tuple[list[dict[str, str]], int]:
         """Every vote that can be read, in the order of the seeds, and how many cannot."""
-        from magistrate.judges.composite import gather_or_cancel
 
         async def vote(each: Sampling) -> Generation | InvalidOutput:
             try:

@@ -1,4 +1,4 @@
-"""Any labels with scores, by `choose`: one forward pass a question, and every probability is real."""
+"""Judges that choose among labels: one forward pass a question gives the probability of each label."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class Classify:
         return [*written, again]
 
     async def explained(self, verdict: Verdict, sample: Sample, engine: Engine) -> Verdict:
-        """A verdict, decided by whomever, with a sentence that says why; its label must be one of these.
+        """A verdict of any judge with a sentence that says why; its label must be one of the criterion's.
 
         The sentence is opened by the label, which is then chosen once more from the sentence alone.
         """

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
+from magistrate.judges.verdicts import LABELS
 from magistrate.types import FAITHFUL, HALLUCINATED, Verdict
 
 Answer = TypeVar("Answer")
@@ -51,7 +52,7 @@ def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long:
     return JudgeInfo(
         name=name,
         summary=summary,
-        labels=(FAITHFUL, HALLUCINATED),
+        labels=LABELS,
         direction="minimize",
         reads=_all(info.reads for info in infos),
         requires=_all(info.requires for info in infos),

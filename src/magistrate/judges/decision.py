@@ -1,4 +1,4 @@
-"""From claims to a verdict, as a pure function: other flags need no model to decide anew."""
+"""The decision from claims: a pure function, so that other flags can be applied without a model."""
 
 from __future__ import annotations
 

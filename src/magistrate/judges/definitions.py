@@ -1,4 +1,4 @@
-"""Judges that are files: YAML with a prompt, its inputs, and labels or a schema with a rule."""
+"""Judges defined in YAML files: a prompt, its inputs, and labels or a schema with a rule."""
 
 from __future__ import annotations
 

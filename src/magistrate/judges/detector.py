@@ -1,4 +1,4 @@
-"""A small encoder trained for the job: what it says of each sentence, in milliseconds, and why."""
+"""The judge `detector`: a small trained encoder that scores each sentence in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from magistrate.engines.base import Engine
-from magistrate.errors import SpecError
 from magistrate.features.language import strange
 from magistrate.judges.base import FolderJudge, JudgeInfo
+from magistrate.judges.verdicts import (
+    LABELS,
+    absolute,
+    check_threshold,
+    heat_map,
+    label_of,
+    probability_of,
+    unsupported,
+)
 from magistrate.metrics.prior import EVEN, check_base_rate
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
+from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:
-    from magistrate.detectors.detector import Detection, Reading
+    from magistrate.detectors.detector import Detection, SentenceScores
     from magistrate.detectors.detector import Detector as Model
 
 MANIFEST, CARD = "detector.json", "README.md"
@@ -30,14 +38,14 @@ KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
 @dataclass(frozen=True)
 class Detector(FolderJudge):
-    """Asks the detector in `folder`, as `magistrate train detector` writes one, or that which is shipped.
+    """Asks the detector in `folder`, as `magistrate train detector` writes one; None for the shipped one.
 
-    Its score is the calibrated probability that the output is hallucinated where a share `base_rate` of
-    outputs is; from `threshold` on the label says so. Each claim of a hallucinated output is a sentence
-    that the context contradicts or does not hold, cut to the words that decide where some stand out, with
-    its probability and the passage that speaks against it. `details` hold what was found of each sentence,
-    and the heat of every word. It abstains where nothing can be read in the output; the shipped one also on
-    what it has not learnt to read: other languages than English, and program code.
+    The score is the calibrated probability that the output is hallucinated where a share `base_rate` of
+    outputs is; from `threshold` on the label is `hallucinated`. Each claim is a sentence that the context
+    contradicts or does not contain, narrowed to the words that decide if some stand out, with its probability
+    and the passage that contradicts it. `details` hold the scores of each sentence, and a heat map of the
+    words. It abstains if nothing in the output can be read. The shipped detector also abstains on what it was
+    not trained for: languages other than English, and program code.
     """
 
     FOLDER_FILE: ClassVar[str | None] = MANIFEST
@@ -48,11 +56,10 @@ class Detector(FolderJudge):
     name: str = "detector"
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         check_base_rate(self.base_rate)
         if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+            object.__setattr__(self, "folder", absolute(self.folder))
             _ = self.model
 
     @cached_property
@@ -75,7 +82,7 @@ class Detector(FolderJudge):
         return JudgeInfo(
             name=self.name,
             summary=SUMMARY if self.folder is None else f"{told.name}: {SUMMARY}",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=("context", "messages", "input", "output"),
             requires=("context", "output"),
@@ -96,14 +103,14 @@ class Detector(FolderJudge):
         if found is None:
             return Abstention(sample.id, self.name, "no_output", NOTHING)
         score = self.probability(found.logit)
-        wrong = score >= self.threshold
+        label = label_of(score, self.threshold)
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
-            label=HALLUCINATED if wrong else FAITHFUL,
+            label=label,
             score=score,
-            probability=score if wrong else 1 - score,
-            claims=tuple(self.claims(sample, found)) if wrong else (),
+            probability=probability_of(label, score),
+            claims=tuple(self.claims(sample, found)) if label == HALLUCINATED else (),
             details=self.details(sample, found),
         )
 
@@ -119,14 +126,12 @@ class Detector(FolderJudge):
                 }
                 for each in found.sentences
             ],
-            "heat": {
-                "name": "not supported by the context",
-                "unit": "probability",
-                "low": 0.0,
-                "high": 1.0,
-                "text": sample.output or "",
-                "pieces": [[word.start, word.end, round(word.probability, 4)] for word in found.words],
-            },
+            "heat": heat_map(
+                "not supported by the context",
+                "probability",
+                sample.output or "",
+                [[word.start, word.end, round(word.probability, 4)] for word in found.words],
+            ),
             "threshold": self.threshold,
             "base_rate": self.base_rate,
             "windows": found.windows,
@@ -144,19 +149,13 @@ class Detector(FolderJudge):
         for each in sorted(said, key=lambda each: each.start):
             yield self._claim(sample, each)
 
-    def _claim(self, sample: Sample, sentence: Reading) -> Claim:
+    def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""
         start, end = deciding(sentence, self.model.manifest.token_threshold)
         against = self.model.evidence(sample, sentence) if sentence.kind == "contradicted" else None
         share = self.probability(sentence.logit)
         if against is None:
-            return Claim(
-                "unsupported",
-                Span(start, end),
-                reasoning="the context does not say this",
-                probability=share,
-                output_text=output[start:end],
-            )
+            return unsupported(output, start, end, "the context does not say this", share)
         return Claim(
             "contradiction",
             Span(start, end),
@@ -169,7 +168,7 @@ class Detector(FolderJudge):
         )
 
 
-def deciding(sentence: Reading, least: float) -> tuple[int, int]:
+def deciding(sentence: SentenceScores, least: float) -> tuple[int, int]:
     """From the first to the last word of a sentence that stands out; the whole sentence where none does."""
     words = [word for word in sentence.words if word.probability >= least]
     return (words[0].start, words[-1].end) if words else (sentence.start, sentence.end)

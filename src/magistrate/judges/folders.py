@@ -1,14 +1,18 @@
-"""Folders of what was trained: written as a whole or not at all, and never over something else."""
+"""Files and folders that training writes: checked when they are read, and written whole or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from magistrate._version import __version__
 from magistrate._yaml import Document
@@ -26,10 +30,10 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 
 
 def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> None:
-    """Raise `SpecError` where no `what` can be written, before one is made.
+    """Raise `SpecError` if no `what` can be written to the folder, before one is made.
 
-    Only an empty folder, a training of its kind that has not ended, or another one of its kind is ever
-    replaced: that is told by its `file`, and by what a training keeps.
+    Only an empty folder, an unfinished training of the same kind, or a finished one of the same kind is ever
+    replaced. Its `file`, and the files that a training keeps, tell which it is.
     """
     if folder.name in ("", "..") or Path.cwd().is_relative_to(folder.resolve()):
         raise SpecError(
@@ -80,28 +84,62 @@ def whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def read_values(folder: Path, file: str, what: str, format: int) -> Document:
-    """What the `file` of a folder says, as long as it is of a `what` and of this format.
+class FilePart(BaseModel):
+    """A part of a file that training writes; unknown keys and infinite numbers are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+class TrainedFile(FilePart):
+    """What a training writes down. Same fit, same bytes."""
+
+    def text(self) -> str:
+        """What stands in the file."""
+        return json.dumps(self.model_dump(), indent=2, allow_nan=False) + "\n"
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hexadecimal digits of a sha256 of the text: another digest is another fit."""
+        return hashlib.sha256(self.text().encode()).hexdigest()[:12]
+
+
+class ModelPart(FilePart):
+    """The model whose answers or states it was fitted to."""
+
+    name: str
+    fingerprint: str
+
+
+class EstimatePart(FilePart):
+    """A figure on data that the fit had not seen, with its 95 % interval."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    undefined: str | None = None
+
+
+def read_trained(
+    path: Path, what: str, formats: Sequence[int], *, by: str, again: str = "train it again"
+) -> Document:
+    """The values in a file that `magistrate BY` wrote, as long as it is of a `what` and of a known format.
 
     Raises `SpecError` for anything that cannot be used.
     """
-    path = folder / file
     try:
         if path.stat().st_size > LARGEST:
             raise SpecError(f"{path} has more than {LARGEST:,} bytes: no {what} has")
         values = json.loads(path.read_bytes().decode("utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
-        raise SpecError(
-            f"cannot read {path}: {error.strerror}; 'magistrate train {what}' writes such a folder"
-        ) from None
+        raise SpecError(f"cannot read {path}: {error.strerror}; 'magistrate {by}' writes one") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path} is no whole JSON file: {error}") from None
     if not isinstance(values, dict) or values.get("kind") != f"magistrate {what}":
-        raise SpecError(f"{path} is no {what}; 'magistrate train {what} --to FOLDER' writes one")
-    if values.get("format") != format:
+        raise SpecError(f"{path} is no {what}; 'magistrate {by}' writes one")
+    if values.get("format") not in formats:
         raise SpecError(
-            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads {format}; "
-            "train it again"
+            f"{path} is of format {values.get('format')!r}, and magistrate {__version__} reads "
+            f"{' and '.join(map(str, formats))}; {again}"
         )
     return Document(str(path), values, {})
 

@@ -1,4 +1,4 @@
-"""A judge of one's own schema: the model writes an object, and a rule reads score and label off it."""
+"""Judges by schema: the model fills in an object, and a rule turns it into a score and a label."""
 
 from __future__ import annotations
 

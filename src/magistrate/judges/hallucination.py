@@ -1,21 +1,19 @@
-"""One step: the model writes bounded reasons and a score, under a schema."""
+"""The judge `hallucination`: in one call the model writes short reasons and a score, under a schema."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from magistrate.constraints import Constraint, constraint
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.schemas import closed_object
 from magistrate.judges.template import builtin_prompt, fields_of, written_freely
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
-
-if TYPE_CHECKING:
-    from magistrate.constraints import Constraint
-
-READS = ("context", "messages", "input", "output")
+from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
+from magistrate.types import Outcome, Prompt, Sample, Verdict
 
 
 @dataclass(frozen=True)
@@ -36,30 +34,20 @@ class Hallucination:
     constrained: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 1:
-            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
+        check_threshold(self.threshold, one=True)
         if self.most_reasons < 1 or self.most_characters < 1:
             raise SpecError("most_reasons and most_characters must be at least 1")
 
     @cached_property
     def constraint(self) -> Constraint:
         """The schema that the model writes under."""
-        from magistrate.constraints import constraint
-
         reason = {"type": "string", "minLength": 1, "maxLength": self.most_characters}
         fields = {
             "reasons": {"type": "array", "items": reason, "minItems": 1, "maxItems": self.most_reasons},
             "score": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.01},
         }
         names = ["reasons", "score"] if self.order == "reasons_first" else ["score", "reasons"]
-        return constraint(
-            {
-                "type": "object",
-                "properties": {name: fields[name] for name in names},
-                "required": names,
-                "additionalProperties": False,
-            }
-        )
+        return constraint(closed_object({name: fields[name] for name in names}))
 
     @property
     def info(self) -> JudgeInfo:
@@ -68,7 +56,7 @@ class Hallucination:
             name=self.name,
             version=prompt.version,
             summary="one step: a score in [0, 1] with short reasons, under a schema",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=READS,
             needs=frozenset({"generate", *({"constraints"} if self.constrained else ())}),
@@ -92,7 +80,7 @@ class Hallucination:
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
-            label=HALLUCINATED if score >= self.threshold else FAITHFUL,
+            label=label_of(score, self.threshold),
             score=score,
             explanation="; ".join(reasons) or None,
             details={"reasons": reasons, "steered": written.steered},

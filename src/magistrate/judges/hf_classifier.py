@@ -1,4 +1,4 @@
-"""A Hugging Face classifier of texts as a judge: `hf_classifier:FOLDER`."""
+"""The judge `hf_classifier`: your own Hugging Face classifier of text pairs or of tokens."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-from magistrate.detectors.hf_classifier import HFClassifier as Model
-from magistrate.detectors.hf_classifier import Over, Pair, Scored
+from magistrate.detectors.hf_classifier import ClassifierModel, Over, Pair, Scored
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import FolderJudge, JudgeInfo
-from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Outcome, Sample, Span, Verdict
+from magistrate.judges.verdicts import (
+    LABELS,
+    absolute,
+    check_threshold,
+    heat_map,
+    label_of,
+    probability_of,
+    unsupported,
+)
+from magistrate.types import Claim, Outcome, Sample, Verdict
 
 SUMMARY = "a classifier of your own, of pairs of texts or of tokens"
 NO_FOLDER = (
@@ -27,10 +35,11 @@ class HFClassifier(FolderJudge):
     """Asks the classifier in `folder`, a Hugging Face folder that classifies a pair of texts or their tokens.
 
     `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; neither is
-    needed where the labels' names say it. `pair` is the order in which it reads the texts. Of a context that
-    does not fit its `window` (in tokens; 0 for the longest it can read) each part is read, and `over` says
-    which score counts: the least, since one part that supports the output is enough, the mean or the most.
-    From `threshold` in (0, 1) on the label is `hallucinated`. A question is not read.
+    needed where the names of the labels say it. `pair` is the order in which the model reads the two texts.
+    `window` is in tokens, 0 for the longest pair that the model reads. A context that does not fit is read in
+    parts, and `over` says which part's score counts: the least (one part that supports the output is
+    enough), the mean, or the most. From `threshold` in (0, 1) on the label is `hallucinated`. The sample's
+    input is not read.
     """
 
     FOLDER_FILE: ClassVar[str | None] = "config.json"
@@ -45,18 +54,17 @@ class HFClassifier(FolderJudge):
     name: str = "hf_classifier"
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+            object.__setattr__(self, "folder", absolute(self.folder))
             _ = self.classifier
 
     @cached_property
-    def classifier(self) -> Model:
+    def classifier(self) -> ClassifierModel:
         """What the folder holds; its network is loaded when it is first asked."""
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
-        return Model(
+        return ClassifierModel(
             self.folder,
             positive=self.positive,
             negative=self.negative,
@@ -70,7 +78,7 @@ class HFClassifier(FolderJudge):
         return JudgeInfo(
             name=self.name,
             summary=SUMMARY,
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=("context", "messages", "output"),
             requires=("context", "output"),
@@ -82,7 +90,7 @@ class HFClassifier(FolderJudge):
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         scored = await asyncio.to_thread(self.classifier.scores, sample)
-        label = HALLUCINATED if scored.score >= self.threshold else FAITHFUL
+        label = label_of(scored.score, self.threshold)
         output = sample.output or ""
         claims = _claims(output, scored, self.threshold)
         quoted = ", ".join(f'"{claim.output_text}"' for claim in claims[:3])
@@ -91,7 +99,7 @@ class HFClassifier(FolderJudge):
             judge=self.name,
             label=label,
             score=scored.score,
-            probability=scored.score if label == HALLUCINATED else 1 - scored.score,
+            probability=probability_of(label, scored.score),
             explanation=f"not supported: {quoted}{', …' if len(claims) > 3 else ''}" if claims else None,
             claims=claims,
             details={"method": "classifier", "windows": scored.windows, **_heat(output, scored)},
@@ -101,13 +109,7 @@ class HFClassifier(FolderJudge):
 def _claims(output: str, scored: Scored, threshold: float) -> tuple[Claim, ...]:
     """A claim for each run of tokens that the model flags."""
     return tuple(
-        Claim(
-            "unsupported",
-            Span(start, end),
-            reasoning="flagged by the classifier",
-            probability=share,
-            output_text=output[start:end],
-        )
+        unsupported(output, start, end, "flagged by the classifier", share)
         for start, end, share in scored.spans(threshold)
     )
 
@@ -116,13 +118,4 @@ def _heat(output: str, scored: Scored) -> dict[str, object]:
     if not scored.tokens:
         return {}
     pieces = [list(token) for token in scored.tokens]
-    return {
-        "heat": {
-            "name": "not supported by the context",
-            "unit": "probability",
-            "low": 0.0,
-            "high": 1.0,
-            "text": output,
-            "pieces": pieces,
-        }
-    }
+    return {"heat": heat_map("not supported by the context", "probability", output, pieces)}

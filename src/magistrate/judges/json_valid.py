@@ -15,6 +15,7 @@ from magistrate.constraints.validation import bounded_class, counted_steps, spec
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
+from magistrate.judges.verdicts import absolute
 from magistrate.types import Outcome, Sample, Verdict
 
 VALID, INVALID = "valid", "invalid"
@@ -37,7 +38,7 @@ class JsonValid:
 
     def __post_init__(self) -> None:
         if self.schema is not None:
-            object.__setattr__(self, "schema", Path(self.schema).expanduser().absolute())
+            object.__setattr__(self, "schema", absolute(self.schema))
             _ = self._validator
 
     @property

@@ -1,4 +1,4 @@
-"""How much the context helps: an output that the context makes no more probable does not come from it."""
+"""The judge `likelihood`: how much more probable the context makes the output."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from magistrate.features.words import words as spoken
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
+from magistrate.judges.verdicts import LABELS, READS, check_threshold, heat_map, label_of, unsupported
+from magistrate.types import HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Verdict
 
-READS = ("context", "messages", "input", "output")
 COLDEST, HOTTEST = 0.0, 3.0  # nats that a word loses by the context: one, or one in twenty
 STEEPEST = 700.0  # nats beyond which a float has no exponential
 
@@ -25,13 +25,13 @@ STEEPEST = 700.0  # nats beyond which a float has no exponential
 class Likelihood:
     """Asks twice how probable the output is, with the context and without, and scores the difference.
 
-    With g, the mean over the tokens of log p(token | context) - log p(token), in nats, the score is
-    1 / (1 + exp(g)): a half where the context changes nothing, .27 where it makes each token e times as
-    probable, above a half where it speaks against them. That is no probability of a hallucination, and no
-    calibrated one (`magistrate calibrate` makes one of it). From `threshold` in (0, 1) on the label is
-    `hallucinated`, and up to `most` places that the context makes least probable are claims: words, none of
-    them one that every text has, or by `unit=sentences` sentences. `language` is an ISO 639 code.
-    `details["signals"]` holds the figures, `details["heat"]` what every word loses.
+    With g, the mean over the tokens of log p(token | context) - log p(token) in nats, the score is
+    1 / (1 + exp(g)): .5 if the context changes nothing, .27 if it makes each token e times as probable, above
+    .5 if it makes them less probable. It is no calibrated probability: `magistrate calibrate` makes one.
+    From `threshold` in (0, 1) on the label is `hallucinated`, and up to `most` places that the context makes
+    least probable are claims: words other than the commonest ones, or with `unit=sentences` sentences.
+    `language` is an ISO 639 code. `details["signals"]` holds the figures, `details["heat"]` what each word
+    loses.
     """
 
     name: str = "likelihood"
@@ -41,8 +41,7 @@ class Likelihood:
     language: str = "en"
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         if self.most < 1:
             raise SpecError(f"most must be at least 1, got {self.most}")
         if self.unit not in ("words", "sentences"):
@@ -55,7 +54,7 @@ class Likelihood:
             name=self.name,
             version=prompt.version,
             summary="two readings: how much more probable the context makes the output, word by word",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=READS,
             requires=("context", "output"),
@@ -76,7 +75,7 @@ class Likelihood:
         )
         found = gains(first, second)
         score = 1 / (1 + math.exp(min(max(found.mean, -STEEPEST), STEEPEST)))
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         words = found.words()
         return Verdict(
             sample_id=sample.id,
@@ -96,12 +95,7 @@ class Likelihood:
         least = sorted(telling or places, key=self._gain)[: self.most]
         chosen = [each for each in least if each.gain < 0] or least[:1]
         return tuple(
-            Claim(
-                "unsupported",
-                Span(each.start, each.end),
-                reasoning=self._told(each),
-                output_text=found.text[each.start : each.end],
-            )
+            unsupported(found.text, each.start, each.end, self._told(each))
             for each in sorted(chosen, key=lambda each: each.start)
         )
 
@@ -127,16 +121,9 @@ def prompts(sample: Sample) -> tuple[Prompt, Prompt]:
 
 def heat(output: str, words: Sequence[Gained]) -> dict[str, object]:
     """The words with what the context takes from each, cut to the ends of the scale."""
-    return {
-        "name": "how much less probable the context makes a word",
-        "unit": "nats",
-        "low": COLDEST,
-        "high": HOTTEST,
-        "text": output,
-        "pieces": [
-            [each.start, each.end, round(min(max(-each.gain, COLDEST), HOTTEST), 3)] for each in words
-        ],
-    }
+    pieces = [[each.start, each.end, round(min(max(-each.gain, COLDEST), HOTTEST), 3)] for each in words]
+    name = "how much less probable the context makes a word"
+    return heat_map(name, "nats", output, pieces, low=COLDEST, high=HOTTEST)
 
 
 def _explained(found: Gains) -> str:

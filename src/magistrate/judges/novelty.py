@@ -1,4 +1,4 @@
-"""The baseline: what of an output's wording, numbers, dates and names its context lacks, in milliseconds."""
+"""The judge `novelty`: which wording, numbers, dates and names of an output its context lacks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from magistrate.features.catalog import read
 from magistrate.features.overlap import UNSUPPORTED
 from magistrate.features.prepared import Cover, Reading, prepared
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
+from magistrate.judges.verdicts import LABELS, READS, heat_map, label_of, probability_of, unsupported
 from magistrate.metrics.calibration import sigmoid
 from magistrate.metrics.prior import EVEN, check_base_rate, shifted_odds
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
+from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")
 POINTED = ("numbers", "dates", "names", "quotations")  # signals whose every span is a claim of its own
@@ -54,11 +55,11 @@ def weights(without: str = "") -> Weights:
 class Novelty:
     """Adds up a few text signals of what the output says and the context does not. Asks no model.
 
-    The score is the probability that the output is hallucinated where a share `base_rate` of such outputs
-    is; from .5 on that is the label. Set it to what you expect: of answers over retrieved text often .2. What
-    changes few words is not seen by it; a fluent contradiction in the context's own words passes.
-    It abstains without a context, and where nothing is said that could be looked up. `without` a family of
-    data sets it has the weights that were fitted to the others: so it can be measured on that family.
+    The score is the probability that the output is hallucinated where a share `base_rate` of outputs is; from
+    .5 on that is the label. Set `base_rate` to the share you expect: for answers over retrieved text it is
+    often .2. A change of few words goes unnoticed, and so does a fluent contradiction in the context's own
+    words. It abstains without a context, and if the output has nothing to look up. `without` names a family
+    of data sets: the weights are then those fitted to all other families, to measure the judge on that one.
     """
 
     base_rate: float = EVEN
@@ -75,10 +76,10 @@ class Novelty:
             name=self.name,
             version=1,
             summary="what of the output's wording, numbers, dates and names the context lacks; asks no model",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             direction="minimize",
             threshold=EVEN,
-            reads=("context", "messages", "input", "output"),
+            reads=READS,
             requires=("output", "context"),
             kind="code",
             long=NO_LIMIT,
@@ -97,14 +98,14 @@ class Novelty:
         added = {name: weight * (found[name].value or 0.0) for name, weight in told.of.items()}
         odds = shifted_odds(told.intercept + sum(added.values()), self.base_rate)
         score = sigmoid(odds)
-        label = HALLUCINATED if score >= EVEN else FAITHFUL
+        label = label_of(score, EVEN)
         claims = _claims(cut.output.text, found, cut.covers) if label == HALLUCINATED else ()
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
             label=label,
             score=score,
-            probability=score if label == HALLUCINATED else 1 - score,
+            probability=probability_of(label, score),
             explanation=_explained(label, found, added),
             claims=claims,
             details={
@@ -133,25 +134,19 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
     Where there are none of these, the sentence that is supported least.
     """
     claims = [
-        Claim(
-            "unsupported",
-            span,
-            reasoning=f"{what} is not in the context",
-            output_text=text[span.start : span.end],
-        )
+        unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
         for name in POINTED
         for span in found[name].spans
-        for what in (f"this {name.removesuffix('s')}",)
     ]
     weak = [each for each in covers if each.lack > UNSUPPORTED]
     if not claims and not weak:
         weak = [max(covers, key=lambda each: each.lack)]
     claims += [
-        Claim(
-            "unsupported",
-            each.span,
-            reasoning=f"no passage of the context holds more than {1 - each.lack:.0%} of its weight",
-            output_text=text[each.span.start : each.span.end],
+        unsupported(
+            text,
+            each.span.start,
+            each.span.end,
+            f"no passage of the context holds more than {1 - each.lack:.0%} of its weight",
         )
         for each in weak
     ]
@@ -160,11 +155,5 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
 
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:
     """How little of each sentence a passage of the context holds, as a heat map."""
-    return {
-        "name": "held by no one passage",
-        "unit": "share of a sentence's words, by weight",
-        "low": 0.0,
-        "high": 1.0,
-        "text": text,
-        "pieces": [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers],
-    }
+    pieces = [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers]
+    return heat_map("held by no one passage", "share of a sentence's words, by weight", text, pieces)

@@ -1,4 +1,4 @@
-"""Which options of a judge a client may set: none that could name a file, a folder or a model."""
+"""Which options of a judge an HTTP client may set: none that could name a file, a folder or a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A context that does not fit is cut down to the passages that matter most to the output."""
+"""The judge `passages`: a context that does not fit is cut down to its most relevant passages."""
 
 from __future__ import annotations
 

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from magistrate._version import __version__
 from magistrate.engines.base import Capture, Engine
 from magistrate.errors import SpecError
 from magistrate.features.hidden_states import Pooling, pooled
 from magistrate.judges.base import Call, FolderJudge, JudgeInfo
-from magistrate.judges.folders import check_free, read_values, whole
-from magistrate.judges.likelihood import READS, prompts
+from magistrate.judges.folders import (
+    EstimatePart,
+    FilePart,
+    ModelPart,
+    TrainedFile,
+    check_free,
+    read_trained,
+    whole,
+)
+from magistrate.judges.likelihood import prompts
 from magistrate.judges.template import builtin_prompt
+from magistrate.judges.verdicts import LABELS
+from magistrate.judges.verdicts import READS
+from magistrate.judges.verdicts import absolute
+from magistrate.judges.verdicts import check_threshold
+from magistrate.judges.verdicts import label_of
 from magistrate.metrics.distributions import expit
-from magistrate.types import FAITHFUL, HALLUCINATED, Data, Outcome, Sample, Verdict
+from magistrate.types import Data
+from magistrate.types import Outcome
+from magistrate.types import Sample
+from magistrate.types import Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,18 +45,7 @@ KIND = "magistrate probe"
 FILE, CARD = "probe.json", "README.md"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class ProbedModel(_Part):
-    """Whose hidden states it reads; no other model's mean the same."""
-
-    name: str
-    fingerprint: str
-
-
-class ProbeData(_Part):
+class ProbeData(FilePart):
     """Labels that it was fitted to."""
 
     dataset: str
@@ -50,16 +54,7 @@ class ProbeData(_Part):
     hallucinated: int = Field(ge=0)
 
 
-class ProbeFigure(_Part):
-    """A figure on folds that the fit had not seen, with its 95 % interval."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    undefined: str | None = None
-
-
-class ProbeFile(_Part):
+class ProbeFile(TrainedFile):
     """A probe as it is written down. Same fit, same bytes.
 
     The log odds that an output is hallucinated, at even chances, are `intercept` plus the sum of weight times
@@ -69,7 +64,7 @@ class ProbeFile(_Part):
 
     kind: str = KIND
     format: int = FORMAT
-    model: ProbedModel
+    model: ModelPart
     layer: int = Field(ge=0)
     layers: int = Field(ge=1)
     pooling: Pooling
@@ -83,7 +78,7 @@ class ProbeFile(_Part):
     contexts: int = Field(ge=2)
     folds: int = Field(ge=2)
     seed: int
-    figures: dict[str, ProbeFigure]
+    figures: dict[str, EstimatePart]
     package: str = __version__
 
     @model_validator(mode="after")
@@ -111,11 +106,6 @@ class ProbeFile(_Part):
             raise SpecError(f"the probe reads states of {means.size} numbers, the model has {state.size}")
         return float(((state - means) / spreads) @ weights) + self.intercept
 
-    @cached_property
-    def digest(self) -> str:
-        """Of all that the file says; another one is another probe."""
-        return hashlib.sha256(self.text().encode()).hexdigest()[:12]
-
     def text(self) -> str:
         """What stands in the file."""
         return json.dumps(self.model_dump(), allow_nan=False) + "\n"
@@ -139,7 +129,7 @@ def write_probe(made: ProbeFile, card: str, folder: Path, *, replace: bool = Fal
 
 def read_probe(folder: Path) -> ProbeFile:
     """The probe in a folder. Raises `SpecError` with the key for anything that cannot be used."""
-    return read_values(folder, FILE, "probe", FORMAT).read_as(ProbeFile)
+    return read_trained(folder / FILE, "probe", (FORMAT,), by="train probe --to FOLDER").read_as(ProbeFile)
 
 
 NO_FOLDER = (
@@ -165,10 +155,9 @@ class Probe(FolderJudge):
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+            object.__setattr__(self, "folder", absolute(self.folder))
             asked = builtin_prompt("answer").digest
             if self.probe.prompt != asked:
                 raise SpecError(
@@ -193,7 +182,7 @@ class Probe(FolderJudge):
             version=prompt.version,
             summary="the model's own hidden states, weighed by a trained probe"
             + (f": {known.line()}" if known else ""),
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=READS,
             requires=("output",),
@@ -230,7 +219,7 @@ class Probe(FolderJudge):
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
-            label=HALLUCINATED if score >= self.threshold else FAITHFUL,
+            label=label_of(score, self.threshold),
             score=score,
             explanation=f"The states of layer {known.layer} put its log odds at {odds:+.2f}.",
             details={"signals": {"probe_log_odds": odds}, "layer": known.layer, "pooling": known.pooling},

@@ -1,4 +1,4 @@
-"""How well judges were measured to judge: a table that comes with the package, `quality.toml`.
+"""The measured quality of judges, as the table `quality.toml` that comes with the package has it.
 
 It is written from rows of `python -m benchmarks.quality` by `benchmarks/quality/publish.py`. A figure is
 of a judge as it was then: one with other options, another prompt or other weights has no figures here.

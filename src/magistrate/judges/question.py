@@ -1,4 +1,4 @@
-"""A question with known answers, put to an engine: how probable is each of them."""
+"""A question with known answers: ask an engine how probable each of them is."""
 
 from __future__ import annotations
 

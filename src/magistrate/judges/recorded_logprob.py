@@ -1,41 +1,41 @@
-"""How unsure the generator was of what it wrote, by its own recorded log-probabilities; no model is asked."""
+"""The judge `recorded_logprob`: how unsure the generator was, by the log-probabilities it recorded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from magistrate.engines.base import Engine
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import InputError
 from magistrate.features.likelihoods import KEY, Recorded, recorded_logprobs
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
+from magistrate.judges.verdicts import LABELS, check_threshold, heat_map, label_of, unsupported
+from magistrate.types import HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 HOTTEST = 5.0  # nats: a token of a probability below one in 150
 
 
 @dataclass(frozen=True)
 class RecordedLogprob:
-    """Scores an output by the log-probabilities in its metadata under `logprobs`.
+    """Scores an output by the log-probabilities in its metadata under `logprobs`. Asks no model.
 
-    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 where the
-    generator was certain of each, no probability of a hallucination. From `threshold` in (0, 1) on the label
-    is `hallucinated`, and its least probable tokens are claims, where tokens were recorded too. It abstains
-    (`missing_input`), and says why, where nothing is recorded or something else than log-probabilities.
+    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 if the generator
+    was certain of each. It is no probability of a hallucination. From `threshold` in (0, 1) on the label is
+    `hallucinated`, and the least probable tokens are claims if the tokens were recorded too. It abstains
+    (`missing_input`), and says why, if nothing is recorded or something other than log-probabilities is.
     """
 
     name: str = "recorded_logprob"
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
 
     @property
     def info(self) -> JudgeInfo:
         return JudgeInfo(
             name=self.name,
             summary="how unsure the generator was, by the log-probabilities that it recorded",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=("output", KEY),
             requires=("output", KEY),
@@ -49,7 +49,7 @@ class RecordedLogprob:
         except InputError as error:
             return Abstention(sample.id, self.name, "missing_input", str(error))
         score = found.doubt
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         output = sample.output or ""
         return Verdict(
             sample_id=sample.id,
@@ -58,12 +58,7 @@ class RecordedLogprob:
             score=score,
             explanation=f"A token had {found.mean:.2f} nats on average, perplexity {found.perplexity:.3g}.",
             claims=tuple(
-                Claim(
-                    "unsupported",
-                    Span(start, end),
-                    reasoning=f"the generator gave it {value:.2f} nats",
-                    output_text=output[start:end],
-                )
+                unsupported(output, start, end, f"the generator gave it {value:.2f} nats")
                 for start, end, value in (found.least_probable(output) if label == HALLUCINATED else ())
             ),
             details={"signals": found.signals(), **_heat(found, output)},
@@ -76,13 +71,4 @@ def _heat(found: Recorded, output: str) -> dict[str, object]:
         return {}
     pieces = [[start, end, round(min(-value, HOTTEST), 3)] for start, end, value in found.placed()]
     name = "how improbable a token was to the generator"
-    return {
-        "heat": {
-            "name": name,
-            "unit": "nats",
-            "low": 0.0,
-            "high": HOTTEST,
-            "pieces": pieces,
-            "text": output,
-        }
-    }
+    return {"heat": heat_map(name, "nats", output, pieces, high=HOTTEST)}

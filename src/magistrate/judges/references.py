@@ -12,8 +12,9 @@ from magistrate._deadline import alone
 from magistrate.constraints.regex import compiled, searched
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError
-from magistrate.features.words import words
+from magistrate.features.words import word_runs, words
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
+from magistrate.judges.verdicts import check_threshold
 from magistrate.types import Outcome, Sample, Verdict
 
 MATCH, MISMATCH = "match", "mismatch"
@@ -48,14 +49,8 @@ class Alike:
         return left
 
 
-def check_threshold(threshold: float) -> None:
-    """Raise `SpecError` for a threshold that no similarity, or every one, could reach."""
-    if not 0 < threshold <= 1:
-        raise SpecError(f"threshold must be in (0, 1], got {threshold}")
-
-
 def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
-    """What a judge that holds the output against `expected` is; an empty output does not match."""
+    """The description of a judge that compares the output with `expected`; an empty output does not match."""
     return JudgeInfo(
         name=name,
         version=version,
@@ -101,7 +96,7 @@ class Bleu:
     ignore_case: bool = False
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+        check_threshold(self.threshold, one=True)
 
     @property
     def info(self) -> JudgeInfo:
@@ -133,7 +128,7 @@ class Chrf:
     ignore_case: bool = False
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+        check_threshold(self.threshold, one=True)
         if self.beta < 0 or self.word_order < 0:
             raise SpecError("beta and word_order must not be negative")
         if self.word_order > LONGEST_RUN:
@@ -167,7 +162,7 @@ class Rouge:
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+        check_threshold(self.threshold, one=True)
 
     @property
     def info(self) -> JudgeInfo:
@@ -193,9 +188,7 @@ def rouge(output: Sequence[str], expected: Sequence[str], of: Kind) -> tuple[flo
         common, mine, theirs = int(LCSseq.similarity(output, expected)), len(output), len(expected)
     else:
         size = int(of[-1])
-        said, wanted = (
-            Counter(zip(*(each[at:] for at in range(size)), strict=False)) for each in (output, expected)
-        )
+        said, wanted = (Counter(word_runs(each, size)) for each in (output, expected))
         common, mine, theirs = (said & wanted).total(), said.total(), wanted.total()
     return common / mine if mine else 0.0, common / theirs if theirs else 0.0
 
@@ -290,7 +283,7 @@ class Levenshtein(Alike):
     threshold: float = 0.8
 
     def __post_init__(self) -> None:
-        check_threshold(self.threshold)
+        check_threshold(self.threshold, one=True)
 
     @property
     def info(self) -> JudgeInfo:

@@ -51,11 +51,11 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
     in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. The folder that
-    a judge lies in needs no name, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
+    a judge is loaded from needs no key, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
     A judge with options is named as it was written, but for where its files and folders lie.
     `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
-    may name, beside the models of the catalogue. Words from `outside` name installed judges and how they
-    are set, and nothing else that lies on this machine; they raise `OptionPolicyError` where they try.
+    may name, beside the models of the catalogue. `outside` marks words of an HTTP client:
+    they may name installed judges and set harmless options, else `OptionPolicyError` is raised.
     Raises `SpecError` for unknown names, unknown options and values of the wrong type.
     """
     if not isinstance(spec, str):
@@ -117,7 +117,7 @@ def folder_option(name: str) -> str | None:
 
 
 def _folder_kind(name: str) -> type[FolderJudge] | None:
-    """The class of an installed judge if it lies in a folder and can be loaded."""
+    """The class of an installed judge, if it is a `FolderJudge` and can be imported."""
     entry = judge_entries().get(name)
     try:
         known = None if entry is None else entry.load()
@@ -133,7 +133,7 @@ def _folder_option(known: Any) -> str | None:
 
 
 def needs_folder(words: str) -> bool:
-    """Whether a judge with options lies in a folder, or one in its options does."""
+    """Whether a judge with options is loaded from a folder, or one in its options is."""
     name, colon, options = words.partition(":")
     if not colon or name.partition("@")[0] not in judge_entries():
         return False
@@ -380,7 +380,7 @@ def asks_none(judges: Sequence[Judge]) -> bool:
 
 
 def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> Path:
-    """The whole path of the folder that a judge lies in. Raises `SpecError` where it cannot be one of it."""
+    """The absolute path of a judge's folder. Raises `SpecError` if it is none, or of another judge."""
     name = name.partition(":")[0]
     path = folder.expanduser().absolute()
     if not path.is_dir():
@@ -395,7 +395,7 @@ def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> P
 
 
 def kinds_of(folder: Path) -> list[str]:
-    """The installed judges that could be made of a folder, by the file that each of them lies with."""
+    """The installed judges that a folder could be of, by the file that each of them has there."""
     if not folder.is_dir():
         return []
     kinds = {name: _folder_kind(name) for name in judge_entries()}

@@ -1,4 +1,4 @@
-"""The disagreement rubric: reason freely, then write down claims with quotes from both sides."""
+"""The judge `rubric`: reason freely, then write down claims with quotes from both sides."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from functools import cached_property
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, constraint
+from magistrate.constraints.pieces import Unit
 from magistrate.engines.base import Capability, Engine, Option, Sampling, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.decision import FLAG, check_flag, decided
-from magistrate.judges.quoting import Unit, quote_schema, quoted, short_text
+from magistrate.judges.schemas import closed_object, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin_prompt, fields_of
-from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
+from magistrate.judges.verdicts import LABELS, READS
+from magistrate.types import FAITHFUL, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
 
-READS = ("context", "messages", "input", "output")
 REASONING = 160  # characters of a claim's reasoning, at most
 CLAIM_TOKENS = 112  # kept for each claim; where that is not enough the engine steers to the end
 
@@ -55,7 +56,7 @@ class Rubric:
     out), then the claims are extracted under a schema, by `extractor` if one is given, else by the same
     engine. A claim quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of
     `unit`; what the context's words are is one of `kinds`. The decision is a pure function of the claims and
-    of `flag`, the kinds that make an output hallucinated: see `flagging`. `order` says whether a claim's
+    of `flag`, the kinds that make an output hallucinated: see `decision`. `order` says whether a claim's
     reasoning or its quotes are written first, `wording` how prompt and schema name the two texts.
     """
 
@@ -93,7 +94,7 @@ class Rubric:
             name=self.name,
             version=prompt.version,
             summary="reasons freely, then claims with quotes from output and context; their kinds decide",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             reads=READS,
             requires=("context", "output"),
             needs=frozenset(needs),
@@ -178,12 +179,7 @@ class Rubric:
             reasoning = {"reasoning": short_text(REASONING)}
             fields = {**reasoning, **quotes} if self.order == "reasoning_first" else {**quotes, **reasoning}
             fields["kind"] = {"enum": ["contradiction", "agreement"] if supported else ["unsupported"]}
-            return {
-                "type": "object",
-                "properties": fields,
-                "required": list(fields),
-                "additionalProperties": False,
-            }
+            return closed_object(fields)
 
         claims = {
             "type": "array",
@@ -191,14 +187,7 @@ class Rubric:
             "minItems": self.least,
             "maxItems": self.most,
         }
-        return constraint(
-            {
-                "type": "object",
-                "properties": {"claims": claims},
-                "required": ["claims"],
-                "additionalProperties": False,
-            }
-        )
+        return constraint(closed_object({"claims": claims}))
 
     async def _probability(
         self, entries: Sequence[Mapping[str, Any]], at: int, prompt: Prompt, engine: Engine

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from magistrate.engines.base import Engine, Sampling
+from magistrate.engines.base import Engine, Sampling, require
+from magistrate.engines.wrappers import in_role
+from magistrate.errors import SpecError
 from magistrate.judges.base import Call
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.preflight import present
@@ -14,6 +17,8 @@ from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import Prompt, Sample
 
 Given = Literal["present", "absent"]
+
+NO_ANSWERS = "there are no alternatives, and no input or context from which to draw any"
 
 YES, NO = "yes", "no"
 ENTAILS = (Label(YES, 0.0, answers=("Yes",)), Label(NO, 1.0, answers=("No",)))
@@ -32,26 +37,9 @@ async def entails(
     return await choose_label(engine, ENTAILS, lambda _: question(premise, hypothesis, asked))
 
 
-def answering(sample: Sample, context: Given) -> Prompt:
-    """What the generator is asked: the sample's input, with its context or without."""
-    fields = fields_of(sample, ("context", "messages", "input"))
-    return builtin_prompt("answer").prompt(fields if context == "present" else {**fields, "context": ""})
-
-
-def answerable(sample: Sample, context: Given) -> bool:
-    """Whether a generator would know what to answer."""
-    return bool((sample.input or "").strip()) or (context == "present" and present(sample, "context", ()))
-
-
-def draws(n: int, tokens: int, temperature: float, seed: int) -> list[Sampling]:
-    """How each of `n` answers is drawn: alike but for the seed."""
+def seeds(n: int, tokens: int, temperature: float, seed: int) -> list[Sampling]:
+    """How each of `n` answers is drawn: alike but for the seed, which counts up from `seed`."""
     return [Sampling(max_tokens=tokens, temperature=temperature, seed=seed + at) for at in range(n)]
-
-
-async def drawn(engine: Engine, prompt: Prompt, how: Sequence[Sampling]) -> list[str]:
-    """One answer a draw, those that are blank left out."""
-    written = await gather_or_cancel(engine.generate(prompt, sampling=each) for each in how)
-    return [each.text.strip() for each in written if each.text.strip()]
 
 
 def recorded(sample: Sample) -> list[str]:
@@ -59,10 +47,54 @@ def recorded(sample: Sample) -> list[str]:
     return [text.strip() for text in sample.alternatives if text.strip()]
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How a generator answers a sample's input anew: `n` answers of at most `tokens` tokens each.
+
+    `context` says whether it is shown the sample's context; `generator` is None for the run's engine.
+    """
+
+    n: int
+    context: Given
+    generator: Engine | None
+    temperature: float
+    tokens: int
+    seed: int
+
+    def check(self, role: str) -> None:
+        """Raise `SpecError` for settings under which nothing, or always the same, would be drawn."""
+        if self.n and not self.temperature > 0:
+            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
+        seeds(self.n, self.tokens, self.temperature, self.seed)
+        if self.generator is not None:
+            require(self.generator.info, frozenset({"generate"}), role)
+
+    def possible(self, sample: Sample) -> bool:
+        """Whether anything is drawn, and the generator would know what to answer."""
+        shown = self.context == "present" and present(sample, "context", ())
+        return bool(self.n) and (bool((sample.input or "").strip()) or shown)
+
+    def call(self, sample: Sample) -> Call:
+        """The calls that drawing takes."""
+        return Call(self._prompt(sample), self.tokens, engine=self.generator, times=self.n)
+
+    async def draw(self, sample: Sample, engine: Engine) -> list[str]:
+        """The answers, in the order of their seeds; blank ones are left out."""
+        prompt, asked = self._prompt(sample), in_role(engine, self.generator)
+        how = seeds(self.n, self.tokens, self.temperature, self.seed)
+        written = await gather_or_cancel(asked.generate(prompt, sampling=each) for each in how)
+        return [each.text.strip() for each in written if each.text.strip()]
+
+    def _prompt(self, sample: Sample) -> Prompt:
+        fields = fields_of(sample, ("context", "messages", "input"))
+        return builtin_prompt("answer").prompt(
+            fields if self.context == "present" else {**fields, "context": ""}
+        )
+
+
 def comparing(times: int, texts: Sequence[str], asked: str | None, tokens: int) -> Call:
     """The longest of so many comparisons: of the longest of `texts` with one that is not written yet, of at
     most `tokens` tokens."""
     longest = max(texts, key=len, default="") or "…"
-    return Call(
-        question("…", longest, asked), extra=2 * tokens, times=times
-    )  # read again it may be cut otherwise
+    # Twice the tokens: read again a text may be cut into others.
+    return Call(question("…", longest, asked), extra=2 * tokens, times=times)

@@ -1,58 +1,53 @@
-"""What a generator says every time it knows; what it says once it may have made up."""
+"""The judge `selfcheck`: compare each sentence with other answers to the same input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from magistrate.engines.base import Capability, Engine, require
-from magistrate.engines.wrappers import in_role
+from magistrate.engines.base import Capability, Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import sentences
-from magistrate.features.words import words
+from magistrate.features.words import word_runs, words
 from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel
 from magistrate.judges.sampled_answers import (
     NO,
+    NO_ANSWERS,
+    Draws,
     Given,
-    answerable,
-    answering,
     comparing,
-    drawn,
-    draws,
     entails,
     question,
     recorded,
 )
 from magistrate.judges.template import builtin_prompt
+from magistrate.judges.verdicts import LABELS, check_threshold, heat_map, label_of, unsupported
 from magistrate.types import (
-    FAITHFUL,
-    HALLUCINATED,
     Abstention,
-    Claim,
     Outcome,
     Sample,
     Span,
     Verdict,
 )
 
-ROLE = "the generator of a self-check"
-
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Holds every sentence of the output against other answers to the same input (SelfCheckGPT, Manakul and
+    """Compares every sentence of the output with other answers to the same input (SelfCheckGPT, Manakul and
     others 2023, arXiv:2303.08896).
 
-    The answers are the sample's `alternatives`; where it has none, `n` are drawn from `generator` (the run's
-    engine if there is none), with `seed`, `seed` + 1, … at `temperature`, of at most `max_tokens` tokens; the
-    generator is shown the context or, with `context=absent`, the input alone. `check=ask` asks the run's
-    engine of every answer whether it says all that the sentence says: the sentence's score is the mean
-    probability of no. `check=ngrams` asks nobody: it is the share of the sentence's runs of `size` words that
-    an answer lacks, the mean over the answers, and leaves out sentences without words; with `n=0` it takes
-    recorded alternatives alone and needs no engine. `aggregate` makes one score of the sentences', their mean
-    as in the paper by default; from `threshold` in (0, 1] on the label is `hallucinated`, and sentences from
-    there on are claims.
+    The answers are the sample's `alternatives`. If it has none, `n` answers of at most `max_tokens` tokens
+    are drawn from `generator` (None: the run's engine) at `temperature`, with `seed`, `seed` + 1, …; the
+    generator is shown the context or, with `context=absent`, the input alone.
+
+    `check=ask` asks the run's engine of every answer whether it says all that the sentence says: the
+    sentence's score is the mean probability of no. `check=ngrams` asks no model: the score is the share of
+    the sentence's runs of `size` words that an answer lacks, the mean over the answers; sentences without
+    words are left out. With `n=0` it takes recorded alternatives only, and then needs no engine.
+
+    `aggregate` makes one score of the sentences', by default their mean as in the paper. From `threshold` in
+    (0, 1] on the label is `hallucinated`, and each sentence with such a score is a claim.
     """
 
     name: str = "selfcheck"
@@ -71,13 +66,8 @@ class SelfCheck:
     def __post_init__(self) -> None:
         if not 0 <= self.n <= 50 or self.size < 1:
             raise SpecError(f"n must be 0 to 50 and size at least 1, got {self.n} and {self.size}")
-        if not 0 < self.threshold <= 1:
-            raise SpecError(f"threshold must be in (0, 1], got {self.threshold}")
-        if self.n and not self.temperature > 0:
-            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
-        draws(self.n, self.max_tokens, self.temperature, self.seed)
-        if self.generator is not None:
-            require(self.generator.info, frozenset({"generate"}), ROLE)
+        check_threshold(self.threshold, one=True)
+        self._draws.check("the generator of a self-check")
 
     @property
     def info(self) -> JudgeInfo:
@@ -88,7 +78,7 @@ class SelfCheck:
             name=self.name,
             version=builtin_prompt("entails").version,
             summary="every sentence against other answers of the generator to the same input",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
             requires=("output", *(() if self.n else ("alternatives",))),
@@ -106,9 +96,7 @@ class SelfCheck:
         given = recorded(sample)
         calls: list[Call] = []
         if not given and self.n:
-            calls = [
-                Call(answering(sample, self.context), self.max_tokens, engine=self.generator, times=self.n)
-            ]
+            calls = [self._draws.call(sample)]
         if self.check == "ask" and given:
             longest = max(given, key=len), max(texts, key=len, default="…")
             calls.append(Call(question(*longest, sample.input), times=len(given) * len(texts)))
@@ -119,16 +107,14 @@ class SelfCheck:
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         answers = recorded(sample)
         own = not answers
-        if own and not (self.n and answerable(sample, self.context)):
-            message = "there are no alternatives, and no input or context from which to draw any"
-            return Abstention(sample.id, self.name, "missing_input", message)
+        if own and not self._draws.possible(sample):
+            return Abstention(sample.id, self.name, "missing_input", NO_ANSWERS)
         spoken = self._sentences(sample)
         if not spoken:
             message = "the output has no words that other answers could bear out"
             return Abstention(sample.id, self.name, "uncertain", message)
         if own:
-            how = draws(self.n, self.max_tokens, self.temperature, self.seed)
-            answers = await drawn(in_role(engine, self.generator), answering(sample, self.context), how)
+            answers = await self._draws.draw(sample, engine)
         if not answers:
             message = f"all {self.n} answers that were drawn are blank"
             return Abstention(sample.id, self.name, "uncertain", message)
@@ -137,6 +123,10 @@ class SelfCheck:
         else:
             scores = [_unseen(text, answers, self.size) for _, text in spoken]
         return self._verdict(sample, spoken, scores, answers, own)
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(self.n, self.context, self.generator, self.temperature, self.max_tokens, self.seed)
 
     def _verdict(
         self,
@@ -147,9 +137,9 @@ class SelfCheck:
         own: bool,
     ) -> Verdict:
         score = aggregated(scores, self.aggregate)
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         flagged = [at for at, each in enumerate(scores) if each >= self.threshold]
-        n = len(answers)
+        n, output = len(answers), sample.output or ""
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
@@ -157,11 +147,11 @@ class SelfCheck:
             score=score,
             explanation=f"{len(flagged)} of {len(scores)} sentences are not borne out by {n} other answers",
             claims=tuple(
-                Claim(
-                    "unsupported",
-                    spoken[at][0],
-                    reasoning=f"not borne out by {n} other answers: score {scores[at]:.2f}",
-                    output_text=spoken[at][1],
+                unsupported(
+                    output,
+                    spoken[at][0].start,
+                    spoken[at][0].end,
+                    f"not borne out by {n} other answers: score {scores[at]:.2f}",
                 )
                 for at in flagged
             ),
@@ -171,17 +161,15 @@ class SelfCheck:
                 ],
                 "answers": answers,
                 "drawn": own,
-                "heat": {
-                    "name": "how little other answers bear a sentence out",
-                    "unit": "share",
-                    "low": 0.0,
-                    "high": 1.0,
-                    "text": sample.output or "",
-                    "pieces": [
+                "heat": heat_map(
+                    "how little other answers bear a sentence out",
+                    "share",
+                    output,
+                    [
                         [span.start, span.end, round(each, 3)]
                         for (span, _), each in zip(spoken, scores, strict=True)
                     ],
-                },
+                ),
             },
         )
 
@@ -199,10 +187,6 @@ def _unseen(sentence: str, answers: list[str], size: int) -> float:
     """The share of a sentence's runs of words that an answer lacks, the mean over the answers; in [0, 1]."""
     said = words(sentence)
     width = min(size, len(said))
-    runs = _runs(said, width)
-    known = [set(_runs(words(answer), width)) for answer in answers]
+    runs = list(word_runs(said, width))
+    known = [set(word_runs(words(answer), width)) for answer in answers]
     return sum(run not in each for run in runs for each in known) / (len(runs) * len(known))
-
-
-def _runs(tokens: list[str], size: int) -> list[tuple[str, ...]]:
-    return list(zip(*(tokens[start:] for start in range(size)), strict=False))

@@ -1,4 +1,4 @@
-"""How many meanings a generator's answers have: one that is sure says the same in other words."""
+"""The judge `semantic_entropy`: how many different meanings a generator's answers have."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from magistrate.engines.base import Capability, Engine, require
-from magistrate.engines.wrappers import in_role
+from magistrate.engines.base import Capability, Engine
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.sampled_answers import (
+    NO_ANSWERS,
     YES,
+    Draws,
     Given,
-    answerable,
-    answering,
     comparing,
-    drawn,
-    draws,
     entails,
     question,
     recorded,
 )
 from magistrate.judges.template import builtin_prompt
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
+from magistrate.judges.verdicts import LABELS, label_of
+from magistrate.types import Abstention, Outcome, Sample, Verdict
 
 LEAST = 2  # answers; the entropy of one is 0 whatever it says
 
@@ -34,15 +32,15 @@ class SemanticEntropy:
     """Groups answers to the same input by meaning and measures how evenly they are spread (Kuhn and others
     2023, arXiv:2302.09664; Farquhar and others 2024, Nature 630).
 
-    The answers are the sample's `alternatives`; where it has none, `n` are drawn from `generator` (the run's
-    engine if there is none) as `selfcheck` draws them. Two mean the same where the run's engine holds each
-    to say all that the other says, with a probability of at least `same`. The entropy is the discrete one, of
-    the groups' shares, divided by the logarithm of the number of answers: 0 where all mean the same, 1 where
-    no two do. The output joins the group that means the same as it. `score=entropy` takes the normalized
-    entropy, which says of the question whether the generator knows; `score=outside` takes 1 minus the share
-    of the output's group, which says it of this output. From `threshold` in (0, 1] on the label is
-    `hallucinated`. By the entropy it abstains (`uncertain`) rather than call an output faithful that none of
-    the answers bears out.
+    The answers are the sample's `alternatives`; if it has none, `n` are drawn as `selfcheck` draws them. Two
+    texts mean the same if the run's engine finds, with a probability of at least `same`, that each says all
+    that the other says. The entropy is that of the groups' shares, divided by the logarithm of the number of
+    answers: 0 if all mean the same, 1 if no two do. The output joins the group that means the same as it.
+
+    `score=entropy` takes the normalized entropy: it says whether the generator knows an answer to the
+    question. `score=outside` takes 1 minus the share of the output's group: it says something of this output.
+    From `threshold` in (0, 1] on the label is `hallucinated`. With `score=entropy` the judge abstains
+    (`uncertain`) rather than call an output faithful that means the same as none of the answers.
     """
 
     name: str = "semantic_entropy"
@@ -63,11 +61,7 @@ class SemanticEntropy:
             raise SpecError(
                 f"threshold must be in (0, 1] and same in (0, 1), got {self.threshold} and {self.same}"
             )
-        if self.n and not self.temperature > 0:
-            raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
-        draws(self.n, self.max_tokens, self.temperature, self.seed)
-        if self.generator is not None:
-            require(self.generator.info, frozenset({"generate"}), "the generator of semantic entropy")
+        self._draws.check("the generator of semantic entropy")
 
     @property
     def info(self) -> JudgeInfo:
@@ -77,7 +71,7 @@ class SemanticEntropy:
             name=self.name,
             version=builtin_prompt("entails").version,
             summary="how many meanings other answers of the generator have, and if the output's is theirs",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             threshold=self.threshold,
             reads=("input", "context", "messages", "output", "alternatives"),
             requires=("output", *(() if self.n else ("alternatives",))),
@@ -95,18 +89,16 @@ class SemanticEntropy:
         if given:
             first, second = sorted(texts, key=len)[-2:]
             return [Call(question(first, second, sample.input), times=times)]
-        asked = Call(answering(sample, self.context), self.max_tokens, engine=self.generator, times=self.n)
-        return [asked, comparing(times, texts, sample.input, self.max_tokens)] if self.n else []
+        compared = comparing(times, texts, sample.input, self.max_tokens)
+        return [self._draws.call(sample), compared] if self.n else []
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         answers = recorded(sample)
         own = not answers
-        if own and not (self.n and answerable(sample, self.context)):
-            message = "there are no alternatives, and no input or context from which to draw any"
-            return Abstention(sample.id, self.name, "missing_input", message)
+        if own and not self._draws.possible(sample):
+            return Abstention(sample.id, self.name, "missing_input", NO_ANSWERS)
         if own:
-            how = draws(self.n, self.max_tokens, self.temperature, self.seed)
-            answers = await drawn(in_role(engine, self.generator), answering(sample, self.context), how)
+            answers = await self._draws.draw(sample, engine)
         if len(answers) < LEAST:
             message = f"the entropy of {len(answers)} answers says nothing; there must be at least {LEAST}"
             return Abstention(sample.id, self.name, "uncertain", message)
@@ -119,6 +111,10 @@ class SemanticEntropy:
                 groups[at].append(number)
         at = await self._place((sample.output or "").strip(), groups, answers, sample, engine)
         return self._verdict(sample, answers, groups, at, own)
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(self.n, self.context, self.generator, self.temperature, self.max_tokens, self.seed)
 
     async def _place(
         self, text: str, groups: list[list[int]], answers: list[str], sample: Sample, engine: Engine
@@ -155,7 +151,7 @@ class SemanticEntropy:
         return Verdict(
             sample_id=sample.id,
             judge=self.name,
-            label=HALLUCINATED if score >= self.threshold else FAITHFUL,
+            label=label_of(score, self.threshold),
             score=score,
             explanation=explanation,
             details={

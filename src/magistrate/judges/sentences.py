@@ -1,4 +1,4 @@
-"""The output sentence by sentence: small judges decide short statements better than long answers."""
+"""The judge `sentences`: judge an output sentence by sentence, and make one score of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from magistrate.judges.base import Call, Judge, JudgeInfo
 from magistrate.judges.composite import Aggregate, aggregated, check_binary, gather_or_cancel, suspicion
 from magistrate.judges.context_slice import ContextSlice
 from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.verdicts import LABELS, check_threshold, label_of, probability_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -29,10 +30,11 @@ from magistrate.types import (
 class Sentences:
     """Judges every sentence of the output by `of`, against the context or its most relevant passages.
 
-    `aggregate` makes one score of the sentences': `any`, the highest, since one wrong sentence is enough;
-    `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`. A sentence that is judged
-    so is a claim, with its place. `passages` is how many passages of the context each sentence is held
-    against (0: all of it); `language` an ISO 639 code. Where one sentence has no verdict, the whole has none.
+    `aggregate` makes one score of the sentences' scores: `any`, the highest, since one wrong sentence is
+    enough; `all`, the lowest; `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`,
+    and each such sentence is a claim with its place. `passages` is the number of passages of the context that
+    each sentence is compared with (0: all of it); `language` is an ISO 639 code. If one sentence has no
+    verdict, the output has none.
     """
 
     of: Judge
@@ -44,8 +46,7 @@ class Sentences:
 
     def __post_init__(self) -> None:
         check_binary(self.of.info, "sentences")
-        if not 0 < self.threshold < 1:
-            raise SpecError(f"threshold must be in (0, 1), got {self.threshold}")
+        check_threshold(self.threshold)
         if self.passages < 0:
             raise SpecError(f"passages must not be negative, got {self.passages}")
 
@@ -55,7 +56,7 @@ class Sentences:
             self.of.info,
             name=self.name,
             summary=f"every sentence by another judge; one score of theirs ({self.aggregate})",
-            labels=(FAITHFUL, HALLUCINATED),
+            labels=LABELS,
             direction="minimize",
             threshold=self.threshold,
             calibrated_on=None,
@@ -79,7 +80,7 @@ class Sentences:
             verdicts.append(replace(verdict, score=suspicion(verdict, self.of.info)))
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
-        label = HALLUCINATED if score >= self.threshold else FAITHFUL
+        label = label_of(score, self.threshold)
         # What a rule decides, such as a sentence that is the context, is certain; all else must be known.
         asked = [each for each in verdicts if each.details.get("method") != "rule"]
         known = bool(asked) and all(each.probability is not None for each in asked)
@@ -90,7 +91,7 @@ class Sentences:
             judge=self.name,
             label=label,
             score=score,
-            probability=(score if label == HALLUCINATED else 1 - score) if real else None,
+            probability=probability_of(label, score) if real else None,
             explanation=_explained(verdicts),
             mass=min(masses, default=None),
             claims=tuple(

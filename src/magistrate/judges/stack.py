@@ -1,4 +1,4 @@
-"""A judge that weighs signals and other judges against each other, by what it has learnt from labels."""
+"""The judge `stack`: signals and other judges, weighed as a training on labels has found."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.folders import read_card
 from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.verdicts import LABELS, absolute, label_of, probability_of, unsupported
 from magistrate.types import (
-    FAITHFUL,
     HALLUCINATED,
     Abstention,
     Claim,
@@ -42,11 +42,11 @@ SMALL = 0.05  # log odds; less is not worth a word
 class Stack(FolderJudge):
     """The weighed parts of the stack in `folder`; made by its name, as in `stack:some/folder`.
 
-    The score is the probability that the output is hallucinated where a share `base_rate` is (the folder's
-    own where None), and the label what is likelier. Details: `contributions` says what each part adds to the
-    log odds, and `base` what they are without them; `parts` what each had said, `signals` those that are
-    text signals. A judge that fails or abstains makes the stack do so. A signal that has nothing to look at
-    adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
+    The score is the probability that the output is hallucinated if a share `base_rate` of outputs is (None:
+    the folder's own), and the label is the likelier one. In the details, `contributions` says what each
+    part adds to the log odds, `base` what they are without the parts, `parts` what each part said, and
+    `signals` those that are text signals. If one of its judges fails or abstains, so does the stack. A signal
+    that has nothing to look at adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
     times as far from the middle of the training samples as 999 of 1,000 of these is not judged (`uncertain`),
     unless `outside=judge`.
     """
@@ -63,7 +63,7 @@ class Stack(FolderJudge):
         if self.base_rate is not None and not 0 < self.base_rate < 1:
             raise SpecError(f"a base rate must be in (0, 1), got {self.base_rate}")
         if self.folder is not None:
-            object.__setattr__(self, "folder", Path(self.folder).expanduser().absolute())
+            object.__setattr__(self, "folder", absolute(self.folder))
         if self.folder is not None and self.parts is not None:
             _check(self.file, self.parts, self.folder)
 
@@ -91,8 +91,7 @@ class Stack(FolderJudge):
     def info(self) -> JudgeInfo:
         if self.folder is None:
             summary = "signals and judges, weighed against each other on labels"
-            labels = (FAITHFUL, HALLUCINATED)
-            return JudgeInfo(self.name, summary=summary, labels=labels, lacks=NO_FOLDER)
+            return JudgeInfo(self.name, summary=summary, labels=LABELS, lacks=NO_FOLDER)
         told = self.file
         infos = [judge.info for judge in self._judges]
         if len(infos) < len(told.parts):
@@ -173,7 +172,7 @@ class Stack(FolderJudge):
         added = dict(zip(values, told.weights.contributions(row)[0].tolist(), strict=True))
         base = told.intercept + shift(told.base_rate if self.base_rate is None else self.base_rate)
         score = _probability(base + sum(added.values()))
-        label = HALLUCINATED if score >= THRESHOLD else FAITHFUL
+        label = label_of(score, THRESHOLD)
         blamed = [name for name in sorted(added, key=lambda name: -added[name]) if added[name] > SMALL]
         claims = _claims(sample, blamed, verdicts, readings) if label == HALLUCINATED else ()
         heats = [verdicts[name].details["heat"] for name in blamed if _has_heat(verdicts, name)]
@@ -182,7 +181,7 @@ class Stack(FolderJudge):
             self.name,
             label,
             score,
-            probability=score if label == HALLUCINATED else 1 - score,
+            probability=probability_of(label, score),
             explanation=explained(added, values),
             claims=claims,
             details={
@@ -244,10 +243,7 @@ def _claims(
         else:
             reading = readings[name]
             text = sample.output or ""
-            own = [
-                Claim("unsupported", span, reasoning=reading.reason, output_text=text[span.start : span.end])
-                for span in reading.spans
-            ]
+            own = [unsupported(text, span.start, span.end, reading.reason) for span in reading.spans]
         for claim in own:
             found.setdefault((claim.output_quote.start, claim.output_quote.end), claim)
     return tuple(found.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +10,10 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from magistrate._version import __version__
-from magistrate.judges.folders import CARD, check_free, read_values, whole
+from magistrate.judges.folders import CARD, FilePart, ModelPart, TrainedFile, check_free, read_trained, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,11 +92,7 @@ def shift(base_rate: float) -> float:
     return log(base_rate / (1 - base_rate))
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class PartFile(_Part):
+class PartFile(FilePart):
     """One part: a judge by its words, or a text signal; `prompt` and `constraint` are a judge's digests."""
 
     name: str
@@ -115,14 +109,7 @@ class PartFile(_Part):
     high: float
 
 
-class ModelFile(_Part):
-    """The model that its judges had asked."""
-
-    name: str
-    fingerprint: str
-
-
-class DataFile(_Part):
+class DataFile(FilePart):
     """Labels that it was fitted to."""
 
     dataset: str
@@ -132,7 +119,7 @@ class DataFile(_Part):
     hallucinated: int = Field(ge=0)
 
 
-class StackFile(_Part):
+class StackFile(TrainedFile):
     """A stack as it is written down. Same fit, same bytes.
 
     A sample's log odds are `intercept` plus, of each part, weight times (scaled value - mean) / spread, at
@@ -150,7 +137,7 @@ class StackFile(_Part):
     limit: float = Field(ge=0)
     strength: float
     positive: bool
-    model: ModelFile | None
+    model: ModelPart | None
     data: list[DataFile]
     trained_on: list[str]
     seed: int
@@ -186,15 +173,6 @@ class StackFile(_Part):
             strength=self.strength,
         )
 
-    @cached_property
-    def digest(self) -> str:
-        """Of all that the file says; another one is another stack."""
-        return hashlib.sha256(self.text().encode()).hexdigest()[:12]
-
-    def text(self) -> str:
-        """What stands in the file."""
-        return json.dumps(self.model_dump(), indent=2, allow_nan=False) + "\n"
-
 
 def write_stack(
     made: StackFile, card: str, folder: Path, parts: Mapping[str, Path], *, replace: bool = False
@@ -213,4 +191,4 @@ def write_stack(
 
 def read_stack(folder: Path) -> StackFile:
     """The stack in a folder. Raises `SpecError` with the key for anything that cannot be used."""
-    return read_values(folder, FILE, "stack", FORMAT).read_as(StackFile)
+    return read_trained(folder / FILE, "stack", (FORMAT,), by="train stack --to FOLDER").read_as(StackFile)

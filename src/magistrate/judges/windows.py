@@ -1,4 +1,4 @@
-"""A context that does not fit is judged window by window, and the windows' scores become one."""
+"""The judge `windows`: a context that does not fit is judged in windows, whose scores become one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample
 
 @dataclass(frozen=True)
 class Windows:
-    """Judges with the whole context where it fits, else with windows over it.
+    """Judges with the whole context if it fits, else with windows over it.
 
     A window holds whole sentences, as many as fit `tokens` (0: the model's context window), and begins with
-    the last `overlap` sentences of the one before. `aggregate` makes one score of the windows': `best`, the
-    lowest where a low score is good and the highest where a high one is, since it is enough that one window
-    supports the output; `all`, the lowest; `any`, the highest; `mean` or `noisy_or`. With the first three the
-    verdict is that window's; with the others a high score is one of hallucination, and the threshold is the
-    judge's own, .5 where it has none. Where one window has no verdict, the whole has none.
+    the last `overlap` sentences of the one before. `aggregate` makes one score of the windows' scores: `best`
+    takes the lowest where a low score is good and the highest where a high one is, since it is enough that
+    one window supports the output; `all` takes the lowest, `any` the highest; `mean` and `noisy_or` combine
+    them. With the first three the verdict is that window's. With `mean` and `noisy_or` a high score means
+    hallucinated, and the threshold is the judge's own, or .5 if it has none. If one window has no verdict,
+    the output has none.
     """
 
     of: Judge

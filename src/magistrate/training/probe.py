@@ -19,12 +19,21 @@ from zipfile import BadZipFile
 
 from magistrate._paths import home
 from magistrate.analysis.columns import groups_of
-from magistrate.engines.base import Capture, Engine, EngineInfo
-from magistrate.errors import InputError, OverLength, SpecError
-from magistrate.features.hidden_states import POOLINGS, Pooling, pooled
+from magistrate.engines.base import Capture
+from magistrate.engines.base import Engine
+from magistrate.engines.base import EngineInfo
+from magistrate.errors import InputError
+from magistrate.errors import OverLength
+from magistrate.errors import SpecError
+from magistrate.features.hidden_states import POOLINGS
+from magistrate.features.hidden_states import Pooling
+from magistrate.features.hidden_states import pooled
 from magistrate.judges.composite import gather_or_cancel
+from magistrate.judges.folders import EstimatePart
+from magistrate.judges.folders import ModelPart
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.probe import ProbeData, ProbedModel, ProbeFigure, ProbeFile
+from magistrate.judges.probe import ProbeData
+from magistrate.judges.probe import ProbeFile
 from magistrate.judges.template import builtin_prompt
 from magistrate.metrics.classification import Classification, classification
 from magistrate.metrics.distributions import expit, grouped_folds
@@ -188,7 +197,7 @@ def fit_probe(
     figures = classification(truth, scores >= 0.5, scores, groups)
     means, spreads, weights, intercept = _fitted(states, truth, strength)
     file = ProbeFile(
-        model=ProbedModel(name=engine.model, fingerprint=engine.fingerprint),
+        model=ModelPart(name=engine.model, fingerprint=engine.fingerprint),
         layer=chosen,
         layers=layers,
         pooling=pooling,
@@ -263,13 +272,13 @@ def _short(values: NDArray[np.float64]) -> list[float]:
     return [float(f"{value:.7g}") for value in values]
 
 
-def _figure(figures: Classification, name: str) -> ProbeFigure:
+def _figure(figures: Classification, name: str) -> EstimatePart:
     each = figures.metrics[name]
 
     def short(value: float | None) -> float | None:
         return None if value is None else float(f"{value:.6g}")
 
-    return ProbeFigure(
+    return EstimatePart(
         value=short(each.value), low=short(each.low), high=short(each.high), undefined=each.undefined
     )
 
@@ -277,7 +286,7 @@ def _figure(figures: Classification, name: str) -> ProbeFigure:
 def card_of(made: ProbeFile) -> str:
     """A model card: what it is, what it was fitted to, how good it was there, and what it is not for."""
 
-    def told(figure: ProbeFigure) -> str:
+    def told(figure: EstimatePart) -> str:
         if figure.value is None:
             return figure.undefined or "-"
         interval = "" if figure.low is None else f" [{figure.low:.3f}, {figure.high:.3f}]"

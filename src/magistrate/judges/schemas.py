@@ -1,17 +1,25 @@
-"""What judges share when they quote: how long a quote may be, and where a written one stands."""
+"""JSON schemas that judges write under: closed objects, short lines of text, verbatim quotes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from magistrate.constraints import Quote, QuoteOf
 from magistrate.constraints.quote import Unit, has_run, locate, pieces
 from magistrate.errors import InvalidOutput
 
-__all__ = ["Unit", "quote_schema", "quoted", "short_text"]
-
 SHORTEST, LONGEST = 16, 160  # characters of a quote: a statement rather than a word, and no whole page
+
+
+def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has all of these properties, in this order, and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def short_text(most: int) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""What judges of faithfulness share: their labels, thresholds, claims and heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magistrate.errors import SpecError
+from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Span
+
+LABELS = (FAITHFUL, HALLUCINATED)
+READS = ("context", "messages", "input", "output")
+"""The fields of a sample that a judge of faithfulness looks at."""
+
+
+def check_threshold(threshold: float, *, one: bool = False) -> None:
+    """Raise `SpecError` for a threshold outside (0, 1), or outside (0, 1] where `one` is allowed."""
+    if not (0 < threshold < 1 or (one and threshold == 1)):
+        raise SpecError(f"threshold must be in (0, 1{']' if one else ')'}, got {threshold}")
+
+
+def label_of(score: float, threshold: float) -> str:
+    """The label of a score of which 1 is the worst."""
+    return HALLUCINATED if score >= threshold else FAITHFUL
+
+
+def probability_of(label: str, score: float) -> float:
+    """The probability of a label, where the score is that of `hallucinated`."""
+    return score if label == HALLUCINATED else 1 - score
+
+
+def unsupported(text: str, start: int, end: int, reasoning: str, probability: float | None = None) -> Claim:
+    """The claim that the context does not support characters `[start, end)` of an output."""
+    return Claim(
+        "unsupported",
+        Span(start, end),
+        reasoning=reasoning,
+        probability=probability,
+        output_text=text[start:end],
+    )
+
+
+def heat_map(
+    name: str, unit: str, text: str, pieces: Sequence[Sequence[Any]], *, low: float = 0.0, high: float = 1.0
+) -> dict[str, object]:
+    """A value for each place of a text, for `details["heat"]`; a piece is `[start, end, value]`.
+
+    `low` and `high` are the ends of the colour scale.
+    """
+    return {"name": name, "unit": unit, "low": low, "high": high, "text": text, "pieces": list(pieces)}
+
+
+def absolute(path: str | Path) -> Path:
+    """A path of an option as judges keep it: it stays the same file where the working directory changes."""
+    return Path(path).expanduser().absolute()
