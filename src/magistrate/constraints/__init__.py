@@ -1,4 +1,4 @@
-"""What a model may write: one `Constraint` from a type, schema, pattern, choices or grammar, and `check`."""
+"""Constraints on what a model may write, made from a type, schema, pattern, choices or grammar."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Bounds:
         self.known: dict[tuple[str, tuple[str, ...]], Problem | None] = {}
 
     def problem(self, node: Mapping[str, Any], path: Path, inherited: list[str] | None) -> Problem | None:
-        """What is endless about `node`, or None. `inherited` are the types that the schema around allows."""
+        """The endless part of `node`, or None. `inherited` are the types that the schema around it allows."""
         own = node.get("type", inherited)
         types = [own] if isinstance(own, str) else own
         parts = self.applied(node, path, types)  # even if the node is bounded: recursion is an error anyway

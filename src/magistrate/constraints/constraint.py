@@ -32,7 +32,7 @@ Kind = Literal["json", "regex", "choice", "lark"]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What a model may write.
+    """A set of texts that a model may write, as a grammar for the masks and a schema to validate with.
 
     `grammar` is text in llguidance's Lark dialect. `schema` is what a finished text is validated against:
     the JSON Schema, `{"enum": [...]}` of the choices, `{"pattern": ...}` of the regular expression, None for
@@ -176,7 +176,7 @@ class Lark:
 
 
 def constraint(spec: object, *, depth: int | None = None) -> Constraint:
-    """What `spec` allows to be written, and the way back to an object.
+    """Make a `Constraint` of a type, schema, pattern, choices or grammar.
 
     Accepts what `ACCEPTED` lists. Of a type or schema that refers to itself at most `depth` are written
     inside each other. Choices, a `Literal` and an `Enum` are written bare (`yes`, not `"yes"`) when all their

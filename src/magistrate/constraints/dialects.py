@@ -1,4 +1,4 @@
-"""A constraint for servers that have masks of their own: what they are sent, and what is lost on the way.
+"""Constraints in the dialects of servers that have masks of their own, with what is lost on the way.
 
 `express` gives a JSON Schema, GBNF, Lark or one regular expression. GBNF and regular expressions are written
 from a `Shape`: literals, characters, sequences, alternatives, repetitions, names. What a shape cannot say is
@@ -76,7 +76,7 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What stands in the definitions under that name."""
+    """A reference to a definition by its name."""
 
     name: str
 
@@ -375,7 +375,11 @@ def express(constraint: Constraint, dialect: Dialect) -> Expressed:
         return _json_schema(constraint)
     try:
         start, definitions, lost = _sketched(constraint)
-        text = _gbnf(start, definitions) if dialect == "gbnf" else _Regex(definitions).text(start)
+        if dialect == "regex":
+            return Expressed(dialect, _Regex(definitions).text(start), lost)
+        gbnf = _Gbnf(definitions)
+        rules = {"root": start} | {gbnf.names[name]: node for name, node in definitions.items()}
+        text = "".join(f"{name} ::= {gbnf.text(node)}\n" for name, node in rules.items())
     except RecursionError:
         raise ConstraintError(
             f"{constraint.name!r} has too many parts inside each other to be sent"
@@ -417,61 +421,32 @@ def _sketched(constraint: Constraint) -> tuple[Shape, dict[str, Shape], tuple[st
     return sketch.start, sketch.definitions, tuple(sketch.lost)
 
 
-def _times(node: Repeated) -> str:
-    if (node.least, node.most) == (0, 1):
-        return "?"
-    return (
-        f"{{{node.least}}}"
-        if node.least == node.most
-        else f"{{{node.least},{'' if node.most is None else node.most}}}"
-    )
+class _Gbnf:
+    """Writes shapes in GBNF, each definition as a rule of its own."""
 
+    def __init__(self, definitions: Mapping[str, Shape]) -> None:
+        self.names = {name: f"named-{index}" for index, name in enumerate(definitions)}
 
-# --- GBNF ---------------------------------------------------------------------------------------
-
-
-def _gbnf(start: Shape, definitions: dict[str, Shape]) -> str:
-    names = {name: f"named-{index}" for index, name in enumerate(definitions)}
-    lines = [f"root ::= {_gbnf_text(start, names)}"]
-    lines += [f"{names[name]} ::= {_gbnf_text(node, names)}" for name, node in definitions.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _gbnf_text(node: Shape, names: dict[str, str]) -> str:
-    if isinstance(node, Text):
-        return json.dumps(node.text) if node.text.isascii() else f'"{_gbnf_escaped(node.text)}"'
-    if isinstance(node, Characters):
-        return "[" + "".join(_gbnf_range(*each) for each in node.ranges) + "]"
-    if isinstance(node, Sequential):
-        parts = [_gbnf_text(part, names) for part in node.parts if part != Text("")]
-        return " ".join(parts) or '""'
-    if isinstance(node, Either):
-        return "(" + " | ".join(_gbnf_text(branch, names) for branch in node.branches) + ")"
-    if isinstance(node, Repeated):
-        return f"({_gbnf_text(node.part, names)}){_times(node)}"
-    return names[node.name]
-
-
-def _gbnf_escaped(text: str) -> str:
-    return "".join(json.dumps(letter)[1:-1] if letter.isascii() else letter for letter in text)
-
-
-def _gbnf_range(low: int, high: int) -> str:
-    return _gbnf_code(low) if low == high else f"{_gbnf_code(low)}-{_gbnf_code(high)}"
-
-
-def _gbnf_code(code: int) -> str:
-    character = chr(code)
-    return character if character.isalnum() or code > 0x9F else f"\\x{code:02X}"
-
-
-# --- regular expressions ------------------------------------------------------------------------
+    def text(self, node: Shape) -> str:
+        """The expression for `node`."""
+        if isinstance(node, Text):
+            return f'"{"".join(json.dumps(each)[1:-1] if each.isascii() else each for each in node.text)}"'
+        if isinstance(node, Characters):
+            return _characters(node, "\\x{:02X}", range(0x80, 0xA0))
+        if isinstance(node, Sequential):
+            parts = [self.text(part) for part in node.parts if part != _EMPTY]
+            return " ".join(parts) or '""'
+        if isinstance(node, Either):
+            return "(" + " | ".join(map(self.text, node.branches)) + ")"
+        if isinstance(node, Repeated):
+            return f"({self.text(node.part)}){_times(node)}"
+        return self.names[node.name]
 
 
 class _Regex:
     """Writes shapes as one regular expression that Python and Rust read alike."""
 
-    def __init__(self, definitions: dict[str, Shape]) -> None:
+    def __init__(self, definitions: Mapping[str, Shape]) -> None:
         self.definitions = definitions
         self.inside: list[str] = []
         self.written = 0
@@ -486,7 +461,7 @@ class _Regex:
         if isinstance(node, Text):
             return "".join(map(_regex_letter, node.text))
         if isinstance(node, Characters):
-            return "[" + "".join(self.range(*each) for each in node.ranges) + "]"
+            return _characters(node, "\\x{:02x}", range(0))
         if isinstance(node, Sequential):
             return "".join(map(self.text, node.parts))
         if isinstance(node, Either):
@@ -501,17 +476,27 @@ class _Regex:
         finally:
             self.inside.pop()
 
-    def range(self, low: int, high: int) -> str:
-        return self.code(low) if low == high else f"{self.code(low)}-{self.code(high)}"
-
-    def code(self, code: int) -> str:
-        character = chr(code)
-        if character.isascii():
-            return character if character.isalnum() else f"\\x{code:02x}"
-        return character
-
 
 def _regex_letter(letter: str) -> str:
     if letter in r"\.^$|?*+()[]{}":
         return f"\\{letter}"
     return f"\\x{ord(letter):02x}" if ord(letter) < 0x20 else letter
+
+
+def _times(node: Repeated) -> str:
+    if (node.least, node.most) == (0, 1):
+        return "?"
+    if node.least == node.most:
+        return f"{{{node.least}}}"
+    return f"{{{node.least},{'' if node.most is None else node.most}}}"
+
+
+def _characters(node: Characters, escape: str, escaped: range) -> str:
+    """A class `[…]`; ASCII other than letters and digits is written by `escape`, and so is `escaped`."""
+
+    def one(code: int) -> str:
+        plain = chr(code).isalnum() if code < 0x80 else code not in escaped or chr(code).isalnum()
+        return chr(code) if plain else escape.format(code)
+
+    ranges = (one(low) if low == high else f"{one(low)}-{one(high)}" for low, high in node.ranges)
+    return f"[{''.join(ranges)}]"

@@ -1,4 +1,4 @@
-"""One text in llguidance's Lark dialect for every kind of constraint.
+"""Writes grammars: one text in llguidance's Lark dialect for every kind of constraint.
 
 A JSON Schema is rewritten before it becomes a `%json` leaf: annotations go, formats become patterns,
 patterns become Rust syntax, numbers get a last decimal, objects are closed. Every step narrows: what the

@@ -31,12 +31,18 @@ def compile_grammar(grammar: str) -> Any:
 
     Raises `ConstraintError` with the compiler's message, also where the compiler panics.
     """
+    return new_matcher(_byte_tokenizer(), grammar)
+
+
+def new_matcher(tokenizer: Any, grammar: str) -> Any:
+    """An `LLMatcher` over the tokens of an `LLTokenizer`, at the beginning of `grammar`.
+
+    Raises `ConstraintError` with the compiler's message, also where the compiler panics.
+    """
     from llguidance import LLMatcher
 
     try:
-        matcher = LLMatcher(
-            _byte_tokenizer(), LLMatcher.grammar_from_lark(grammar), log_level=0, limits=limits()
-        )
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0, limits=_limits())
         problem = matcher.get_error() if matcher.is_error() else ""
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -49,7 +55,7 @@ def compile_grammar(grammar: str) -> Any:
 
 
 @cache
-def limits() -> Any:
+def _limits() -> Any:
     """How much the mask engine may spend, in its own units: about half a second of compiling, a tenth of a
     second and 250,000 states (up to 2 kB each) of masks. Its messages leave out the text that was written."""
     from llguidance import LLParserLimits

@@ -1,4 +1,4 @@
-"""Which tokens may come next: llguidance's matchers behind the few calls that decoding needs."""
+"""Token masks: which tokens may come next under a constraint, computed by llguidance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from magistrate.constraints.lark import limits
+from magistrate.constraints.lark import new_matcher
 from magistrate.errors import ConstraintError, EngineError
 
 if TYPE_CHECKING:
@@ -89,23 +89,10 @@ class MaskEngine:
         return {text: token for token in plain if (text := self.spell([token]))}
 
     def _compile(self, constraint: Constraint) -> Any:
-        from llguidance import LLMatcher
-
         try:
-            matcher = LLMatcher(
-                self.tokenizer,
-                LLMatcher.grammar_from_lark(constraint.grammar),
-                log_level=0,
-                limits=limits(),
-            )
-            problem = matcher.get_error() if matcher.is_error() else ""
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic of the compiler derives from BaseException alone
-            problem = str(error)
-        if problem:
-            raise ConstraintError(f"the constraint {constraint.name!r} cannot be compiled: {problem[:500]}")
-        return matcher
+            return new_matcher(self.tokenizer, constraint.grammar)
+        except ConstraintError as error:
+            raise ConstraintError(f"{constraint.name!r}: {error}") from None
 
     def _known(self, texts: Iterable[str]) -> list[int]:
         return [token for text in texts if (token := self._single(text)) is not None]
@@ -142,7 +129,7 @@ class Matcher:
         return bool(self._matcher.is_stopped())
 
     def mask(self) -> np.ndarray:
-        """Which tokens may come next, bool `[vocabulary]`."""
+        """The mask of the next token, bool `[vocabulary]`."""
         return np.unpackbits(self._computed(), count=self._engine.vocabulary, bitorder="little").view(bool)
 
     def allows(self, token: int) -> bool:

@@ -1,4 +1,4 @@
-"""A JSON Schema in the one spelling that is read here: draft 2020-12, recursion unrolled to a depth.
+"""Rewrites a JSON Schema into the one spelling that is read here: draft 2020-12, recursion unrolled.
 
 `normalized` rewrites older spellings; `unrolled` makes of a definition that refers to itself one definition a
 level.
@@ -214,6 +214,6 @@ def _recursive(root: Node) -> set[str]:
 
 
 def _own(root: Node, reference: str) -> Any:
-    """What a reference means, without the definitions that only stand there."""
+    """The target of a reference, without the definitions that only stand there."""
     node = resolve(root, reference)
     return {keyword: value for keyword, value in node.items() if keyword not in DEFINITIONS}

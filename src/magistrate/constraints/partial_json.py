@@ -75,7 +75,7 @@ class OpenObject(Open):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What `read` found. `value` is the document, or the open value; `started` is False for blank text.
+    """The result of `read`. `value` is the document, or the open value; `started` is False for blank text.
 
     `growing` marks a complete document that is a bare number, which more digits may follow.
     """

@@ -68,7 +68,7 @@ def edges(text: str, unit: Unit) -> tuple[int, ...]:
 
 
 def _word_edges(run: str, at: int) -> Iterator[int]:
-    """Where the words of a run without white space begin, or the white space."""
+    """The offsets at which the words of a run without white space begin, or the white space."""
     if run.isspace():
         yield at
         return
@@ -82,7 +82,7 @@ def _word_edges(run: str, at: int) -> Iterator[int]:
 
 
 def _character_edges(run: str, at: int) -> Iterator[int]:
-    """Where the characters of a run begin, those with several code points whole (but for absurd ones)."""
+    """The offsets at which the characters of a run begin; those with several code points stay whole."""
     start = 0
     while start < len(run):
         found = [start + match.start() for match in _CHARACTER.finditer(run[start : start + WINDOW])]
@@ -151,7 +151,7 @@ class Quote(str):
 
 @dataclass(frozen=True, slots=True)
 class QuoteOf:
-    """What `Quote[source, unit]` stands for; `Annotated[Quote, QuoteOf("context")]` is the same."""
+    """The source and unit of a quote; `Annotated[Quote, QuoteOf("context")]` is `Quote["context"]`."""
 
     source: str
     unit: Unit = "words"
@@ -193,7 +193,7 @@ class QuoteOf:
 
 
 def quote_of(node: Mapping[str, Any]) -> QuoteOf | None:
-    """What a node of a JSON Schema quotes. Raises `ConstraintError` for a malformed `x-quote`."""
+    """The `x-quote` of a node of a JSON Schema. Raises `ConstraintError` if it is malformed."""
     if QUOTE not in node:
         return None
     value = node[QUOTE]
@@ -214,7 +214,7 @@ def several(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def locate(text: str, of: QuoteOf, texts: Sequence[str]) -> Quote | None:
-    """Where `text` stands as a run of whole pieces without white space at its ends; the first such place."""
+    """The first place of `text` as a run of whole pieces without white space at its ends, or None."""
     if not text or text[0].isspace() or text[-1].isspace():
         return None
     for index, whole in enumerate(texts):

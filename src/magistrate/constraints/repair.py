@@ -1,4 +1,4 @@
-"""What a model wrote without masks, put right where only one reading is possible."""
+"""Repairs answers that were written without masks, if only one reading is possible."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _mended(text: str, first: InvalidOutput) -> str:
 
 
 def _said(document: str) -> str:
-    """What a document says beside the marks that hold it together."""
+    """The content of a document without the marks that hold it together."""
     return _MARKS.sub("", _ESCAPE.sub(_unescaped, document))
 
 

@@ -1,4 +1,4 @@
-"""Our own walk over a JSON Schema, before any compiler sees it: every keyword is enforced or refused.
+"""Checks a JSON Schema before any compiler sees it: every keyword is enforced or refused.
 
 A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
 unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
@@ -220,7 +220,7 @@ def _check_reference(node: Node, path: Path, root: Node) -> None:
 
 
 def _check_size(pattern: str, at: str) -> None:
-    """A finished text is held against the pattern, which must be compiled for that."""
+    """Raise `ConstraintError` for a pattern that is too large to be compiled for validation."""
     try:
         compiled(ecma(pattern))
     except ConstraintError as error:

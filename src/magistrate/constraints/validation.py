@@ -1,4 +1,4 @@
-"""The validator that stands outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written.
+"""Validates finished values outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written.
 
 What it checks is hostile, and schemas come from outside too: patterns are searched by `constraints.patterns`,
 which stops them, and every rule that is applied is counted, since references can fan out without end.
@@ -31,7 +31,7 @@ _left: ContextVar[list[int] | None] = ContextVar("steps_left", default=None)
 
 
 class TooManySteps(InputError):
-    """A value cannot be held against a schema within `MOST_STEPS`."""
+    """Validating a value against a schema takes more than `MOST_STEPS`."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Files of labels alone: an id, what somebody called the sample, and perhaps who."""
+"""Reads files of labels alone: an id, the label somebody gave the sample, and perhaps who."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_annotations(
 
 
 def _nothing(found: _Reading, shown: str) -> str:
-    """What to say of a file that labels no sample: its columns, what may be wrong, what it takes."""
+    """The message for a file that labels no sample: its columns, what may be wrong, what it takes."""
     told = f"no row of {shown} gives a sample's id and a label"
     if found.problems:
         told += f"; {found.problems[0]}"
@@ -151,7 +151,7 @@ def _add(
 
 
 def _columns(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """Which column gives which field, and what it says."""
+    """The column that gives each field, and its value."""
     claimed: dict[str, tuple[str, Any]] = {}
     for name, column in fields.items():
         if column not in values:

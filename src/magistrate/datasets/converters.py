@@ -1,4 +1,4 @@
-"""How the files that public sets publish become rows of the layout in `MAGISTRATE_DATA_DIR`.
+"""Converters of the files that public sets publish to rows of the layout in `MAGISTRATE_DATA_DIR`.
 
 Each converter takes the downloaded files and gives rows `{id, dataset, task, question, context, answer,
 label, meta}`, with the ids that the local layout has.
@@ -267,7 +267,7 @@ CONVERTERS: Mapping[str, Converter] = {
 
 
 def _not_text(row: Row, columns: Iterable[str]) -> str | None:
-    """What is wrong with a row in which one of `columns` has no text."""
+    """A message if one of `columns` of the row has no text."""
     missing = [column for column in columns if not isinstance(row.values.get(column), str)]
     return f"{missing[0]} is not a text" if missing else None
 

@@ -83,7 +83,7 @@ class Dataset:
         return self._tally.found()
 
     def mend(self) -> str:
-        """What to do about the rows that could not be read."""
+        """Advice on how to fix the rows that could not be read."""
         return self._tally.mend()
 
     def check(self, max_unread: float = MAX_UNREAD) -> Unread:
@@ -165,7 +165,7 @@ class Dataset:
             )
 
     def _nothing(self, of: str) -> str:
-        """What to say where not one row can be read."""
+        """The message if not one row can be read."""
         advice = f"; {self._tally.mend()}" if self._tally.labels else ""
         return f"none of {of} rows of {self.name} can be read; {self._tally.first}{advice}"
 

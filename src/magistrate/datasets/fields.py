@@ -111,7 +111,7 @@ def label_of(field: str, value: object, labels: Mapping[str, str] | None = None)
 
 
 def check_labels(labels: Mapping[Any, Any] | None) -> dict[str, str]:
-    """What values of a label column mean, by their `label_word`; SpecError where that is not to be had."""
+    """The meanings of label values, by their `label_word`; SpecError if `labels` is malformed."""
     checked: dict[str, str] = {}
     if labels is not None and not isinstance(labels, Mapping):
         raise SpecError(f"labels say what each value means, as in {{'ok': 'faithful'}}; got {_shown(labels)}")

@@ -152,7 +152,7 @@ class FileSource:
             return None if self._holds_spans(stream) else formats.count_jsonl(stream)
 
     def _holds_spans(self, stream: io.BufferedIOBase) -> bool:
-        """Whether the first row is a span: then nobody knows yet how many traces there are."""
+        """Whether the first row is a span: then it is not known yet how many traces there are."""
         start = stream.tell()
         first = next(formats.jsonl(stream, self.shown, self.stem), None)
         stream.seek(start)
@@ -216,7 +216,7 @@ def named_like_file(name: str) -> bool:
 
 
 def format_of(path: Path) -> Format | None:
-    """What a file of this name holds; None where that cannot be told."""
+    """The format of a file by its name; None if it is not known."""
     suffixes = _suffixes(path)
     kind = FORMATS.get(suffixes[0].lower()) if suffixes else None
     return None if kind in UNPACKED and len(suffixes) > 1 else kind

@@ -29,7 +29,7 @@ BIG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3}")
 
 
 class CsvReader(Protocol):
-    """What `csv.reader` returns, which has no public name."""
+    """The type of what `csv.reader` returns, which has no public name."""
 
     line_num: int
 

@@ -37,14 +37,14 @@ class FrameIndex:
 
     @classmethod
     def of(cls, index: Any, key: str | None) -> FrameIndex:
-        """That of a pandas index."""
+        """The `FrameIndex` of a pandas index."""
         levels = index.levels if index.nlevels > 1 else [index]
         names = tuple(None if name is None else str(name) for name in index.names)
         return cls(names, tuple(map(_kind, levels)), key)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> FrameIndex:
-        """What `plain` wrote."""
+        """The `FrameIndex` that `plain` wrote."""
         return cls(tuple(plain["names"]), tuple(plain["kinds"]), plain["key"])
 
     def plain(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ SECONDS = 60.0
 
 
 def kept_at(folder: Path, repository: str, revision: str, path: str) -> Path:
-    """Where a file of a commit is kept, whether it is there or not."""
+    """The path at which a file of a commit is kept, whether it is there or not."""
     return folder / repository.replace("/", "--") / revision / PurePosixPath(path)
 
 

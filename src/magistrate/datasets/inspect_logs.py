@@ -107,7 +107,7 @@ def _named(log: Any) -> Iterator[Place]:
 
 @contextmanager
 def _whole(shown: str) -> Iterator[None]:
-    """What is wrong with a log as a whole is a `DatasetError`."""
+    """Turn any error about the log as a whole into a `DatasetError`."""
     try:
         yield
     except Exception as error:  # a package's own code, on a foreign file

@@ -48,7 +48,7 @@ def family_of(name: str) -> str:
 
 
 def shared(family: str, trained_on: Iterable[str]) -> list[str]:
-    """Those of the data sets (or families) learnt from that share samples with a family, in order."""
+    """The data sets or families of `trained_on` that share samples with a family, sorted."""
     related = {family, *WITHIN.get(family, ()), *(each for each in WITHIN if family in WITHIN[each])}
     return sorted(name for name in trained_on if family_of(name) in related)
 
@@ -182,7 +182,7 @@ def at_hand(name: str, view: str | None = None) -> bool:
 
 
 def describe() -> list[Listing]:
-    """What `magistrate datasets` lists; nothing is fetched."""
+    """The lines of `magistrate datasets`; nothing is fetched."""
     return [_listing(known) for known in catalogue().values()]
 
 

@@ -82,7 +82,7 @@ class RowError(Exception):
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, in words."""
+    """The kind of a JSON value, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -216,7 +216,7 @@ class Unread:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Unread:
-        """What `to_dict` has written."""
+        """The `Unread` that `to_dict` has written."""
         blanks = [
             Blank(each["field"], each["column"], each["n"], tuple(each["rows"])) for each in values["blanks"]
         ]
@@ -224,7 +224,7 @@ class Unread:
 
 
 def unread_of(settings: Mapping[str, Any]) -> Unread | None:
-    """What the settings of a stored run say of it; None where nobody counted."""
+    """The `Unread` in the settings of a stored run; None if it was not counted."""
     return None if SETTING not in settings else Unread.from_dict(settings[SETTING])
 
 
@@ -261,7 +261,7 @@ class Tally:
             places.append(where)
 
     def found(self) -> Unread:
-        """What was counted so far."""
+        """The counts so far."""
         told = Counter(self.reasons)
         for column, values in self._values():
             for value, n in values.items():
@@ -273,7 +273,7 @@ class Tally:
         return Unread(self.unread, self.read + self.unread, tuple(reasons), (*self.before, *blanks))
 
     def mend(self) -> str:
-        """What to do about the rows that could not be read."""
+        """Advice on how to fix the rows that could not be read."""
         if not self.labels:
             return f"mend them or the mapping (--map FIELD=COLUMN); the first is {self.first}"
         asked = "; ".join(_asked(column, values) for column, values in self._values())

@@ -1,4 +1,4 @@
-"""One row of a foreign file becomes one `Sample`, by the field names that other tools use.
+"""Makes a `Sample` of one row of a foreign file, by the field names that other tools use.
 
 Nothing is lost: a column that is no known field goes to the sample's metadata, and so does the raw
 value of a field that says more than a sample can hold (a span with a comment, a document with a URL).
@@ -96,7 +96,7 @@ class ForeignTurn(BaseModel):
 
 
 class ForeignRow(BaseModel):
-    """What a row says, with every field at its canonical name; the label is read by `label_of`."""
+    """The values of a row, with every field at its canonical name; the label is read by `label_of`."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     id: Annotated[str | None, BeforeValidator(_identifier)] = None
@@ -210,7 +210,7 @@ def canonical(sample: Sample) -> bytes:
 def _claim(
     row: Mapping[str, Any], mapping: Mapping[str, str], cells: bool
 ) -> tuple[dict[str, Claimed], dict[str, Any], dict[str, str]]:
-    """Which column gives which part of the sample, the columns that give none, and the blank ones."""
+    """The column that gives each part of the sample, the columns that give none, and the blank ones."""
     rest = dict(row)
     claimed: dict[str, Claimed] = {}
     blanks: dict[str, str] = {}

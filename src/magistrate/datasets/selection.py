@@ -1,4 +1,4 @@
-"""Which samples of a stream are taken: the first N, N at random, equally many of each value.
+"""Selects samples of a stream: the first N, N at random, equally many of each value.
 
 A random choice gives every sample a key from the seeded generator and keeps those with the smallest
 keys, so one pass and memory for the chosen alone are enough, however long the stream is. What is
@@ -23,7 +23,7 @@ Reread = Callable[[], Iterator[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to take of a dataset; nothing set takes everything.
+    """The samples to take of a data set; by default all.
 
     `limit`: the first so many. `sample`: so many at random, by `seed`. `balance`: equally many of
     each value of `label` or of `metadata.NAME`; samples that have no such value are not taken.
@@ -53,7 +53,7 @@ class Selection:
         return self.limit if self.limit is not None else self.sample
 
     def recipe(self) -> dict[str, Any]:
-        """What pins the choice, for a digest; the seed only where it matters."""
+        """The settings that pin the choice, for a digest; the seed only if it matters."""
         chosen = {"limit": self.limit, "sample": self.sample, "balance": self.balance}
         said = {name: value for name, value in chosen.items() if value is not None}
         return {**said, "seed": self.seed} if self.sample or self.balance else said
@@ -145,7 +145,7 @@ def _check_balance(path: str, wanted: int | None, counts: Mapping[str, int]) -> 
 
 
 def value_at(sample: Sample, path: str) -> str | None:
-    """What a sample says under `label` or `metadata.NAME`, as text; None where it says nothing."""
+    """The value of a sample under `label` or `metadata.NAME`, as text; None if it has none."""
     if path == "label":
         return sample.label
     value: Any = sample.metadata

@@ -1,4 +1,4 @@
-"""Spans of traces as samples: what an application's tracing recorded by OpenInference's conventions.
+"""Turns spans of traces into samples: an application's tracing by OpenInference's conventions.
 
 A span is an object of an OTLP/JSON export (`resourceSpans`), a row of Phoenix's table of spans, or a span as
 its API gives it. One trace makes one sample: what its outermost chain or agent answered, else what its last
@@ -40,7 +40,7 @@ class Span:
 
     @property
     def kind(self) -> str:
-        """What the step was, such as LLM or RETRIEVER, empty where nothing says so."""
+        """The kind of the step, such as LLM or RETRIEVER; empty if unknown."""
         said = at(self.attributes, "openinference", "span", "kind") or self.row.values.get("span_kind")
         return said.upper() if isinstance(said, str) else ""
 
@@ -187,7 +187,7 @@ def _within(span: Span, parents: Mapping[str, Span]) -> bool:
 
 
 def _documents(spans: Iterable[Span]) -> list[str]:
-    """What was retrieved, each text once; where it was reranked, what the rerankers let through."""
+    """The retrieved documents, each text once; if they were reranked, those that the rerankers kept."""
     paths = {"RERANKER": ("reranker", "output_documents"), "RETRIEVER": ("retrieval", "documents")}
     for kind, path in paths.items():
         found = [
@@ -260,7 +260,7 @@ def _metadata(answer: Span, model: Span | None) -> dict[str, Any]:
 
 
 def at(tree: Any, *path: str) -> Any:
-    """What stands at a path of nested attributes, None where there is nothing."""
+    """The value at a path of nested attributes, or None."""
     for step in path:
         tree = tree.get(step) if isinstance(tree, Mapping) else None
     return tree

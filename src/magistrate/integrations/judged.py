@@ -1,4 +1,4 @@
-"""What all adapters share: a judge behind a framework's call, and what its verdict says there.
+"""The part that all adapters share: a judge behind a framework's call, and its verdict in plain values.
 
 Magistrate's own scores run as the judge's `direction` says; for judges of faithfulness 1 means hallucinated.
 Frameworks differ, so that every adapter says which way its value goes, and the evidence carries both.
@@ -55,7 +55,7 @@ class Adapted:
 
     @property
     def info(self) -> JudgeInfo:
-        """What the judge is."""
+        """The judge's info."""
         return self.judge.info
 
     @property
@@ -99,7 +99,7 @@ class Adapted:
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """What the judge reads beside the fields of every sample, such as log-probabilities."""
+        """The inputs that the judge reads beside the fields of every sample, such as log-probabilities."""
         return tuple(name for name in self.info.reads if name not in FIELDS)
 
     @property
@@ -109,7 +109,7 @@ class Adapted:
         return float(own) if isinstance(own, int | float) else HALF
 
     def name(self, direction: Direction) -> str:
-        """What the value is called: it says what it measures, so that 1 is not taken for its opposite.
+        """The name of the value: it says what it measures, so that 1 is not taken for its opposite.
 
         >>> Adapted("novelty", None).name("minimize"), Adapted("novelty", None).name("maximize")
         ('novelty_hallucination', 'novelty_faithfulness')
@@ -149,7 +149,7 @@ class Adapted:
 
     @property
     def recipe(self) -> str:
-        """What pins the value, on one line."""
+        """The recipe that pins the value, on one line."""
         return recipe(self.judge, self.engine, seed=0, n=1).line()
 
 
@@ -172,12 +172,12 @@ def verdict_of(outcome: Outcome) -> Verdict:
 
 
 def missing(error: ModuleNotFoundError, module: str, package: str) -> Exception:
-    """What to raise where a framework cannot be imported: what to install, or what it misses itself."""
+    """The error to raise if a framework cannot be imported: what to install, or what it misses itself."""
     return MissingPackage(package) if (error.name or "").partition(".")[0] == module else error
 
 
 def check_direction(direction: str | None, own: Direction) -> Direction:
-    """Which way a value is to go; None is the judge's own. Raises `SpecError` for other words."""
+    """The direction of a value; None is the judge's own. Raises `SpecError` for other words."""
     match direction:
         case None:
             return own

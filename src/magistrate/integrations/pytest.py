@@ -112,7 +112,7 @@ def judge(magistrate_judging: Judging) -> Judging:
 
 
 def _setting(config: pytest.Config, name: str) -> str | None:
-    """What the command line says, else the ini file, else nothing."""
+    """A setting from the command line, else from the ini file, else None."""
     given: str | None = config.getoption(f"--magistrate-{name}") or config.getini(f"magistrate_{name}")
     return given or None
 

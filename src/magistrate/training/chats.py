@@ -57,7 +57,7 @@ def answer_of(judge: Judge) -> Answer:
 
 
 def question_of(judge: Judge, sample: Sample) -> Prompt:
-    """What the judge asks about a sample first, which is where its verdict is answered."""
+    """The judge's first question about a sample, which its verdict answers."""
     return planned_calls(asked_of(judge), sample)[0].prompt
 
 

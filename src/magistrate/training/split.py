@@ -1,4 +1,4 @@
-"""Which contexts are held out, so that nothing is tested on what it was trained on."""
+"""Splits samples by context, so that nothing is tested on what it was trained on."""
 
 from __future__ import annotations
 

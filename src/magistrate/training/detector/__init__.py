@@ -1,1 +1,1 @@
-"""How a detector is trained: what it learns from, the network, the loop, the export."""
+"""Training a detector: its data, the network, the loop, the export."""

@@ -1,4 +1,4 @@
-"""What a detector learns from: windows with the truth about their sentences and tokens."""
+"""Training examples of a detector: windows with the truth about their sentences and tokens."""
 
 from __future__ import annotations
 
@@ -16,52 +16,19 @@ KINDS = 3
 UNKNOWN_TOKEN = -1
 
 CONTRADICTIONS = frozenset(
-    [
-        "contradiction",
-        "refuted",
-        "refute",
-        "negated_claim",
-        "negation_flip",
-        "negation_inserted",
-        "negation_removed",
-        "antonym",
-        "number",
-        "date",
-        "unit",
-        "quantifier",
-        "duration",
-        "role",
-        "attribution",
-        "negation",
-        "modality",
-        "condition",
-        "order",
-        "comparison",
-        "place",
-        "inference",
-        "abstention",
-        "answer",
-        "entity",
-        "roles_exchanged",
-        "conflict",
-    ]
+    (
+        *("contradiction", "refuted", "refute", "negated_claim", "negation_flip", "negation_inserted"),
+        *("negation_removed", "antonym", "number", "date", "unit", "quantifier", "duration", "role"),
+        *("attribution", "negation", "modality", "condition", "order", "comparison", "place", "inference"),
+        *("abstention", "answer", "entity", "roles_exchanged", "conflict"),
+    )
 )
 ABSENCES = frozenset(
-    [
-        "neutral",
-        "unsupported",
-        "irrelevant",
-        "extrinsic",
-        "relation_deleted",
-        "not_enough_information",
-        "clause_inserted",
-        "generic_claim",
-        "sentence_elsewhere",
-        "support_removed",
-        "sentence_removed",
-        "baseless",
-        "cause",
-    ]
+    (
+        *("neutral", "unsupported", "irrelevant", "extrinsic", "relation_deleted", "not_enough_information"),
+        *("clause_inserted", "generic_claim", "sentence_elsewhere", "support_removed", "sentence_removed"),
+        *("baseless", "cause"),
+    )
 )
 
 

@@ -1,4 +1,4 @@
-"""The training loop: the same bytes for a seed, and after a stop it goes on where it was."""
+"""The training loop of a detector: the same bytes for a seed; after a stop it resumes where it was."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from magistrate.errors import InputError, ModelError
+from magistrate.training.checkpoint import keep_freed_memory, load_state, save_state
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.network import Network, batch_of, loss_of
-from magistrate.training.memory import keep_freed_memory
 
 STATE = "training.pt"
 SAVE_SECONDS = 60.0  # and after the first step of a sitting
@@ -45,7 +45,7 @@ class Schedule:
 
 
 class Rounds(Protocol):
-    """Where examples come from: any number of rounds, each the same whenever it is asked for."""
+    """A source of examples: any number of rounds, each the same whenever it is asked for."""
 
     def round(self, number: int) -> list[Example]: ...
 
@@ -121,33 +121,27 @@ class Training:
 
     def save(self) -> None:
         """Keep what is needed to go on, all or nothing."""
-        state = {
-            "data": self._name,
-            "step": self.step,
-            "tokens": self.tokens,
-            "number": self.number,
-            "place": self.place,
-            "network": self._learnt(),
-            "mean": self.mean,
-            "optimizer": self._optimizer.state_dict(),
-            "curve": self.curve,
-        }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / (STATE + ".part")
-        torch.save(state, part)
-        part.replace(self.folder / STATE)
+        save_state(
+            self.folder / STATE,
+            {
+                "data": self._name,
+                "step": self.step,
+                "tokens": self.tokens,
+                "number": self.number,
+                "place": self.place,
+                "network": self._learnt(),
+                "mean": self.mean,
+                "optimizer": self._optimizer.state_dict(),
+                "curve": self.curve,
+            },
+        )
 
     def _resume(self) -> None:
         path = self.folder / STATE
-        if not path.is_file():
+        state = load_state(path, self._device)
+        if state is None:
             return
-        try:
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location=self._device)
-            name = state["data"]
-        except Exception as error:  # whatever the library stumbles over
-            told = " ".join(str(error).split())[:200]
-            raise ModelError(f"{path} cannot be read ({told}); to begin anew: --force") from error
-        if name != self._name:
+        if state.get("data") != self._name:
             raise InputError(
                 f"{path} is of another training: it has learnt from other data. Write to another folder; "
                 "to begin anew: --force"

@@ -1,4 +1,4 @@
-"""What a detector is trained on, as data: sources with shares and caps, read from YAML, drawn by a seed.
+"""The recipe of a detector's training data: sources with shares and caps, read from YAML, drawn by a seed.
 
 `samples` reads a source and makes what its settings ask for, statements about statements among it; `pool`
 turns them into examples, read once and kept in packed files until their source changes.
@@ -261,7 +261,7 @@ def shares(recipe: Recipe, sizes: Mapping[tuple[str, str], int]) -> Mapping[tupl
 def draw(
     sizes: Mapping[tuple[str, str], int], share: Mapping[tuple[str, str], float], seed: int, number: int
 ) -> list[tuple[tuple[str, str], int]]:
-    """Which examples the round with that number has: source, label and place, the same for the same seed.
+    """The examples of a round: source, label and place, the same for the same seed.
 
     Every example of a source is drawn once before any is drawn again.
     """

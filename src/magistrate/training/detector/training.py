@@ -1,4 +1,4 @@
-"""From labelled data to the folder of a detector, in as many sittings as it takes."""
+"""Trains a detector on labels or on a recipe, in as many sittings as it takes, and writes its folder."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ Tell = Callable[[Training, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of a training: None for the manifest where more sittings are needed.
+    """The result of a training; `manifest` is None if more sittings are needed.
 
     `auroc` are those of held-out contexts, of the detector that was begun with and of the one that was made;
     `gain` is their difference with its 95 % interval. `n` samples of `contexts` contexts were held out.
@@ -343,7 +343,7 @@ def _device(name: str | None) -> str:
 
 
 def _work(folder: Path, *, force: bool) -> Path:
-    """Where a training keeps its state."""
+    """The folder in which a training keeps its state."""
     if force:
         (folder / WORK / STATE).unlink(missing_ok=True)
     return folder / WORK

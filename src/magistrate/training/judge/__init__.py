@@ -1,1 +1,1 @@
-"""A model of one's own to judge with: a small instruct model, tuned by LoRA on labels or on chats."""
+"""Training a model to judge with: a small instruct model, tuned by LoRA on labels or on chats."""

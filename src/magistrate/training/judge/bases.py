@@ -1,4 +1,4 @@
-"""The model that is tuned: a Hugging Face folder, a GGUF file, a model of the catalogue or of a hub."""
+"""The base model of a training: a Hugging Face folder, a GGUF file, a model of the catalogue or of a hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIBRARIES = ("torch", "transformers", "safetensors", "gguf")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Where a model lies and what it is: a folder, or `gguf` with its tokenizer's files in `tokenizer`.
+    """A base model: a `folder`, or a `gguf` with its tokenizer's files in `tokenizer`.
 
     `digest` is a sha256 of its weights, `source` says where it comes from, `licence` is None where unknown.
     """
@@ -48,7 +48,7 @@ class Base:
     licence: str | None = None
 
     def card(self) -> ModelCard:
-        """What its tokenizer and configuration say. Raises `ModelError` for a model that cannot chat."""
+        """The model card. Raises `ModelError` for a model that cannot chat."""
         return card_of(self.tokenizer, self)
 
     def load(self, dtype: str = "float32") -> Any:
@@ -161,7 +161,7 @@ def _folder(path: Path, name: str, source: str) -> Base:
 
 
 def _licence(folder: Path) -> str | None:
-    """What the head of a model card says."""
+    """The licence in the head of a model card."""
     card = folder / "README.md"
     if not card.is_file():
         return None

@@ -1,4 +1,4 @@
-"""What is learnt from: prompts as token ids, as the engine would send them, and the answers to learn."""
+"""Training examples of a judge: prompts as token ids, as the engine would send them, and the answers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Those to learn from and those held out; `left_out` counts what became none, by the reason."""
+    """Examples to learn from and held-out ones; `left_out` counts samples that became none, by the reason."""
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]

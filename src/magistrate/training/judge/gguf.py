@@ -1,4 +1,4 @@
-"""A tuned model as the GGUF file that the embedded engine reads."""
+"""Writes a tuned model as the GGUF file that the embedded engine reads."""
 
 from __future__ import annotations
 

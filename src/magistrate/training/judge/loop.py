@@ -1,4 +1,4 @@
-"""The training itself: low-rank updates of a model's matrices, loss on the answers alone.
+"""The training loop of a judge: low-rank updates of a model's matrices, loss on the answers alone.
 
 Everything that is random depends on the seed and on how many updates were made, so a training that was killed
 goes on as if it had not been.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.errors import ModelError, SpecError
+from magistrate.training.checkpoint import keep_freed_memory, load_state, save_state
 from magistrate.training.judge.examples import Example, Examples
 from magistrate.training.judge.trees import Laid, batches, laid
-from magistrate.training.memory import keep_freed_memory
 
 STATE = "state.pt"
 BETTER = 1e-4  # nats by which the held-out loss must fall to count as fallen
@@ -58,7 +57,7 @@ class Settings:
 
     @property
     def pins(self) -> dict[str, Any]:
-        """What must stay as it is for a training to be gone on with: all but what only takes memory."""
+        """The settings that must stay the same to resume: all but those that only affect memory."""
         return {
             name: value for name, value in asdict(self).items() if name not in ("together", "checkpointing")
         }
@@ -143,7 +142,7 @@ class Training:
 
     @property
     def best_loss(self) -> float:
-        """That loss."""
+        """The lowest held-out loss, in nats."""
         return float(self._best["loss"])
 
     @property
@@ -197,34 +196,27 @@ class Training:
 
     def save(self) -> None:
         """Write down how far it came, at once or not at all."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        part = self._folder / f"{STATE}.part"
-        state = {
-            "pins": self._pins,
-            "update": self.update,
-            "stale": self._stale,
-            "history": self.history,
-            "best": self._best,
-            "learnt": self._taken(),
-            "optimizer": self._optimizer.state_dict(),
-        }
-        with part.open("wb") as file:
-            self._torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._folder / STATE)
+        save_state(
+            self._folder / STATE,
+            {
+                "pins": self._pins,
+                "update": self.update,
+                "stale": self._stale,
+                "history": self.history,
+                "best": self._best,
+                "learnt": self._taken(),
+                "optimizer": self._optimizer.state_dict(),
+            },
+        )
 
     # ------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         path = self._folder / STATE
-        if not path.exists():
+        state = load_state(path, self._device)
+        if state is None:
             return
-        try:
-            state = self._torch.load(path, map_location=self._device, weights_only=True)
-        except Exception as error:
-            raise ModelError(f"{path} cannot be read ({error}); begin anew: --force") from error
-        if state["pins"] != self._pins:
+        if state.get("pins") != self._pins:
             raise SpecError(
                 f"{path} is of a training with another base, other data or other settings; train to another "
                 "folder, or begin anew: --force"
@@ -316,7 +308,7 @@ class Training:
 
 
 def pinned(**parts: Any) -> str:
-    """What a state must be of, as one text."""
+    """The parts that a state must agree with, as one text."""
     return json.dumps(parts, sort_keys=True)
 
 
@@ -329,7 +321,7 @@ def _groups(lessons: Sequence[Example]) -> list[list[Example]]:
 
 
 def _dtype(device: str, *, precise: bool) -> Any:
-    """What is computed in."""
+    """The number format to compute in."""
     import torch
 
     if precise:

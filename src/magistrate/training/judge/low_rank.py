@@ -1,4 +1,4 @@
-"""Low-rank updates of a model's matrices (Hu et al. 2021, arXiv:2106.09685), computed with merged weights."""
+"""Low-rank updates of a model's matrices (LoRA: Hu et al. 2021, arXiv:2106.09685), with merged weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training leaves: the merged model, its adapter, a GGUF, the recipe and a model card."""
+"""The folder that a training writes: the merged model, its adapter, a GGUF, the recipe and a model card."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What made a model: the same again gives the same weights on the same machine.
+    """All settings and data that made a model: the same again gives the same weights on the same machine.
 
     `sources` are the data, each with name, digest and counts; `judge` is None where chats were learnt.
     """
@@ -67,7 +67,7 @@ class Recipe:
     no_gguf: str = ""
 
     def text(self) -> str:
-        """What stands in the file."""
+        """The content of the file."""
         values = {"kind": KIND, "format": FORMAT, **asdict(self)}
         return json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

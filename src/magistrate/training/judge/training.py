@@ -1,4 +1,4 @@
-"""From labels or chats and a base to a folder with a model that judges better."""
+"""Trains a judge: from labels or chats and a base to a folder with a model that judges better."""
 
 from __future__ import annotations
 

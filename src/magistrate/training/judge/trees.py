@@ -1,4 +1,4 @@
-"""Examples that begin alike, laid side by side: what they share is computed once."""
+"""Batches of examples that share the beginning of their prompt, which is computed once."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _under(draft: Draft, at: int, text: str, wrong: Sequence[Place] = ()) -> Var
 
 
 def _single(draft: Draft, place: Place) -> tuple[int, int] | None:
-    """Where the context has what stands at a place of the output; None unless both have it just once."""
+    """The place in the context of a text of the output; None unless both have it just once."""
     pattern = re.compile(rf"(?<![\w.,]){re.escape(place.text)}(?!\w|[.,]\d)", re.I)
     hits = [(at, m.start()) for at, text in enumerate(draft.sample.context) for m in pattern.finditer(text)]
     aside = (*(turn.text for turn in draft.sample.messages), draft.sample.input or "")

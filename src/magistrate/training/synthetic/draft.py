@@ -94,7 +94,7 @@ class Text:
 
     @cached_property
     def starts(self) -> frozenset[int]:
-        """Where the first word of each sentence, quotation or title stands."""
+        """The offsets of the first word of each sentence, quotation or title."""
         firsts = {
             match.end() for match in re.finditer(r"(?:^|[.!?:;\n\"“‘—–]|\s['-])\s*[\"'(“‘]*", self.text)
         }

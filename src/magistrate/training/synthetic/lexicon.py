@@ -74,7 +74,7 @@ for _base, (_er, _est) in DEGREES.items():
 
 
 def analyses(word: str) -> Iterator[Analysis]:
-    """What a lower-case form may be; most bases do not exist, so the caller looks them up."""
+    """The possible readings of a lower-case form; most bases do not exist, so the caller looks them up."""
     irregular = FORMS.get(word, ())
     yield from irregular
     for part in ("noun", "verb", "adjective", "adverb"):
@@ -190,8 +190,6 @@ LETTERS: dict[str, PartOfSpeech] = {
     "r": "adverb",
 }
 GLOSS_WORDS = word_set("gloss_words")
-Relation = Literal["!", "@", "~", "&", "@i"]
-"""Antonym, hypernym, hyponym, similar adjective, class of a named thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +246,7 @@ class WordNet:
         return sum(self._counts.get((part, lemma), {}).values())
 
     def share(self, lemma: str, part: PartOfSpeech) -> float:
-        """What share of a lemma's occurrences has its first sense, in [0, 1]; 1 where it has no other."""
+        """The share of a lemma's occurrences with its first sense, in [0, 1]; 1 if it has no other."""
         if len(self.senses(lemma, part)) == 1:
             return 1.0
         counts = self._counts.get((part, lemma), {})
@@ -347,7 +345,7 @@ class Lexicon:
         return cls("built-in + WordNet", WordNet(Path(folder)))
 
     def reading(self, word: str, before: str = "") -> Analysis | None:
-        """What a word most likely is after the word `before`, or None where that is not clear enough."""
+        """The most likely reading of a word after the word `before`, or None if that is not clear enough."""
         found = self._all_readings(word.lower())
         before = before.lower()
         if before in DETERMINERS:
