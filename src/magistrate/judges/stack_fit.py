@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from magistrate.errors import InputError
+from magistrate.errors import InputError, require_extra
 from magistrate.metrics.distributions import expit, grouped_folds
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def standardized(moved: Floats, means: Floats, spreads: Floats) -> Floats:
 
 def fitted(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int = 0) -> Weights:
     """Weights fitted to all samples. Raises `InputError` where a part never changes."""
+    require_extra("analysis", "threadpoolctl", "scipy")
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(1):  # on matrices as small as these threads only wait for each other

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate.analysis.columns import groups_of
 from magistrate.engines.base import EngineInfo
-from magistrate.errors import InputError, SpecError
+from magistrate.errors import InputError, SpecError, require_extra
 from magistrate.features.states import POOLINGS, Pooling
 from magistrate.judges.probe_folder import ProbeData, ProbedModel, ProbeFigure, ProbeFile
 from magistrate.judges.template import builtin
@@ -106,6 +106,8 @@ def fit_probe(
 def _fitted(states: Floats, truth: NDArray[np.bool_], strength: float) -> tuple[Any, Any, Any, float]:
     """Means, spreads, weights `[width]` and intercept."""
     import numpy as np
+
+    require_extra("analysis", "sklearn")
     from sklearn.linear_model import LogisticRegression
 
     means, spreads = states.mean(axis=0), states.std(axis=0)

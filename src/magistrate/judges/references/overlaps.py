@@ -9,7 +9,7 @@ from typing import Literal
 
 from magistrate._deadline import alone
 from magistrate.engines.base import Engine
-from magistrate.errors import SpecError
+from magistrate.errors import SpecError, require_extra
 from magistrate.features.overlap import words
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.references.matching import check_threshold, matched, reference_info
@@ -41,6 +41,7 @@ class Bleu:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        require_extra("reference", "sacrebleu")
         from sacrebleu.metrics.bleu import BLEU
 
         metric = BLEU(effective_order=True, lowercase=self.ignore_case)
@@ -77,6 +78,7 @@ class Chrf:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        require_extra("reference", "sacrebleu")
         from sacrebleu.metrics.chrf import CHRF
 
         metric = CHRF(beta=self.beta, word_order=self.word_order, lowercase=self.ignore_case)
