@@ -107,7 +107,7 @@ def test_what_is_copied_is_there_and_what_is_installed_has_the_extras() -> None:
     for name in (PROJECT["readme"], *PROJECT["license-files"]):
         assert name in copied  # the wheel is not built without them
     extras = re.findall(r"\.whl\)\[(.*?)\]", " ".join(step.text for step in named("RUN")))
-    assert extras == ["local,postgres"]
+    assert extras == ["local,postgres,server"]
     assert set(extras[0].split(",")) <= set(PROJECT["optional-dependencies"])
 
 

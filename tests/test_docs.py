@@ -136,7 +136,7 @@ def test_a_command_line_that_is_shown_is_one(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "line", ["run a b", "run data.jsonl --speed 3", "nonsense", "models fetch", "judge --output", "check a b"]
+    "line", ["run data.jsonl --speed 3", "nonsense", "models fetch", "judge --output", "check a b"]
 )
 def test_a_command_line_that_is_none_is_seen(line: str) -> None:
     with pytest.raises(click.UsageError):

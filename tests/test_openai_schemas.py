@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 from magistrate.constraints import constraint
-from magistrate.engines.openai.constraints import strict_schema
-from magistrate.engines.openai.constraints import ways_to_send
-from magistrate.engines.openai.constraints import without_nulls
+from magistrate.engines.openai.constraints import strict_schema, ways_to_send, without_nulls
 from magistrate.judges.schemas import quote_schema
 
 LABEL = constraint(

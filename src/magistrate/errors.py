@@ -93,6 +93,15 @@ class MissingExtra(MissingPackage):
         super().__init__(module, f"magistrate[{extra}]")
 
 
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise `MissingExtra` for the first of `modules`, which the extra installs, that is not there."""
+    from importlib.util import find_spec
+
+    for module in modules:
+        if find_spec(module) is None:
+            raise MissingExtra(module, extra)
+
+
 class StoreError(MagistrateError):
     """The store of runs cannot be read or written."""
 

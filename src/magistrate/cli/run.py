@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,21 @@ from magistrate.cli.options import (
 from magistrate.judges.registry import DEFAULT_JUDGE
 
 if TYPE_CHECKING:
+    from magistrate.report import Report
+    from magistrate.runs.progress import ProgressBar
     from magistrate.runs.spec import RunSpec
     from magistrate.store import RunRecord
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
 IN_DATASET = ("view", "limit", "sample", "balance", "seed", "max_unread", "labels")
+# Options that need there to be one data set.
+ONE_SET = {
+    "file": "--spec",
+    "junit": "--junit",
+    "dry_run": "--dry-run",
+    "as_json": "--json",
+    "name": "--name",
+}
 IN_ENGINE = ("model", "base_url", "device", "threads", "timeout", "price")
 IN_LIMITS = (
     *("concurrency", "deadline", "give_up_after"),
@@ -41,7 +52,7 @@ IN_LIMITS = (
 
 
 @click.command(epilog=EXAMPLE)
-@click.argument("data", required=False)
+@click.argument("data", nargs=-1)
 @click.option(
     "--spec", "file", metavar="FILE", help="A run file; what is said here too replaces what it says."
 )
@@ -86,15 +97,13 @@ IN_LIMITS = (
 def command(
     context: click.Context,
     /,
-    data: str | None,
-    file: str | None,
-    dry_run: bool,
-    going_on: bool | None,
+    data: tuple[str, ...],
     store: str | None,
-    as_json: bool,
     **_: Any,
 ) -> int:
     """Judge DATA: a named or stored set, a file, or - for JSONL on standard input.
+
+    Several of them are judged one after the other, each as a run of its own, and compared in one table.
 
     Files are .jsonl, .csv, .json and .parquet, plain or compressed (.gz, .zst), or hf:// addresses.
     Exits with 0 only where everything was judged: 1 where a gate failed, 2 where the data or an option cannot
@@ -102,19 +111,57 @@ def command(
     verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
     from magistrate._paths import default_store
+    from magistrate.runs.progress import ProgressBar
+
+    place = store or str(default_store())
+    if len(data) > 1:
+        return _several(context, data, place)
+    context.params["data"] = data[0] if data else None
+    return _one(context, place, ProgressBar(console(error=True), lines=True))
+
+
+def _several(context: click.Context, data: Sequence[str], place: str) -> int:
+    """A run for each data set, then the table of all; the worst of their exit codes."""
+    from magistrate.api.run import Run
+    from magistrate.cli import SIGNALLED
+    from magistrate.report.sets import render_sets
+    from magistrate.runs.progress import ProgressBar
+
+    for name, option in ONE_SET.items():
+        if context.params[name]:
+            raise click.UsageError(f"{option} is for one data set, and {len(data)} were named", context)
+    for each in data:  # what is wrong with one of them is said before anything is judged
+        context.params["data"] = each
+        _described(context)
+    codes: list[int] = []
+    reports: list[Report] = []
+    for each in data:
+        context.params["data"] = each
+        bar = ProgressBar(console(error=True), lines=True)
+        codes.append(_one(context, place, bar))
+        if bar.run_id is not None:
+            reports.append(Run(bar.run_id, place).summary())
+        if codes[-1] > SIGNALLED:
+            break
+        click.echo()
+    render_sets(reports, console())
+    return max(codes)
+
+
+def _one(context: click.Context, place: str, bar: ProgressBar) -> int:
+    """Execute the run that the command's words describe, or estimate it."""
     from magistrate.api import evaluate as evaluation
     from magistrate.cli.ending import ended
     from magistrate.report.junit import fresh
-    from magistrate.runs.progress import ProgressBar
 
     junit: Path | None = context.params["junit"]
-    if not dry_run:
+    going_on: bool | None = context.params["going_on"]
+    as_json: bool = context.params["as_json"]
+    if not context.params["dry_run"]:
         fresh(junit)
     spec = _described(context)
-    place = store or str(default_store())
-    if dry_run:
+    if context.params["dry_run"]:
         return _estimated(spec, place, as_json)
-    bar = ProgressBar(console(error=True), lines=True)
     unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
     if unfinished is None and going_on:
         click.echo("there is no unfinished run of the very same; beginning one", err=True)

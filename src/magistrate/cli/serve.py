@@ -66,6 +66,9 @@ def command(
     unless --host says otherwise.
     """
     from magistrate.cli import DONE
+    from magistrate.errors import require_extra
+
+    require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
     from magistrate.server.app import create_app
     from magistrate.server.serve import bind, serve, url_of
     from magistrate.server.settings import Settings

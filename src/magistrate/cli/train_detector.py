@@ -216,13 +216,10 @@ def _verdict(found: Any) -> str:
 def _libraries() -> tuple[ModuleType, ModuleType]:
     """The modules that need what is heavy. Raises `MissingExtra` with what to install."""
     from importlib import import_module
-    from importlib.util import find_spec
 
-    from magistrate.errors import MissingExtra
+    from magistrate.errors import require_extra
 
-    for needed in ("torch", "transformers"):
-        if find_spec(needed) is None:
-            raise MissingExtra(needed, "train")
+    require_extra("train", "torch", "transformers", "sklearn")
     bases, training = (f"magistrate.training.detector.{name}" for name in ("bases", "training"))
     return import_module(bases), import_module(training)
 

@@ -18,7 +18,6 @@ from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_file
 from magistrate.detectors.network import cpu_settings, graph, read_weights
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
 from magistrate.engines.disable_telemetry import import_openvino
-from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
 from magistrate.metrics.calibration import sigmoid
 from magistrate.types import Sample

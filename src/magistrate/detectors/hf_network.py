@@ -19,9 +19,7 @@ from magistrate._deadline import check, held
 from magistrate._paths import models_dir
 from magistrate.detectors.network import cpu_settings
 from magistrate.engines.disable_telemetry import import_openvino
-from magistrate.engines.embedded.cores import available_cores
-from magistrate.engines.models import child
-from magistrate.engines.models import disk
+from magistrate.engines.models import child, disk
 from magistrate.errors import MissingExtra, ModelError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.disable_telemetry import import_openvino
-from magistrate.engines.local.cores import available_cores
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import ModelError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, Quote, constraint
-from magistrate.constraints.pieces import Unit
+from magistrate.constraints.quote import Unit
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo

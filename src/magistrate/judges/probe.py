@@ -26,16 +26,9 @@ from magistrate.judges.folders import (
 )
 from magistrate.judges.likelihood import prompts
 from magistrate.judges.template import builtin_prompt
-from magistrate.judges.verdicts import LABELS
-from magistrate.judges.verdicts import READS
-from magistrate.judges.verdicts import absolute
-from magistrate.judges.verdicts import check_threshold
-from magistrate.judges.verdicts import label_of
+from magistrate.judges.verdicts import LABELS, READS, absolute, check_threshold, label_of
 from magistrate.metrics.distributions import expit
-from magistrate.types import Data
-from magistrate.types import Outcome
-from magistrate.types import Sample
-from magistrate.types import Verdict
+from magistrate.types import Data, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     import numpy as np

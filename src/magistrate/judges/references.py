@@ -11,7 +11,7 @@ from typing import Any, Literal
 from magistrate._deadline import alone
 from magistrate.constraints.regex import compiled, searched
 from magistrate.engines.base import Engine
-from magistrate.errors import ConstraintError, InputError, SpecError
+from magistrate.errors import ConstraintError, InputError, SpecError, require_extra
 from magistrate.features.words import word_runs, words
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import check_threshold
@@ -105,6 +105,7 @@ class Bleu:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        require_extra("reference", "sacrebleu")
         from sacrebleu.metrics.bleu import BLEU
 
         metric = BLEU(effective_order=True, lowercase=self.ignore_case)
@@ -141,6 +142,7 @@ class Chrf:
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        require_extra("reference", "sacrebleu")
         from sacrebleu.metrics.chrf import CHRF
 
         metric = CHRF(beta=self.beta, word_order=self.word_order, lowercase=self.ignore_case)

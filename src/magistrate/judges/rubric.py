@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from magistrate.constraints import Constraint, constraint
-from magistrate.constraints.pieces import Unit
+from magistrate.constraints.quote import Unit
 from magistrate.engines.base import Capability, Engine, Option, Sampling, require
 from magistrate.engines.wrappers import in_role
 from magistrate.errors import SpecError

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from magistrate.errors import require_extra
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.distributions import precision_recall_curve, roc_curve
 from magistrate.report.figures import decimal, interval
@@ -304,7 +305,11 @@ _TOKEN = "NAMEOFFRAME"
 
 
 def _drawn(frame: Frame, draw: Callable[[Axes], None], name: str) -> str:
-    """What `draw` puts on the axes, in the frame, as an `<svg>` element whose ids begin with `name`."""
+    """What `draw` puts on the axes, in the frame, as an `<svg>` element whose ids begin with `name`.
+
+    Raises `MissingExtra` where matplotlib is not installed.
+    """
+    require_extra("analysis", "matplotlib")
     import matplotlib
 
     with _ONE_AT_A_TIME, matplotlib.rc_context({**SHAPE, "svg.hashsalt": name}):

@@ -9,10 +9,13 @@ from magistrate.engines.registry import KINDS
 
 EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},
+    "analysis": ("matplotlib", "scikit-learn", "scipy"),
     "hub": ("huggingface-hub",),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
+    "reference": ("sacrebleu",),
+    "server": ("fastapi", "uvicorn"),
 }
 
 

@@ -19,21 +19,13 @@ from zipfile import BadZipFile
 
 from magistrate._paths import home
 from magistrate.analysis.columns import groups_of
-from magistrate.engines.base import Capture
-from magistrate.engines.base import Engine
-from magistrate.engines.base import EngineInfo
-from magistrate.errors import InputError
-from magistrate.errors import OverLength
-from magistrate.errors import SpecError
-from magistrate.features.hidden_states import POOLINGS
-from magistrate.features.hidden_states import Pooling
-from magistrate.features.hidden_states import pooled
+from magistrate.engines.base import Capture, Engine, EngineInfo
+from magistrate.errors import InputError, OverLength, SpecError, require_extra
+from magistrate.features.hidden_states import POOLINGS, Pooling, pooled
 from magistrate.judges.composite import gather_or_cancel
-from magistrate.judges.folders import EstimatePart
-from magistrate.judges.folders import ModelPart
+from magistrate.judges.folders import EstimatePart, ModelPart
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.probe import ProbeData
-from magistrate.judges.probe import ProbeFile
+from magistrate.judges.probe import ProbeData, ProbeFile
 from magistrate.judges.template import builtin_prompt
 from magistrate.metrics.classification import Classification, classification
 from magistrate.metrics.distributions import expit, grouped_folds
@@ -219,6 +211,8 @@ def fit_probe(
 def _fitted(states: Floats, truth: NDArray[np.bool_], strength: float) -> tuple[Any, Any, Any, float]:
     """Means, spreads, weights `[width]` and intercept."""
     import numpy as np
+
+    require_extra("analysis", "sklearn")
     from sklearn.linear_model import LogisticRegression
 
     means, spreads = states.mean(axis=0), states.std(axis=0)

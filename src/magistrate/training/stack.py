@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from magistrate._text import decimal
-from magistrate.errors import InputError
+from magistrate.errors import InputError, require_extra
 from magistrate.judges.stack_folder import Scale, Weights, scaled, standardized
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.distributions import expit, grouped_folds, roc_auc_score
@@ -85,6 +85,7 @@ class Table:
 
 def fitted(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int = 0) -> Weights:
     """Weights fitted to all samples. Raises `InputError` where a part never changes."""
+    require_extra("analysis", "threadpoolctl", "scipy")
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(1):  # on matrices as small as these threads only wait for each other
