@@ -610,17 +610,17 @@ def test_weights_of_16_bits_stand_beside_the_usual_ones(
 @pytest.mark.parametrize(
     ("tiny", "change", "complaint"),
     [
-        (Tiny(architecture="gemma"), None, "architecture 'gemma'; read are: llama, qwen2, qwen3"),
+        (Tiny(architecture="gemma"), None, "architecture 'gemma'; supported are llama, qwen2, qwen3"),
         (Tiny(pre="deepseek-llm"), None, "rule 'deepseek-llm'; known: smollm, qwen2, llama-bpe"),
         (
             Tiny(),
             lambda writer: writer.add_rope_scaling_type(_yarn()),
-            "scales positions by 'yarn', which would be passed over",
+            "scales positions by 'yarn', which OpenVINO would ignore",
         ),
         (
             Tiny(),
             lambda writer: writer.add_tensor("blk.0.extra.weight", np.zeros(32, np.float32)),
-            "has parts that would be passed over .blk.0.extra.weight.",
+            "has parts that OpenVINO would ignore .blk.0.extra.weight.",
         ),
     ],
 )

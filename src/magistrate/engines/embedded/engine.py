@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,7 +14,7 @@ from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.embedded.in_process import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, InProcessEngine
 from magistrate.engines.embedded.openvino_backend import ACTIVATION_GROUP, CACHE_PRECISION, PRECISION, load
 from magistrate.engines.models import describe, locate
-from magistrate.errors import ModelError, SpecError
+from magistrate.errors import SpecError
 
 if TYPE_CHECKING:
     from magistrate.engines.embedded.backend import Backend
@@ -53,7 +52,7 @@ class LocalEngine(InProcessEngine):
         timeout: float | None = None,
         hidden_states: bool = False,
     ) -> None:
-        self.folder = locate(model)
+        folder = locate(model)
         self.device = device or os.environ.get("MAGISTRATE_DEVICE", "CPU")
         self.threads = available_cores() if threads is None else threads
         if min(self.threads, cache_bytes) < 1:
@@ -61,8 +60,8 @@ class LocalEngine(InProcessEngine):
         self._cache_bytes = cache_bytes
         self._hidden_states = hidden_states
         super().__init__(
-            self.folder,
-            describe(self.folder),
+            folder,
+            describe(folder),
             most_active=most_active,
             most_waiting=most_waiting,
             timeout=timeout,
@@ -70,19 +69,15 @@ class LocalEngine(InProcessEngine):
 
     @cached_property
     def info(self) -> EngineInfo:
-        """What this engine is; loads no weights."""
-        card = self._card
+        """Model, fingerprint, context window and capabilities; loads no weights."""
         arithmetic = (
             f"openvino {version('openvino')} {self.device} {PRECISION} cache {CACHE_PRECISION} "
             f"activations in groups of {ACTIVATION_GROUP}"
         )
-        fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
-        if card.context_length is None:
-            raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
         can: frozenset[Capability] = EXACT.union(
             {"repeatable"}, {"hidden_states"} if self._hidden_states else ()
         )
-        return EngineInfo("local", card.name, fingerprint, card.context_length, can, WAYS)
+        return self._described("local", arithmetic, can, WAYS)
 
     def _load(self) -> Backend:
         return load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import hashlib
 import math
 import threading
 import weakref
@@ -85,6 +86,7 @@ class InProcessEngine(ABC):
             )
         if timeout is not None and not timeout > 0:
             raise SpecError(f"timeout must be more than 0 seconds, got {timeout}")
+        self.folder = folder
         self._card = card
         self.tokenizer = ChatTokenizer(folder, card)
         self._timeout = timeout
@@ -96,7 +98,7 @@ class InProcessEngine(ABC):
     @property
     @abstractmethod
     def info(self) -> EngineInfo:
-        """What this engine is; loads no weights."""
+        """Model, fingerprint, context window and capabilities; loads no weights."""
 
     @abstractmethod
     def _load(self) -> Backend:
@@ -216,6 +218,16 @@ class InProcessEngine(ABC):
         self._scheduler.close()
 
     # ------------------------------------------------------------------------------------------------
+
+    def _described(
+        self, kind: str, arithmetic: str, can: frozenset[Capability], ways: Mapping[str, str]
+    ) -> EngineInfo:
+        """The engine's `info`; its fingerprint pins the weights and `arithmetic`, how they are computed."""
+        card = self._card
+        if card.context_length is None:
+            raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
+        fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
+        return EngineInfo(kind, card.name, fingerprint, card.context_length, can, ways)
 
     @cached_property
     def _masks(self) -> MaskEngine:

@@ -1,4 +1,4 @@
-"""One thread owns the model and moves every request in flight forward together.
+"""The scheduler of in-process engines: one thread that owns the model and serves all requests together.
 
 A request is a prompt to read and a program that goes on from there. A program is a generator: it yields the
 rows that it wants computed and is sent their outputs, so that each verb reads like straight-line code. Every
@@ -242,7 +242,7 @@ class Scheduler:
                 return
             del backend
             if self._answered == answered_before:
-                self._gone = EngineGone(f"{failure}; so it did before, and was restarted in vain")
+                self._gone = EngineGone(f"{failure}; it had failed before and was restarted in vain")
                 self._end(self._gone)
                 return
             answered_before = self._answered

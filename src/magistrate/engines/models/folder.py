@@ -66,7 +66,7 @@ def describe(folder: Path) -> ModelCard:
     """What a model's folder says about itself. Raises `ModelError` for missing or damaged files."""
     check(folder)
     template = chat_template(folder)
-    card = _json(folder / CARD) if (folder / CARD).exists() else None
+    card = read_json(folder / CARD) if (folder / CARD).exists() else None
     if card is not None:
         return ModelCard(
             name=card["name"],
@@ -95,7 +95,7 @@ def is_converted(sha256: str, weights: Weights) -> bool:
     folder = converted_folder(sha256, weights)
     try:
         check(folder)
-        card = _json(folder / CARD)
+        card = read_json(folder / CARD)
         size = (folder / "openvino_model.bin").stat().st_size
     except (ModelError, OSError):
         return False
@@ -116,10 +116,10 @@ def published(folder: Path, *, name: str, source: str, fingerprint: str, templat
 
     Raises `ModelError` if they are damaged or do not say which token ends a turn.
     """
-    configuration = _json(folder / "tokenizer_config.json")
-    config = _json(folder / "config.json") if (folder / "config.json").exists() else {}
+    configuration = read_json(folder / "tokenizer_config.json")
+    config = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     generation = folder / "generation_config.json"
-    chosen = {**config, **(_json(generation) if generation.exists() else {})}
+    chosen = {**config, **(read_json(generation) if generation.exists() else {})}
     length = next((config[key] for key in CONTEXT if key in config), configuration.get("model_max_length"))
     # A tokenizer that knows no limit writes an absurd one.
     if not isinstance(length, int) or length > 1 << 30:
@@ -156,7 +156,7 @@ def _endings(folder: Path, configuration: dict[str, Any], declared: Any) -> tupl
     named = configuration.get("eos_token")
     content = named.get("content") if isinstance(named, dict) else named
     if content is not None:
-        added = _json(folder / "tokenizer.json").get("added_tokens", [])
+        added = read_json(folder / "tokenizer.json").get("added_tokens", [])
         ids = [token["id"] for token in added if token["content"] == content] + ids
     if not ids:
         raise ModelError(
@@ -170,13 +170,14 @@ def chat_template(folder: Path) -> str | None:
     beside = folder / "chat_template.jinja"
     if beside.is_file():
         return beside.read_text(encoding="utf-8")
-    inside = _json(folder / "tokenizer_config.json").get("chat_template")
+    inside = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(inside, list):
         inside = next((row.get("template") for row in inside if row.get("name") == "default"), None)
     return inside if isinstance(inside, str) else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises `ModelError` if it is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -42,7 +42,7 @@ _OFFLINE = (
 )
 
 
-def pull(model: str | ModelEntry, report: Report | None = None) -> Path:
+def pull(model: str | ModelEntry, report: Report = disk.quiet) -> Path:
     """Download, check and convert a model, if that was not done before; returns its folder.
 
     `report(stage, done, total)` is called with bytes, `total` None if unknown. The stages are `wait` (for
@@ -52,10 +52,9 @@ def pull(model: str | ModelEntry, report: Report | None = None) -> Path:
     from magistrate.engines.models.gguf.convert import Origin, converted
 
     chosen = entry(model) if isinstance(model, str) else model
-    reporting = report or disk.quiet
     source = str(chosen.source)
     origin = Origin(chosen.name, source, chosen.identity, chosen.licence, chosen.weights, chosen.update_file)
-    return converted(origin, lambda scratch: fetch(chosen, scratch, reporting), reporting)
+    return converted(origin, lambda scratch: fetch(chosen, scratch, report), report)
 
 
 def is_pulled(model: str | ModelEntry) -> bool:
@@ -69,7 +68,7 @@ def pulled(model: ModelEntry) -> list[Weights]:
     return [weights for weights in WEIGHTS if is_converted(model.identity, weights)]
 
 
-def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
+def locate(name_or_path: str | Path, report: Report = disk.quiet) -> Path:
     """The folder that the engine loads for a catalogue name, a GGUF file or an OpenVINO folder.
 
     A GGUF is converted once, into the folder of models, and found again by its hash. An OpenVINO folder is
@@ -94,7 +93,7 @@ def locate(name_or_path: str | Path, report: Report | None = None) -> Path:
         check(path)
         return path
     if path.is_file():
-        return _locate_gguf(path, weights or USUAL, report or disk.quiet)
+        return _locate_gguf(path, weights or USUAL, report)
     if path.suffix.lower() == ".gguf" or len(path.parts) > 1:
         raise SpecError(f"there is no file or folder {path}; give a GGUF file, an OpenVINO folder or a name")
     raise SpecError(unknown(named))

@@ -57,8 +57,8 @@ def load(
             )
             model = model.to(device).eval()
     except Exception as error:  # the library raises whatever it stumbles over
-        told = " ".join(str(error).split())[:400]
-        raise ModelError(f"transformers cannot load {folder} on {device}: {told}") from error
+        message = " ".join(str(error).split())[:400]
+        raise ModelError(f"transformers cannot load {folder} on {device}: {message}") from error
     try:
         backend = TorchBackend(model, cache_bytes)
     except ModelError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +11,7 @@ from magistrate.engines.base import Capability, EngineInfo
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.embedded.in_process import EXACT, MOST_ACTIVE, MOST_WAITING, WAYS, InProcessEngine
 from magistrate.engines.transformers.folder import locate, read_card
-from magistrate.errors import ModelError, SpecError
+from magistrate.errors import SpecError
 
 if TYPE_CHECKING:
     from magistrate.engines.embedded.backend import Backend
@@ -43,8 +42,8 @@ class TransformersEngine(InProcessEngine):
         most_waiting: int = MOST_WAITING,
         timeout: float | None = None,
     ) -> None:
-        self.folder = locate(model)
-        card, config = read_card(self.folder, model)
+        folder = locate(model)
+        card, config = read_card(folder, model)
         self.device = _find_device(device)
         own = config.get("dtype", config.get("torch_dtype", "float32"))
         self.dtype = dtype or ("float32" if self.device == "cpu" else str(own))
@@ -58,26 +57,20 @@ class TransformersEngine(InProcessEngine):
         self._repeats = (
             self.device == "cpu" and self.dtype == "float32" and not any("expert" in each for each in config)
         )
-        super().__init__(
-            self.folder, card, most_active=most_active, most_waiting=most_waiting, timeout=timeout
-        )
+        super().__init__(folder, card, most_active=most_active, most_waiting=most_waiting, timeout=timeout)
 
     @cached_property
     def info(self) -> EngineInfo:
-        """What this engine is; loads no weights."""
-        card = self._card
+        """Model, fingerprint, context window and capabilities; loads no weights."""
         arithmetic = (
             f"torch {version('torch')} transformers {version('transformers')} {self.device} {self.dtype}"
         )
-        fingerprint = hashlib.sha256(f"{card.fingerprint} {arithmetic}".encode()).hexdigest()
-        if card.context_length is None:
-            raise ModelError(f"{self.folder} does not say how long its context window is (config.json)")
         can: frozenset[Capability] = EXACT.union(
             {"hidden_states", "attention"}, {"repeatable"} if self._repeats else ()
         )
         varying = "not claimed: here the last bits of products may depend on what else is computed with them"
         ways = dict(WAYS) if self._repeats else {**WAYS, "repeatable": varying}
-        return EngineInfo("transformers", card.name, fingerprint, card.context_length, can, ways)
+        return self._described("transformers", arithmetic, can, ways)
 
     def _load(self) -> Backend:
         from magistrate.engines.transformers.backend import load

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from magistrate.datasets.fields import near, plain
 from magistrate.engines.models import ModelCard, disk
-from magistrate.engines.models.folder import chat_template, published
+from magistrate.engines.models.folder import chat_template, published, read_json
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
@@ -70,7 +69,7 @@ def read_card(folder: Path, model: str | Path) -> tuple[ModelCard, Mapping[str, 
             f"{folder} is no complete model for transformers: it lacks {', '.join(lacking)}; needed are "
             f"{', '.join(NEEDED)} and weights as safetensors; download the whole repository"
         )
-    config = _json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if why := obstacle(config):
         raise ModelError(
             f"{folder} cannot be kept in blocks of keys and values: {why}; serve it by a server and name "
@@ -108,23 +107,13 @@ def _weights(folder: Path) -> list[Path]:
     """The weight files that a folder must have: those that its index names, else those that are there."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        return [folder / str(name) for name in sorted(set(_json(index).get("weight_map", {}).values()))]
+        return [folder / str(name) for name in sorted(set(read_json(index).get("weight_map", {}).values()))]
     return sorted(folder.glob("*.safetensors"))
 
 
 def _lacking(folder: Path) -> list[str]:
     files = [*(folder / name for name in NEEDED), *(_weights(folder) or [folder / "model.safetensors"])]
     return [file.name for file in files if not file.is_file()]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} holds no JSON object; download it again")
-    return value
 
 
 def _rope_types(value: Any) -> Iterator[str]:
@@ -154,12 +143,12 @@ def _of_hub(repo: str, revision: str | None) -> Path:
         return Path(snapshot_download(repo, **settings))
     except Exception as error:
         raise ModelError(
-            f"there is no folder {repo} here, and {_told(error, revision)}; check the name, or give a folder "
-            "that you have"
+            f"there is no folder {repo} here, and {_hub_failure(error, revision)}; check the name, or give "
+            "a folder that you have"
         ) from (absent or error)
 
 
-def _told(error: Exception, revision: str | None) -> str:
+def _hub_failure(error: Exception, revision: str | None) -> str:
     """Why the hub did not provide a model, for the end of a sentence."""
     from huggingface_hub import errors
 
@@ -170,7 +159,7 @@ def _told(error: Exception, revision: str | None) -> str:
             return "the model hub has no public model of that name (for others set HF_TOKEN)"
         case errors.RevisionNotFoundError():
             return f"the model hub has no revision {revision} of that name"
-    told = plain(" ".join(str(error).split()), 200)
+    message = plain(" ".join(str(error).split()), 200)
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return f"the model hub could not be reached ({told})"
-    return f"the model hub did not give it ({told})"
+        return f"the model hub could not be reached ({message})"
+    return f"the model hub did not give it ({message})"

@@ -65,11 +65,6 @@ class Source:
         table = next(tensor for tensor in self.tensors if tensor.name == "token_embd.weight")
         return int(table.shape[1])
 
-    @property
-    def weights(self) -> int:
-        """How many numbers the model has."""
-        return sum(int(tensor.n_elements) for tensor in self.tensors)
-
 
 def opened(path: Path) -> Source:
     """Open a GGUF and check that the importer would read all of it. Raises `ModelError`."""
@@ -97,23 +92,24 @@ def _check(source: Source) -> None:
     advice = "use an OpenVINO folder of this model instead"
     if architecture not in ARCHITECTURES:
         raise ModelError(
-            f"{name} is of architecture {architecture!r}; read are: {', '.join(ARCHITECTURES)}; {advice}"
+            f"{name} has the architecture {architecture!r}; supported are {', '.join(ARCHITECTURES)}; "
+            f"{advice}"
         )
     known = {key.removeprefix(f"{architecture}."): value for key, value in source.metadata.items()}
     if known.get("split.count", 0) > 1:
         raise ModelError(f"{name} is one part of a split GGUF; merge the parts first, or {advice}")
     unread = sorted({tensor.name for tensor in source.tensors if not _KNOWN.fullmatch(tensor.name)})
     if unread:
-        raise ModelError(f"{name} has parts that would be passed over ({', '.join(unread[:3])}); {advice}")
+        raise ModelError(f"{name} has parts that OpenVINO would ignore ({', '.join(unread[:3])}); {advice}")
     scaling = known.get("rope.scaling.type", "none")
     if scaling != "none":
-        raise ModelError(f"{name} scales positions by {scaling!r}, which would be passed over; {advice}")
+        raise ModelError(f"{name} scales positions by {scaling!r}, which OpenVINO would ignore; {advice}")
     needed = ("block_count", "context_length", "embedding_length", "attention.head_count")
     missing = [key for key in needed if key not in known]
     if missing or not any(tensor.name == "token_embd.weight" for tensor in source.tensors):
         raise ModelError(f"{name} lacks {', '.join(missing) or 'its embedding table'}: it is damaged")
     if known.get("rope.dimension_count", source.head_size) != source.head_size:
-        raise ModelError(f"{name} turns only a part of each head, which would be passed over; {advice}")
+        raise ModelError(f"{name} rotates only a part of each head, which OpenVINO would ignore; {advice}")
 
 
 def bytes_needed(source: Source, weights: Weights) -> int:
@@ -184,13 +180,13 @@ class _Plan:
 
 def _plans(source: Source, weights: Weights, updates: Mapping[str, Update] = NO_UPDATES) -> list[_Plan]:
     return [
-        _planned(tensor, "f16" if _is_spared(source, tensor.name) else weights, updates.get(tensor.name))
+        _plan(tensor, "f16" if _keeps_f16(source, tensor.name) else weights, updates.get(tensor.name))
         for tensor in source.tensors
         if tensor.name != ROPE_FACTORS
     ]
 
 
-def _is_spared(source: Source, name: str) -> bool:
+def _keeps_f16(source: Source, name: str) -> bool:
     """Whether a matrix stays F16 with q8 weights: the head, value projections, and all of the last layer."""
     layer = re.match(r"blk\.(\d+)\.", name)
     if layer is None:
@@ -200,30 +196,30 @@ def _is_spared(source: Source, name: str) -> bool:
     return int(layer[1]) == last or name.endswith(".attn_v.weight")
 
 
-def _planned(tensor: Any, weights: Weights, update: Update | None) -> _Plan:
+def _plan(tensor: Any, weights: Weights, update: Update | None) -> _Plan:
     import numpy as np
     from gguf import GGMLQuantizationType
     from gguf.quants import quant_shape_to_byte_shape
 
-    floats, half, eight = (GGMLQuantizationType[name] for name in ("F32", "F16", "Q8_0"))
+    f32, f16, q8 = (GGMLQuantizationType[name] for name in ("F32", "F16", "Q8_0"))
     shape = tuple(int(size) for size in reversed(tensor.shape))
     matrix = len(shape) >= 2
-    kept = ((half, eight) if weights == "q8" else (half,)) if matrix else (floats,)
+    kept = ((f16, q8) if weights == "q8" else (f16,)) if matrix else (f32,)
     if tensor.tensor_type in kept and update is None:
         data = tensor.data
         return _Plan(
             tensor.name, data.shape, data.dtype, int(tensor.n_bytes), tensor.tensor_type, lambda: data
         )
     if matrix and weights == "q8" and shape[-1] % 32 == 0:
-        stored = quant_shape_to_byte_shape(shape, eight)
+        stored = quant_shape_to_byte_shape(shape, q8)
         size = int(np.prod(stored))
         return _Plan(
             tensor.name,
             stored,
             np.dtype(np.uint8),
             size,
-            eight,
-            lambda: _sliced(tensor, stored, eight, update),
+            q8,
+            lambda: _to_q8(tensor, stored, q8, update),
         )
     size = int(np.prod(shape)) * (2 if matrix else 4)
     if matrix:
@@ -232,53 +228,53 @@ def _planned(tensor: Any, weights: Weights, update: Update | None) -> _Plan:
             shape,
             np.dtype(np.float16),
             size,
-            half,
-            lambda: _halves(tensor, shape, eight, update),
+            f16,
+            lambda: _to_f16(tensor, shape, q8, update),
         )
-    return _Plan(tensor.name, shape, np.dtype(np.float32), size, floats, lambda: _floats(tensor.data, tensor))
+    return _Plan(tensor.name, shape, np.dtype(np.float32), size, f32, lambda: _to_f32(tensor.data, tensor))
 
 
-def _sliced(tensor: Any, stored: tuple[int, ...], eight: Any, update: Update | None) -> np.ndarray:
+def _to_q8(tensor: Any, stored: tuple[int, ...], q8: Any, update: Update | None) -> np.ndarray:
     import numpy as np
     from gguf.quants import quantize
 
     out = np.empty(stored, np.uint8)
-    for part in _parts(tensor):
-        out[part] = quantize(_updated(tensor, part, update), eight)
+    for part in _row_slices(tensor):
+        out[part] = quantize(_with_update(tensor, part, update), q8)
     return out
 
 
-def _halves(tensor: Any, shape: tuple[int, ...], eight: Any, update: Update | None) -> np.ndarray:
+def _to_f16(tensor: Any, shape: tuple[int, ...], q8: Any, update: Update | None) -> np.ndarray:
     """The values that the same matrix has as Q8_0 (where it can be one), rounded to 16 bits."""
     import numpy as np
     from gguf.quants import dequantize, quantize
 
-    through = (tensor.tensor_type != eight or update is not None) and shape[-1] % 32 == 0
+    rounded = (tensor.tensor_type != q8 or update is not None) and shape[-1] % 32 == 0
     out = np.empty(shape, np.float16)
-    for part in _parts(tensor):
-        values = _updated(tensor, part, update)
-        if through:
-            values = dequantize(quantize(values, eight), eight)
+    for part in _row_slices(tensor):
+        values = _with_update(tensor, part, update)
+        if rounded:
+            values = dequantize(quantize(values, q8), q8)
         if np.abs(values).max(initial=0.0) > np.finfo(np.float16).max:
             raise ModelError(f"the tensor {tensor.name} has weights too large for 16 bits; use q8 weights")
         out[part] = values
     return out
 
 
-def _updated(tensor: Any, part: slice, update: Update | None) -> np.ndarray:
-    """Some rows of a matrix in floats, with its update added."""
-    values = _floats(tensor.data[part], tensor)
+def _with_update(tensor: Any, part: slice, update: Update | None) -> np.ndarray:
+    """Some rows of a matrix in f32, with its update added."""
+    values = _to_f32(tensor.data[part], tensor)
     return values if update is None else values + update.rows(part)
 
 
-def _parts(tensor: Any) -> Iterator[slice]:
+def _row_slices(tensor: Any) -> Iterator[slice]:
     """Slices of a matrix's rows, small enough to be held in floats."""
     rows, width = int(tensor.shape[1]), int(tensor.shape[0])
     step = max(1, _SLICE // width)
     return (slice(start, start + step) for start in range(0, rows, step))
 
 
-def _floats(data: np.ndarray, tensor: Any) -> np.ndarray:
+def _to_f32(data: np.ndarray, tensor: Any) -> np.ndarray:
     import numpy as np
     from gguf.quants import dequantize
 
