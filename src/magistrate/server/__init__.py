@@ -1,1 +1,1 @@
-"""The page: runs, their figures and samples in a browser, and the same as a JSON API."""
+"""The server: runs, their figures and samples as pages in a browser and as a JSON API."""

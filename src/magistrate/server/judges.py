@@ -123,50 +123,50 @@ def _loaded(entries: tuple[EntryPoint, ...]) -> Mapping[str, JudgeView | JudgeLi
 
 
 def _view(name: str) -> JudgeView | JudgeLine:
-    told = listed(name, registry.judge)
-    if "error" in told:
-        return JudgeLine(name=name, group=BROKEN, default=False, options={}, error=told["error"])
-    measured = tuple(Measured(**each) for each in told["measured"])
+    listing = listed(name, registry.judge)
+    if "error" in listing:
+        return JudgeLine(name=name, group=BROKEN, default=False, options={}, error=listing["error"])
+    measured = tuple(Measured(**each) for each in listing["measured"])
     return JudgeView(
-        line=_line(name, told, measured),
-        long=told["long"],
-        prompt=told["prompt"],
-        constraint=told["constraint"],
-        scores=told.get("scores", {}),
-        trained_on=tuple(told["trained_on"]),
-        card=told["card"],
+        line=_line(name, listing, measured),
+        long=listing["long"],
+        prompt=listing["prompt"],
+        constraint=listing["constraint"],
+        scores=listing.get("scores", {}),
+        trained_on=tuple(listing["trained_on"]),
+        card=listing["card"],
         asks=asks_of(registry.judge(name)),
         measured=measured,
     )
 
 
-def _line(name: str, told: Mapping[str, Any], measured: tuple[Measured, ...]) -> JudgeLine:
+def _line(name: str, listing: Mapping[str, Any], measured: tuple[Measured, ...]) -> JudgeLine:
     usual = (NO_MODEL, default().name)
     return JudgeLine(
         name=name,
-        group=_group(told),
+        group=_group(listing),
         default=name == registry.DEFAULT_JUDGE,
-        version=told["version"],
-        summary=told["summary"],
-        kind=told["kind"],
-        direction=told["direction"],
-        labels=tuple(told["labels"]),
-        reads=tuple(told["reads"]),
-        requires=tuple(told["requires"]),
-        needs=tuple(told["needs"]),
-        options=told["options"],
-        lacks=told["lacks"],
-        asked_here=not told["lacks"],
+        version=listing["version"],
+        summary=listing["summary"],
+        kind=listing["kind"],
+        direction=listing["direction"],
+        labels=tuple(listing["labels"]),
+        reads=tuple(listing["reads"]),
+        requires=tuple(listing["requires"]),
+        needs=tuple(listing["needs"]),
+        options=listing["options"],
+        lacks=listing["lacks"],
+        asked_here=not listing["lacks"],
         headline=next((each for each in summaries(measured) if each.model in usual), None),
     )
 
 
-def _group(told: Mapping[str, Any]) -> str:
-    if told["lacks"]:
+def _group(listing: Mapping[str, Any]) -> str:
+    if listing["lacks"]:
         return TO_BE_SET_UP
-    if told["kind"] == "llm" or told["needs"]:
+    if listing["kind"] == "llm" or listing["needs"]:
         return WITH_A_MODEL
-    return WITHOUT_A_MODEL if HALLUCINATED in told["labels"] else AGAINST_A_REFERENCE
+    return WITHOUT_A_MODEL if HALLUCINATED in listing["labels"] else AGAINST_A_REFERENCE
 
 
 def _rank(line: JudgeLine) -> tuple[bool, float, str]:

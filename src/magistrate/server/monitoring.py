@@ -137,8 +137,8 @@ class Metrics:
         """All numbers in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _made(self, kind: Any, name: str, told: str, labels: tuple[str, ...], **more: Any) -> Any:
-        return kind(f"magistrate_{name}", told, labels, registry=self.registry, **more)
+    def _made(self, kind: Any, name: str, text: str, labels: tuple[str, ...], **more: Any) -> Any:
+        return kind(f"magistrate_{name}", text, labels, registry=self.registry, **more)
 
 
 class RequestMonitor:

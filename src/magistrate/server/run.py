@@ -82,8 +82,8 @@ def page_query(request: Request) -> RunQuery:
     try:
         found = PageQuery.model_validate(given)
     except ValidationError as error:
-        told = [{**each, "loc": ("query", *each["loc"])} for each in error.errors()]
-        raise RequestValidationError(told) from None
+        errors = [{**each, "loc": ("query", *each["loc"])} for each in error.errors()]
+        raise RequestValidationError(errors) from None
     return run_query_of(request, found, _last(request, "judge"))
 
 
@@ -118,7 +118,7 @@ PageParams = Annotated[RunQuery, Depends(page_query)]
 
 @router.get("/runs/{run_id}")
 def run_page(request: Request, run_id: str, store: RequestStore, query: PageParams) -> Response:
-    """A run, one of its judges in detail, and a stretch of its outcomes."""
+    """A run, one of its judges in detail, and a part of the list of its outcomes."""
     view = run_view(store, run_cache_of(request), run_id, query)
     return page(
         request,
@@ -174,9 +174,9 @@ class _Links:
 
     def kept(self, without: Iterable[str]) -> list[tuple[str, str]]:
         """The fields that a form sends besides its own."""
-        told = {"judge": self._query.judge, "by": self._query.by, **self._query.wanted.query}
+        given = {"judge": self._query.judge, "by": self._query.by, **self._query.wanted.query}
         pairs = [
-            (name, value) for name, value in told.items() if value is not None and name not in set(without)
+            (name, value) for name, value in given.items() if value is not None and name not in set(without)
         ]
         return [
             (name, str(each))

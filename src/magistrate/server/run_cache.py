@@ -1,7 +1,7 @@
-"""What the pages of runs show and is not read straight from the store: figures that are cached or counted.
+"""Figures of runs for the pages: counted in the background, and cached.
 
 Figures of a finished run are counted once, in the background, and kept in the store; what is derived from
-them for one page is cached in memory, or computed in the background where it takes long.
+them for one page is cached in memory, or computed in the background if it takes long.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from magistrate.report.kept import MADE_BY
 from magistrate.server.rendering import page, segment
 from magistrate.server.responses import answering_with, error_responses, json_response
 from magistrate.server.store_pool import RequestStore, StorePool, stores_of
-from magistrate.server.views.run import Progress
+from magistrate.server.views.run import Progress, progress_of
 from magistrate.store import Store
 from magistrate.store.run_lists import Head, Point, RunFilter, RunLine
 
@@ -138,12 +138,6 @@ def _run_row(
 ) -> RunRow:
     held = counts is None or store.held(line.id)
     heads = {head.judge: head for head in line.heads if head.made_by == MADE_BY}
-    progress = None
-    if counts is not None:
-        expected = None if line.n_total is None else line.n_total * max(len(line.judges), 1)
-        progress = Progress(
-            n_done=sum(counts.values()), n_failures=counts.get("failure", 0), n_expected=expected
-        )
     return RunRow(
         id=line.id,
         number=line.number,
@@ -161,7 +155,9 @@ def _run_row(
             _judge_head(judge, line, heads.get(judge), trends.get((line.dataset, judge), []))
             for judge in line.judges
         ),
-        progress=progress,
+        progress=None
+        if counts is None
+        else progress_of(line, sum(counts.values()), counts.get("failure", 0)),
     )
 
 

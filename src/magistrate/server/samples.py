@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from magistrate.errors import SpecError
 from magistrate.report.html.listing import is_right
 from magistrate.server.rendering import page, query_of, run_address, sample_address
 from magistrate.server.responses import error_responses, json_response
@@ -15,6 +14,7 @@ from magistrate.server.run import PageParams
 from magistrate.server.store_pool import RequestStore
 from magistrate.server.views.evidence import CLAIMS_AT_ONCE, evidence_of, steps_of
 from magistrate.server.views.outcomes import ALL, ListFilter, neighbours
+from magistrate.server.views.run import judge_of
 from magistrate.store import Store
 from magistrate.store.outcome_lists import Elsewhere
 from magistrate.types import Abstention, Outcome, Sample, Verdict
@@ -84,10 +84,7 @@ def sample_view(
     with store.snapshot() as moment:
         record = moment.record(run_id)
         sample = moment.sample(run_id, sample_id)
-        if judge is not None and judge not in record.judges:
-            known = ", ".join(map(repr, record.judges[:20])) or "none"
-            raise SpecError(f"run {run_id} has no judge {judge[:100]!r}; it has: {known}")
-        chosen = judge or next(iter(record.judges), None)
+        chosen = judge_of(record, judge)
         all_steps = all_steps or len(record.judges) == 1
         outcomes = moment.outcomes(run_id, sample_id=sample_id, with_steps=all_steps)
         found = {each.judge: each for each in outcomes}

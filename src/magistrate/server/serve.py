@@ -36,7 +36,7 @@ _log = _logging.get("server")
 
 
 def bind(settings: Settings) -> socket.socket:
-    """A socket that listens where the settings say.
+    """A socket that listens at the host and port of the settings.
 
     Raises `SpecError`, which says what to do, if the port is taken or the address is not this machine's, or
     if a server without a token could be reached from other machines.

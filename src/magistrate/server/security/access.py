@@ -143,12 +143,14 @@ class Login:
             return self._signed_in(request, following)
         if answer == "later":
             wait = self.wait(request.scope)
-            told = f"There were too many wrong tokens. Try again in {wait} seconds."
-            response = page(request, "login.html", status=429, next=following, error=told)
+            message = f"There were too many wrong tokens. Try again in {wait} seconds."
+            response = page(request, "login.html", status=429, next=following, error=message)
             response.headers["retry-after"] = str(wait)
             return response
-        told = "That is not the token of this server. It was given or printed where the server was started."
-        response = page(request, "login.html", status=401, next=following, error=told)
+        message = (
+            "That is not the token of this server. It was given or printed where the server was started."
+        )
+        response = page(request, "login.html", status=401, next=following, error=message)
         response.headers["www-authenticate"] = CHALLENGE
         return response
 
@@ -281,8 +283,8 @@ class Access:
             return None
         if answer == "later":
             wait = self._login.wait(scope)
-            told = f"there were too many wrong tokens; try again in {wait} seconds"
-            return refusal(scope, 429, told, {"retry-after": str(wait)})
+            message = f"there were too many wrong tokens; try again in {wait} seconds"
+            return refusal(scope, 429, message, {"retry-after": str(wait)})
         return refusal(scope, 401, _WRONG, {"www-authenticate": CHALLENGE})
 
 

@@ -114,13 +114,13 @@ class HostCheck:
             given = Headers(scope=scope).getlist("host")
             host = _named(given[0]) if len(given) == 1 else None
             if host is None:
-                told = "a request needs one Host header, with a name or an address"
-                await refusal(scope, 400, told)(scope, receive, send)
+                message = "a request needs one Host header, with a name or an address"
+                await refusal(scope, 400, message)(scope, receive, send)
             elif not self._is_ours(host):
-                told = (
+                message = (
                     f"this server does not answer for {host}; start it with --allow-host {host} if it should"
                 )
-                await refusal(scope, 421, told)(scope, receive, send)
+                await refusal(scope, 421, message)(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
 

@@ -1,1 +1,1 @@
-"""What pages and the API show, as frozen values; nothing in here knows of HTTP."""
+"""View values of larger pages: frozen dataclasses that templates and the JSON API show."""

@@ -57,11 +57,11 @@ def word_of(run_id: str, judge: str) -> str:
     >>> word_of("20260102-1", "strict: 5 %"), word_of("20260102-1", "\\x1b")
     ('20260102-1:strict: 5 %25', '20260102-1:%1B')
     """
-    told = (
+    letters = (
         letter if letter.isprintable() and letter != "%" else quote(letter, safe="", errors="surrogatepass")
         for letter in judge
     )
-    return f"{run_id}:{''.join(told)}"
+    return f"{run_id}:{''.join(letters)}"
 
 
 def parsed(word: str) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ from magistrate.report.html.rows import (
 from magistrate.types import Claim, Outcome, Sample, Span, Step, Verdict
 
 CLAIMS_AT_ONCE = 200
-QUOTE = 300  # characters of a quote in the list; the whole of it is marked where it stands
+QUOTE = 300  # characters of a quote in the list; all of it is marked in the text
 REASONING = 4_000
 HEATED = 30_000  # characters of an output under a heat map
 KINDS = ("contradiction", "unsupported", "agreement")

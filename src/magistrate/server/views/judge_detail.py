@@ -368,12 +368,14 @@ class JudgeReader:
             MOST_AT_ONCE,
         )
 
-    def figures(self, counted: Counted | None, anew: Decided | None, flag: tuple[str, ...]) -> Figures | None:
+    def figures(
+        self, counted: Counted | None, redecided: Decided | None, flag: tuple[str, ...]
+    ) -> Figures | None:
         """The judge's figures as counted, or with the verdicts decided anew."""
         found: tuple[JudgeReport, JudgeScores] | None = None
         revision = self.record.revision
-        if anew is not None:
-            found = anew.report, anew.scores
+        if redecided is not None:
+            found = redecided.report, redecided.scores
         elif counted is not None:
             report = next((each for each in counted.report.judges if each.judge == self.judge), None)
             found = None if report is None else (report, counted.scores[self.judge])
@@ -381,7 +383,7 @@ class JudgeReader:
         if found is None:
             return None
         report, scores = found
-        key = ("figures", self.record.id, revision, self.judge, flag if anew else ())
+        key = ("figures", self.record.id, revision, self.judge, flag if redecided else ())
         return self.cache.get(key, lambda: figures_of(report, scores, "c"))
 
     def keys(self) -> tuple[str, ...]:
@@ -397,13 +399,13 @@ class JudgeReader:
 def detail_of(reader: JudgeReader, counted: Counted | None, query: RunQuery) -> Detail:
     """The judge in detail; `counted` are the figures of the run, at whatever revision."""
     own, flag = reader.own_flags, query.wanted.flag
-    anew: Decided | Refused | None = None
+    redecided: Decided | Refused | None = None
     switches = None if own is None else flag_part(own, flag, pending=False)
     if switches is not None and switches.chosen:
-        anew = reader.flagged(switches.chosen)
-        switches = flag_part(own or (), flag, pending=anew is None)
-    problem = anew.message if isinstance(anew, Refused) else None
-    fresh = anew if isinstance(anew, Decided) else None
+        redecided = reader.flagged(switches.chosen)
+        switches = flag_part(own or (), flag, pending=redecided is None)
+    problem = redecided.message if isinstance(redecided, Refused) else None
+    fresh = redecided if isinstance(redecided, Decided) else None
     figures = reader.figures(counted, fresh, tuple(sorted(flag)))
     cuts = figures is not None and figures.n_scores and figures.report.scoring is not None
     threshold = query.wanted.threshold if cuts else None

@@ -50,10 +50,10 @@ class ListFilter:
     @property
     def query(self) -> dict[str, Any]:
         """The conditions that are set, as fields of an address's query."""
-        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        told["order"] = None if self.order == "sample" else self.order
-        told["threshold"] = None if self.threshold is None else repr(self.threshold)
-        return {name: value for name, value in told.items() if value not in (None, ())}
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        given["order"] = None if self.order == "sample" else self.order
+        given["threshold"] = None if self.threshold is None else repr(self.threshold)
+        return {name: value for name, value in given.items() if value not in (None, ())}
 
     @property
     def chooses(self) -> bool:
@@ -105,7 +105,7 @@ class ListView:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CellRange:
     """The part of a cell whose scores are in [`low`, `high`), and its label."""
 
     cell: Cell
@@ -173,19 +173,19 @@ class StoredList:
     judge: str
     wanted: ListFilter
     cells: Mapping[Cell, int]
-    stretches: tuple[Stretch, ...]
+    ranges: tuple[CellRange, ...]
 
     @property
     def by_score(self) -> bool:
         """Whether scores order it, as was asked for or because only parts of cells are listed."""
-        return self.wanted.order == "score" or not all(each.whole for each in self.stretches)
+        return self.wanted.order == "score" or not all(each.whole for each in self.ranges)
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
         """The next outcomes `after` or `before` a cursor, in the order of the list."""
         asked = self.moment, self.run_id, self.judge
         if self.by_score:
-            return _scored(*asked, self.stretches, beyond, direction, limit)
-        chosen = [each.cell for each in self.stretches]
+            return _scored(*asked, self.ranges, beyond, direction, limit)
+        chosen = [each.cell for each in self.ranges]
         return self.moment.in_cells(
             self.run_id,
             self.judge,
@@ -199,11 +199,11 @@ class StoredList:
     def count(self) -> tuple[int, int]:
         """How many outcomes fit, and how many of them have no score."""
         if self.wanted.code is not None:
-            chosen = [each.cell for each in self.stretches]
+            chosen = [each.cell for each in self.ranges]
             n = self.moment.count_coded(self.run_id, self.judge, chosen, self.wanted.code)
             return n, n
-        whole = [each.cell for each in self.stretches if each.whole]
-        parts = [each.scored for each in self.stretches if not each.whole]
+        whole = [each.cell for each in self.ranges if each.whole]
+        parts = [each.scored for each in self.ranges if not each.whole]
         n = sum(self.cells[cell] for cell in whole)
         unscored = sum(self.cells[cell] for cell in whole if cell.kind != "verdict")
         return n + self.moment.count_scored(self.run_id, self.judge, parts), unscored
@@ -213,7 +213,7 @@ def _scored(
     moment: Snapshot,
     run_id: str,
     judge: str,
-    found: Iterable[Stretch],
+    found: Iterable[CellRange],
     beyond: Cursor | None,
     direction: Direction,
     limit: int,
@@ -227,19 +227,19 @@ def stored_list(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, cells: Mapping[Cell, int], turned: bool
 ) -> StoredList:
     """The list of a judge's outcomes, which `cells` counts; `turned` is as in its report."""
-    found = tuple(each for cell in cells for each in _stretches(cell, wanted, turned))
+    found = tuple(each for cell in cells for each in _ranges_of(cell, wanted, turned))
     return StoredList(moment, run_id, judge, wanted, cells, found)
 
 
-def _stretches(cell: Cell, wanted: ListFilter, turned: bool) -> list[Stretch]:
+def _ranges_of(cell: Cell, wanted: ListFilter, turned: bool) -> list[CellRange]:
     """The part of a cell that fits: none, some or all of it."""
-    parts = [Stretch(cell, cell.label)]
+    parts = [CellRange(cell, cell.label)]
     if wanted.threshold is not None and cell.label in KNOWN:
         edge = wanted.threshold
         low, high = KNOWN if turned else KNOWN[::-1]
-        parts = [Stretch(cell, low, -inf, edge), Stretch(cell, high, edge, inf)]
+        parts = [CellRange(cell, low, -inf, edge), CellRange(cell, high, edge, inf)]
     kept = [each for each in parts if fits(wanted, cell.kind, each.said, cell.gold)]
-    return [Stretch(cell, cell.label)] if len(kept) > 1 else kept
+    return [CellRange(cell, cell.label)] if len(kept) > 1 else kept
 
 
 def said_at(threshold: float, score: float, turned: bool) -> str:

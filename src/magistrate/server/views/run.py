@@ -24,6 +24,7 @@ from magistrate.server.views.judge_detail import (
 )
 from magistrate.server.views.outcomes import ListView
 from magistrate.store import RunRecord, Snapshot, Store
+from magistrate.store.run_lists import RunLine
 
 GROWN = 1.1  # a run under way is counted again when it has so many times the outcomes that were counted
 
@@ -107,10 +108,11 @@ def run_view(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> Run
             detail = detail_of(JudgeReader(moment, cache, record, judge), counted, query)
         report = counted.report if counted else Report(facts_of(record), ())
         cells = {name: rest for name, *rest in comparison(report)}
+        is_running = record.status == "running"
         return RunView(
             record=record,
             facts=tuple(run_facts(report, record)),
-            progress=_progress(record) if record.status == "running" else None,
+            progress=progress_of(record, record.n_outcomes, record.n_failures) if is_running else None,
             n_counted=_n_counted(counted) if counted else None,
             judges=tuple(JudgeRow(judge=each, cells=tuple(cells.get(each, ()))) for each in record.judges),
             detail=detail,
@@ -148,7 +150,7 @@ def judge_data(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> J
 
 
 def outcome_list(store: Store, cache: RunCache, run_id: str, query: RunQuery) -> ListView:
-    """A stretch of a judge's outcomes. Raises `SpecError` as `judge_data` does."""
+    """A part of the list of a judge's outcomes. Raises `SpecError` as `judge_data` does."""
     return _detail(store, cache, run_id, query).outcomes
 
 
@@ -203,6 +205,7 @@ def _n_counted(counted: Counted) -> int:
     return sum(each.n_judged for each in counted.report.judges)
 
 
-def _progress(record: RunRecord) -> Progress:
-    expected = None if record.n_total is None else record.n_total * max(len(record.judges), 1)
-    return Progress(n_done=record.n_outcomes, n_failures=record.n_failures, n_expected=expected)
+def progress_of(run: RunRecord | RunLine, n_done: int, n_failures: int) -> Progress:
+    """The progress of a run with so many outcomes, `n_failures` of them failures."""
+    expected = None if run.n_total is None else run.n_total * max(len(run.judges), 1)
+    return Progress(n_done=n_done, n_failures=n_failures, n_expected=expected)
