@@ -17,10 +17,12 @@ from fault_server import MODEL, Answer, Asked, FaultServer, fault_server
 from magistrate.api.judge import judge
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.anthropic import open_engine
+from magistrate.engines.anthropic.engine import AnthropicEngine
 from magistrate.engines.base import Capture, Engine, Option, Sampling, UnusableAnswer
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import (
     CapabilityError,
+    EngineError,
     EngineGone,
     EngineRefused,
     InvalidOutput,
@@ -317,6 +319,16 @@ def test_what_the_model_can_is_asked_again_where_the_server_breaks_once(
         engine = open_engine(MODEL, EngineSettings(base_url=standin.url))
     assert engine.info.ways["constraints"] == "a forced tool"
     assert len(standin.requests) == 2
+
+
+def test_an_engine_asks_nothing_until_its_first_call(stand_in: StandIn) -> None:
+    said(stand_in, "It rains.")
+    engine = AnthropicEngine(MODEL, base_url=stand_in.server.at("fine", ""), key=KEY)
+    assert stand_in.server.asked == []
+    with pytest.raises(EngineError, match="not connected yet"):
+        print(engine.info)
+    assert asyncio.run(engine.generate(Prompt.of("go"))).text == "It rains."
+    assert engine.info.model == MODEL
 
 
 def test_a_model_that_the_server_does_not_know_ends_the_run(stand_in: StandIn) -> None:

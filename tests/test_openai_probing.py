@@ -16,6 +16,7 @@ import pytest
 from magistrate._paths import home
 from magistrate.engines.base import Option
 from magistrate.engines.openai import open_engine
+from magistrate.engines.openai.engine import OpenAIEngine
 from magistrate.engines.openai.server_capabilities import ServerCapabilities, recall, remember
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineBusy, EngineError, EngineGone, OverLength, SpecError
@@ -86,6 +87,28 @@ def test_what_was_seen_is_kept_and_asked_again_when_the_server_is_another(vllm: 
     vllm.most_top = 0
     assert engine(vllm).capabilities.top == 4  # as it is kept
     assert engine(vllm, "model-a,probe=anew").capabilities.top == 0
+
+
+def test_an_engine_asks_nothing_until_it_connects_or_is_called() -> None:
+    with running(openai_like()) as standin:
+        made = OpenAIEngine("model-a", base_url=standin.url, key="none", timeout=20)
+        assert standin.requests == []
+        with pytest.raises(EngineError, match="not connected yet"):
+            print(made.info)
+        assert asyncio.run(made.choose(Prompt.of("Is it so?"), YES_NO)).best == "supported"
+        found, asked = made.capabilities, len(standin.requests)
+        asyncio.run(made.connect())
+        assert (made.capabilities, len(standin.requests)) == (found, asked), "it connects once"
+
+
+def test_calls_that_come_together_connect_once() -> None:
+    async def several(made: OpenAIEngine) -> None:
+        await asyncio.gather(*(made.connect() for _ in range(5)))
+
+    with running(vllm_like()) as standin:
+        made = OpenAIEngine("model-a", base_url=standin.url, key="none", timeout=20)
+        asyncio.run(several(made))
+        assert len([path for path, _ in standin.requests if path == "/v1/models"]) == 1
 
 
 def test_windows_are_those_that_the_server_tells() -> None:

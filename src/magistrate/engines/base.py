@@ -150,8 +150,8 @@ class Generation:
 
     `finish` is `stop` when the text is complete and `length` when the budget ended it, which cannot
     happen under a constraint: there `steered` says that the end was steered to fit the budget. `thinking` is
-    what a reasoning model wrote before it, `attempts` what was asked anew, and `notes` say what else a reader
-    of the text must know. `usage` counts the attempts too.
+    what a reasoning model wrote before it, `attempts` are the texts refused before it, and `notes` say what
+    else a reader must know. `usage` counts the attempts too.
     """
 
     text: str

@@ -124,7 +124,7 @@ class Cached:
         sampling: Sampling = GREEDY,
         **own: Any,
     ) -> Generation:
-        """As the wrapped engine; the value is made anew by the constraint that is given now."""
+        """As the wrapped engine; the value is parsed again by the given constraint."""
         if sampling.trace or own:
             return await self._engine.generate(prompt, constraint, sampling=sampling, **own)
         under = None if constraint is None else (constraint.digest, constraint.kind, constraint.grammar)
@@ -172,7 +172,7 @@ class Cached:
         if (found := self.cache.get(key)) is not None:
             try:
                 answer = read(json.loads(found.decode("utf-8", "surrogatepass")))
-            except Exception as error:  # whatever cannot be read back is asked anew
+            except Exception as error:  # what cannot be read back is asked again
                 self.cache.unread(key, error)
             else:
                 return answer

@@ -31,8 +31,8 @@ DAMAGE = (sqlite3.Error, TypeError, ValueError, OverflowError)  # also rows that
 AT_ONCE: Final = 1000  # entries removed together, so that others can write in between
 OPENING, ASKING = 2.0, 0.1  # seconds to wait for a lock
 PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED")  # later it will work
-VERSION: Final = 1  # of the tables; a file of another version is begun anew
-APPLICATION: Final = 0x4D614361  # says that a file is ours to begin anew
+VERSION: Final = 1  # of the tables; a file of another version is emptied
+APPLICATION: Final = 0x4D614361  # marks a file as ours, which may be emptied
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _ADVICE = "; remove it, the usual one with: magistrate cache prune --all"
 

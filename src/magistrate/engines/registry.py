@@ -162,12 +162,12 @@ def engine(
     """The engine of a model; an engine is passed through.
 
     `KIND:MODEL` is a model of an installed kind of engine, such as `openai:gpt-4o-mini`, or `transformers:`
-    and a folder; `ollama:MODEL` and `vllm:MODEL` are models on such servers of one's own, where they usually
-    listen unless `settings` name an address. Anything else is for the embedded engine: a catalogue name, a
+    and a folder; `ollama:MODEL` and `vllm:MODEL` are models on such servers, at their usual address unless
+    `settings` give another. Anything else is for the embedded engine: a catalogue name, a
     GGUF file or an OpenVINO folder. Each engine is made once a process, so that weights are loaded and
-    servers are probed once; who names a concurrency gets a share of its own in it
-    (`engine.sharing(concurrency)`, where there is such).
-    Raises `SpecError` for settings that it has no use for; one that is made already has none for any.
+    servers are probed once; with a `concurrency` in the settings, the result is a share of it with that limit
+    (`engine.sharing(concurrency)`, if the engine has that).
+    Raises `SpecError` for settings that the engine cannot use; an engine that is passed through takes none.
     """
     if model is not None and not isinstance(model, str | Path):
         settings.refuse(f"an engine that is made already ({type(model).__name__})", *OPTIONS)

@@ -221,36 +221,36 @@ class AnthropicEngine:
     async def _connect(self) -> _Asking:
         client, model, options = self._client, self._model, self._options
         caller = RetryingCaller(client.who, replace(CONNECTING, timeout=client.timeout))
-        told, _ = await caller.call(self._description)
-        if told is None and (listed := await self._listed()) and model not in listed:
+        described, _ = await caller.call(self._description)
+        if described is None and (listed := await self._listed()) and model not in listed:
             warn_unlisted_model(client.base_url, model, listed)
-        can = None if told is None else told.capabilities
+        can = None if described is None else described.capabilities
         way: Way = options.form if options.form != "best" else "schema"
         if options.form == "best" and can is not None and not can.structured_outputs.supported:
             way = "tool"
-        thinking = _thinking(options, told)
+        thinking = _thinking(options, described)
         thinks = thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
         info = EngineInfo(
             "anthropic",
             model,
             hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest(),
-            (told.max_input_tokens if told is not None else None) or WINDOW,
+            (described.max_input_tokens if described is not None else None) or WINDOW,
             CAN,
-            _ways(way, options, told),
+            _ways(way, options, described),
         )
-        most = told.max_tokens if told is not None and told.max_tokens else 0
+        most = described.max_tokens if described is not None and described.max_tokens else 0
         return _Asking(info, way, most, thinking, options.thoughts if thinks else 0)
 
     async def _description(self) -> Model | None:
         """What the server says of the model, None if it is not Anthropic's own and does not say."""
         try:
-            told = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
+            described = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
         except (EngineGone, EngineRefused) as error:
             unknown = isinstance(error, EngineRefused) or error.status == 404
             if self._client.base_url != OFFICIAL and unknown:
                 return None
             raise
-        return read(Model, told, "description of a model")
+        return read(Model, described, "description of a model")
 
     async def _listed(self) -> tuple[str, ...]:
         """The names of the models that the server lists; none if it has no list."""
@@ -305,9 +305,9 @@ class AnthropicEngine:
         return ask
 
 
-def _thinking(options: Options, told: Model | None) -> Mapping[str, str]:
+def _thinking(options: Options, described: Model | None) -> Mapping[str, str]:
     """What a request says of thinking: nothing if the server does not tell what the model accepts."""
-    can = None if told is None else told.capabilities
+    can = None if described is None else described.capabilities
     if options.thinking == "adaptive":
         return {"type": "adaptive"}
     if options.thinking == "off" and can is not None and can.thinking.types.disabled.supported:
@@ -315,10 +315,10 @@ def _thinking(options: Options, told: Model | None) -> Mapping[str, str]:
     return {}
 
 
-def _ways(way: Way, options: Options, told: Model | None) -> dict[str, str]:
+def _ways(way: Way, options: Options, described: Model | None) -> dict[str, str]:
     """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
     forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
-    known = told is not None and told.capabilities is not None
+    known = described is not None and described.capabilities is not None
     return {
         "constraints": forms[way]
         + ("" if known or options.form != "best" else " (assumed: the server does not say)"),
@@ -326,7 +326,7 @@ def _ways(way: Way, options: Options, told: Model | None) -> dict[str, str]:
         "count": "asked of the server",
         "sampling": "the server's own: the API takes no temperature, top_p, min_p or seed",
         "context window": "as the server says"
-        if told is not None and told.max_input_tokens
+        if described is not None and described.max_input_tokens
         else f"{WINDOW:,} tokens assumed: the server does not say",
     }
 

@@ -68,10 +68,10 @@ def form_of_labels(labels: list[str], way: Way) -> Form:
 def _sent(schema: Mapping[str, Any], way: Way, undo: Callable[[str], str]) -> Form:
     from anthropic import transform_schema
 
-    said = transform_schema(dict(schema))
+    sent = transform_schema(dict(schema))
     if way == "schema":
-        return Form({"output_config": {"format": {"type": "json_schema", "schema": said}}}, undo=undo)
-    tool = {"name": TOOL, "description": "Gives the answer.", "input_schema": said}
+        return Form({"output_config": {"format": {"type": "json_schema", "schema": sent}}}, undo=undo)
+    tool = {"name": TOOL, "description": "Gives the answer.", "input_schema": sent}
     choice = {"type": "tool", "name": TOOL, "disable_parallel_tool_use": True}
     return Form({"tools": [tool], "tool_choice": choice}, undo=undo)
 
@@ -270,12 +270,12 @@ def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
     return _reply(message.model_copy(update={"content": whole}), tool)
 
 
-def _with_input(block: _Block, said: str) -> _Block:
+def _with_input(block: _Block, pieces: str) -> _Block:
     """A tool's call with its input, which a stream gives as pieces of JSON; the text if it is no JSON."""
-    if block.type != "tool_use" or not said:
+    if block.type != "tool_use" or not pieces:
         return block
-    reading = read_json(said)
-    given = reading.value if reading.state == "complete" else said
+    reading = read_json(pieces)
+    given = reading.value if reading.state == "complete" else pieces
     return block.model_copy(update={"input": given})
 
 
@@ -283,8 +283,8 @@ def _reply(message: _Message, tool: bool) -> Reply:
     usage, reason = message.usage.spent, message.stop_reason
     if reason == "refusal":
         details = message.stop_details or _Details()
-        told = shown(" ".join(each for each in (details.category, details.explanation) if each))
-        raise EngineRefused(f"the model refuses to answer{told and ': '}{told}")
+        reason_given = shown(" ".join(each for each in (details.category, details.explanation) if each))
+        raise EngineRefused(f"the model refuses to answer{reason_given and ': '}{reason_given}")
     if unread := [each.type for each in message.content if each.type not in BLOCKS]:
         raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
     texts = [each.text for each in message.content if each.type == "text"]
@@ -296,8 +296,8 @@ def _reply(message: _Message, tool: bool) -> Reply:
         given = calls[0].input
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     elif calls or reason == "tool_use":
-        told = "the model called another tool than it was to, or said something beside its call"
-        raise InvalidOutput(told, "".join(texts))
+        problem = "the model called another tool than it was to, or said something beside its call"
+        raise InvalidOutput(problem, "".join(texts))
     elif reason not in (*ENDED, *CUT):
         raise EngineError(f"the answer broke off: it ended with {shown(reason) or 'no reason'} (stop_reason)")
     else:

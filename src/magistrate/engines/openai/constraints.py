@@ -79,10 +79,10 @@ def _sent(constraint: Constraint, way: Way) -> SentConstraint | None:
             return _as_schema(constraint, way)
         if way.dialect == "regex" and constraint.kind == "json":
             return None  # as one expression a schema is larger than any server compiles
-        said = express(constraint, _DIALECTS[way.dialect])
+        expressed = express(constraint, _DIALECTS[way.dialect])
     except ConstraintError:
         return None
-    return SentConstraint(way.name, way.body(said.payload), _same, said.lost)
+    return SentConstraint(way.name, way.body(expressed.payload), _same, expressed.lost)
 
 
 def _as_schema(constraint: Constraint, way: Way) -> SentConstraint | None:
@@ -91,8 +91,8 @@ def _as_schema(constraint: Constraint, way: Way) -> SentConstraint | None:
     undo: Callable[[str], str] = _same
     lost: tuple[str, ...] = ()
     if constraint.kind == "json":
-        said = express(constraint, "json_schema")
-        schema, lost = said.payload, said.lost
+        expressed = express(constraint, "json_schema")
+        schema, lost = expressed.payload, expressed.lost
     else:
         schema, undo = _wrapped_text(constraint.schema or {})
     if way.dialect == "strict_schema":

@@ -166,15 +166,15 @@ class LlamaServer:
 
     async def _thought(self, tokens: list[int]) -> tuple[str, list[int], Usage]:
         """The model's thoughts, which its template has begun, and the prompt with them and their end."""
-        room = max(self._options.thoughts, 1)
+        budget = max(self._options.thoughts, 1)
         body = {
             "prompt": tokens,
-            "n_predict": room,
+            "n_predict": budget,
             "temperature": 0.0,
             "stop": [CLOSING],
             "cache_prompt": True,
         }
-        self._check(len(tokens) + room)
+        self._check(len(tokens) + budget)
         found = await self._completed(body)
         _check_ended(found)
         thought = found.content.strip()

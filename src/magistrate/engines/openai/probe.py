@@ -118,9 +118,9 @@ class Probe:
             for samples in (True, False):
                 tried = replace(found, budget=budget, samples=samples)
                 try:
-                    answer = await self._chat(tried, SUM, room=PLAIN)
+                    answer = await self._chat(tried, SUM, budget=PLAIN)
                     if read_chat(answer).finish == "length":
-                        answer = await self._chat(tried, SUM, room=THOUGHT)
+                        answer = await self._chat(tried, SUM, budget=THOUGHT)
                 except EngineRefused as error:
                     last = last or error
                     continue
@@ -165,31 +165,31 @@ class Probe:
         """How many of the likeliest tokens are listed at the first place of an answer."""
         for top in TOPS:
             more = {"logprobs": True, "top_logprobs": top}
-            answer = await self._tried(found, "Say yes or no.", room=1, more=more)
+            answer = await self._try(found, "Say yes or no.", budget=1, more=more)
             if answer is not None:
                 return replace(found, top=min(top, len(read_top_tokens(answer))))
         return found
 
     async def _ways(self, found: ServerCapabilities) -> tuple[str, ...]:
         """The constraints that the server enforces. Of one dialect the first is enough."""
-        held: list[str] = []
+        enforced: list[str] = []
         dialects: set[str] = set()
         for way in WAYS:
             if way.dialect in dialects or dialects & _NEEDLESS.get(way.dialect, frozenset()):
                 continue
             if found.native and way.name not in NATIVE:
                 continue
-            if await self._holds(found, way):
-                held.append(way.name)
+            if await self._enforces(found, way):
+                enforced.append(way.name)
                 dialects.add(way.dialect)
-        return tuple(held)
+        return tuple(enforced)
 
-    async def _holds(self, found: ServerCapabilities, way: Way) -> bool:
+    async def _enforces(self, found: ServerCapabilities, way: Way) -> bool:
         probe = _PROBES[way.dialect]
         sent = ways_to_send(probe, (way.name,))
         if not sent:
             return False
-        answer = await self._tried(found, POEM, room=SHORT, more=dict(sent[0].body))
+        answer = await self._try(found, POEM, budget=SHORT, more=dict(sent[0].body))
         if answer is None:
             return False
         try:
@@ -205,7 +205,7 @@ class Probe:
         texts = []
         for seed in (7, 7, 8, 9):
             more = {"temperature": 1.0, "seed": seed}
-            answer = await self._tried(found, "Say any three words.", room=8, more=more)
+            answer = await self._try(found, "Say any three words.", budget=8, more=more)
             if answer is None:
                 return False
             texts.append(_text(answer))
@@ -223,7 +223,7 @@ class Probe:
             ("as is", {}),
             ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": False}),
         ):
-            answer = await self._tried(found, "", room=12, more={"messages": turns, **more})
+            answer = await self._try(found, "", budget=12, more={"messages": turns, **more})
             if answer is not None and _text(answer).lstrip().startswith(REST[:5]):
                 return replace(found, continues=how)  # type: ignore[arg-type]
         return found
@@ -255,18 +255,20 @@ class Probe:
     # ------------------------------------------------------------------------------------------------
 
     async def _chat(
-        self, found: ServerCapabilities, said: str, *, room: int, more: dict[str, Any] | None = None
+        self, found: ServerCapabilities, question: str, *, budget: int, more: dict[str, Any] | None = None
     ) -> Any:
-        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": said}]}
-        body[found.budget] = room + (self.options.thoughts if found.thinks else 0)
+        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": question}]}
+        body[found.budget] = budget + (self.options.thoughts if found.thinks else 0)
         if found.samples:
             body["temperature"] = 0.0
         return await self.client.post(PATH, {**body, **(more or {})})
 
-    async def _tried(self, found: ServerCapabilities, said: str, *, room: int, more: dict[str, Any]) -> Any:
+    async def _try(
+        self, found: ServerCapabilities, question: str, *, budget: int, more: dict[str, Any]
+    ) -> Any:
         """The answer; None if the server refuses the request, or breaks at it. Other errors are raised."""
         try:
-            answer = await self._chat(found, said, room=room, more=more)
+            answer = await self._chat(found, question, budget=budget, more=more)
             read_chat(answer)
         except (EngineRefused, InvalidOutput, OverLength):
             return None

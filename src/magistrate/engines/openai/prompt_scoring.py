@@ -78,8 +78,8 @@ class ScoringServer(ChatServer):
         if not self._found.scores:
             return await super().likelihood(prompt, text)
         # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
-        said = Message("user", (Data(text, "text"),))
-        together = self._chat(Prompt((*prompt.messages, said)))
+        last = Message("user", (Data(text, "text"),))
+        together = self._chat(Prompt((*prompt.messages, last)))
         escaping = together.escaping
         made = Chat(together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant")
         escaped = escaping.escape(text)

@@ -28,7 +28,7 @@ from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout
 
 VERSION = 1  # of the probes; results of older ones are not used
 LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
-SHOWN = 4  # failed requests, or models, that are told
+SHOWN = 4  # failed requests, or models, that are named
 SHOWN_MODELS = 20  # models that an error names
 UNTOLD = 1 << 20  # tokens; if nobody tells the window, the server refuses what does not fit
 # Fields of a model's entry that stay the same from one listing to the next.
@@ -214,7 +214,7 @@ async def server_info(client: Requests, model: str) -> ServerInfo:
         raw = next(each for each in listing if isinstance(each, dict) and each.get("id") == entry.id)
     name = _name(llama, props, version, ollama, sglang, entry)
     window = _window(props, sglang, entry) or (await _loaded(client, model) if ollama else 0)
-    said = {
+    facts = {
         "probes": VERSION,
         "server": name,
         "window": window,
@@ -222,7 +222,7 @@ async def server_info(client: Requests, model: str) -> ServerInfo:
         "template": props.get("chat_template"),
         "sglang": sglang.get("model_path"),
     }
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
     slots: Any = props.get("total_slots") or sglang.get("max_running_requests")
     return ServerInfo(
         name,

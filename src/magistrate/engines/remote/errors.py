@@ -101,51 +101,53 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     if isinstance(error, UnicodeEncodeError):
         return _unsendable(error, who)
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
-        told = f"{who} answered what is no JSON; is this the address of a model's server?"
-        return EngineError(told, status=200)
+        message = f"{who} answered what is no JSON; is this the address of a model's server?"
+        return EngineError(message, status=200)
     if isinstance(error, ServerSaysError):
         return EngineError(
             f"{who} says that it failed: {_shown(_message(error.body), error) or 'no reason given'}"
         )
     if names & {"APIResponseValidationError", "APIError", "OpenAIError", "AnthropicError"}:
-        told = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
-        return EngineError(f"{who} failed: {_shown(told, error) or type(error).__name__}")
+        message = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
+        return EngineError(f"{who} failed: {_shown(message, error) or type(error).__name__}")
     return error
 
 
 def _of_status(error: Exception, status: int, who: str, now: Callable[[], float]) -> Exception:
     """The error for an answer with an HTTP status other than success."""
     body = getattr(error, "body", None)
-    said = _message(body) or str(getattr(error, "message", ""))
-    coded = f"{said} {' '.join(_codes(body))}"[:CODED]
-    told = f"{who}: HTTP {status}: {_shown(said, error) or 'no reason given'}"
+    words = _message(body) or str(getattr(error, "message", ""))
+    coded = f"{words} {' '.join(_codes(body))}"[:CODED]
+    message = f"{who}: HTTP {status}: {_shown(words, error) or 'no reason given'}"
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
     variable = KEY_VARIABLES.get(type(error).__module__.partition(".")[0], "the key's environment variable")
     if status == 402 or (status in (400, 403, 429) and UNPAID.search(coded)):
-        return EngineGone(f"{told}; nothing is answered until there are funds or quota again", status=status)
+        return EngineGone(
+            f"{message}; nothing is answered until there are funds or quota again", status=status
+        )
     if status in (400, 413, 422, 500) and TOO_LONG.search(coded):
-        return OverLength(told)
+        return OverLength(message)
     if status == 403 and FILTERED.search(coded):
-        return EngineRefused(told, status=status)
+        return EngineRefused(message, status=status)
     if status in (401, 403):
         return EngineGone(
-            f"{told}; the key is taken from {variable}: set it to one that this server accepts",
+            f"{message}; the key is taken from {variable}: set it to one that this server accepts",
             status=status,
         )
     if status in (404, 405, 410):
         return EngineGone(
-            f"{told}; the server does not know the model or the address: check --model and --base-url",
+            f"{message}; the server does not know the model or the address: check --model and --base-url",
             status=status,
         )
     if status == 413:
-        return EngineRefused(told, status=status) if PER_MINUTE.search(coded) else OverLength(told)
+        return EngineRefused(message, status=status) if PER_MINUTE.search(coded) else OverLength(message)
     if status in (408, 504, 524):
-        return EngineTimeout(told, status=status)
+        return EngineTimeout(message, status=status)
     if status in (429, 503, 529):
-        return EngineBusy(told, retry_after=retry_after(headers, now()), status=status)
+        return EngineBusy(message, retry_after=retry_after(headers, now()), status=status)
     if status in (409, 425, 499) or (status >= 500 and status != 501):
-        return EngineError(told, status=status)
-    return EngineRefused(told, status=status)
+        return EngineError(message, status=status)
+    return EngineRefused(message, status=status)
 
 
 def _of_connection(error: Exception, names: set[str], who: str) -> EngineError:
@@ -154,8 +156,8 @@ def _of_connection(error: Exception, names: set[str], who: str) -> EngineError:
     if any(
         isinstance(each, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(each) for each in causes
     ):
-        told = "the server's certificate is not trusted; SSL_CERT_FILE names a file of those that are"
-        return EngineGone(f"{who}: {told}")
+        message = "the server's certificate is not trusted; SSL_CERT_FILE names a file of those that are"
+        return EngineGone(f"{who}: {message}")
     if names & {"UnsupportedProtocol", "InvalidURL"}:
         return EngineGone(f"{who}: this is no address of a server; write --base-url http://HOST:PORT/v1")
     if "LocalProtocolError" in names:  # its words may hold the key
@@ -225,8 +227,8 @@ def _numbers(body: object) -> Iterator[int]:
         body = body.get("error") or body.get("details")
 
 
-def _shown(said: object, error: Exception) -> str:
-    return shown(said, secrets_of(_request_headers(error)))
+def _shown(words: object, error: Exception) -> str:
+    return shown(words, secrets_of(_request_headers(error)))
 
 
 def _request_headers(error: Exception) -> Mapping[str, str] | None:
@@ -292,16 +294,16 @@ def _reset(headers: Mapping[str, str], now: float) -> float | None:
     return max(used) if used else min(others, default=None)
 
 
-def _seconds(said: str | None, now: float) -> float | None:
+def _seconds(value: str | None, now: float) -> float | None:
     """A number of seconds, a span such as `1m30s`, a moment or a date, as seconds from now."""
-    if said is None:
+    if value is None:
         return None
-    number = _number(said)
+    number = _number(value)
     if number is not None:
         if number >= MOMENT * 1000:
             number /= 1000
         return max(0.0, number - now if number >= MOMENT else number)
-    text = said.strip()
+    text = value.strip()
     if SPAN.sub("", text) == "" and text:
         return sum(float(amount) * SECONDS[unit] for amount, unit in SPAN.findall(text))
     moment = _moment(text)
@@ -319,9 +321,9 @@ def _moment(text: str) -> float | None:
     return None
 
 
-def _number(said: str | None) -> float | None:
+def _number(value: str | None) -> float | None:
     try:
-        number = float(said) if said is not None else math.nan
+        number = float(value) if value is not None else math.nan
     except ValueError:
         return None
     return number if math.isfinite(number) else None
