@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from magistrate.cli.bench_quality import quality
-from magistrate.cli.options import console, json_option, print_json
+from magistrate.cli.options import json_option
+from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
     "Example: magistrate bench speed --quick; magistrate bench quality --judge faithfulness --samples 100"
@@ -85,7 +86,7 @@ def speed(
     from magistrate.bench.speed import QUICK, Plan
     from magistrate.bench.table import render
     from magistrate.bench.weights import WeightsShelf
-    from magistrate.cli import DONE, ENGINE_GONE
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.cli.models import Stages
     from magistrate.engines.catalog import default
     from magistrate.engines.local.cores import available_cores

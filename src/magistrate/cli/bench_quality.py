@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json
+from magistrate.cli.options import json_option
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.bench.quality.protocol import QualitySet
@@ -88,7 +89,7 @@ def quality(
     from magistrate.bench.quality.measuring import FAMILY, let_go
     from magistrate.bench.quality.protocol import TEST_SAMPLES, data_in
     from magistrate.bench.quality.session import faithfulness_judges, session
-    from magistrate.cli import DONE
+    from magistrate.cli.exit_codes import DONE
     from magistrate.engines.catalog import default
     from magistrate.engines.local.cores import available_cores
     from magistrate.judges import registry
@@ -194,7 +195,7 @@ def _print(rows: list[QualityRow]) -> None:
     from rich.text import Text
 
     from magistrate.bench.quality.tables import HEAD, PAIR, PAIR_HEAD, READING, pairs, sections
-    from magistrate.cli.tables import print_table
+    from magistrate.cli.output import print_table
 
     terminal = console()
     for section in sections(rows):

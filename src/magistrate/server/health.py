@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from magistrate import _logging
 from magistrate.errors import MagistrateError, StoreError
 from magistrate.server.stores import Stores
-from magistrate.store.connect import exists, place_of
+from magistrate.store.connection import exists, place_of
 
 REMEMBERED = 1.0  # seconds: whoever asks more often hears the same, so that nobody can keep the store busy
 

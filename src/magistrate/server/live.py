@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.server.stores import Stores, stores_of
-from magistrate.store.run_lists import RunFilter
+from magistrate.store.figures import RunFilter
 
 router = APIRouter()
 

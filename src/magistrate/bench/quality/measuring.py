@@ -18,7 +18,8 @@ from magistrate.engines.base import Engine, Option
 from magistrate.engines.none import NONE
 from magistrate.judges import registry
 from magistrate.runs.limits import Limits
-from magistrate.runs.plan import Watcher, recipe
+from magistrate.runs.prepare import recipe
+from magistrate.runs.progress import ProgressListener
 from magistrate.store import RunRecord, Store
 from magistrate.types import Prompt, Recipe
 
@@ -80,7 +81,7 @@ def measure(
     commit: str | None,
     *,
     again: bool = False,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> Measured:
     """Judge every sample of both parts, without the cache of calls, on an engine that is warm and empty.
 

@@ -16,7 +16,7 @@ from magistrate.engines.base import Engine
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.judges import registry
-from magistrate.runs.plan import Watcher
+from magistrate.runs.progress import ProgressListener
 
 
 def faithfulness_judges(tell: Callable[[str], None]) -> list[str]:
@@ -58,7 +58,7 @@ def session(
     again: bool = False,
     seen: bool = False,
     tell: Callable[[str], None],
-    watching: Callable[[], Watcher | None],
+    watching: Callable[[], ProgressListener | None],
 ) -> Iterator[QualityRow]:
     """Every row, as it is measured and appended to `file`; what stands there already is not appended again.
 

@@ -11,7 +11,7 @@ from magistrate.server.api.telling import refusals, told
 from magistrate.server.pages.runs import Number, delete_run, filter_of
 from magistrate.server.stores import AStore
 from magistrate.server.views.runs import AT_ONCE, MOST_AT_ONCE, RunsView, runs_view
-from magistrate.store.run_lists import RunFilter
+from magistrate.store.figures import RunFilter
 
 router = APIRouter(tags=["runs"])
 

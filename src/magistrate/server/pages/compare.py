@@ -29,7 +29,7 @@ from magistrate.server.views.compare import (
 )
 from magistrate.server.views.runs import runs_view
 from magistrate.store import Store
-from magistrate.store.run_lists import RunFilter
+from magistrate.store.figures import RunFilter
 
 router = APIRouter()
 

@@ -13,7 +13,7 @@ from magistrate.server.rendering import page, segment
 from magistrate.server.stores import AStore
 from magistrate.server.views.runs import runs_view
 from magistrate.store import Store
-from magistrate.store.run_lists import RunFilter
+from magistrate.store.figures import RunFilter
 
 router = APIRouter()
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from magistrate.report.kept import MADE_BY
 from magistrate.store import Store
-from magistrate.store.run_lists import Head, Point, RunFilter, RunLine
+from magistrate.store.figures import Head, Point, RunFilter, RunLine
 
 AT_ONCE = 30
 MOST_AT_ONCE = 100
