@@ -30,7 +30,7 @@ import httpx
 
 from magistrate.report.counts import counted
 from magistrate.store import Store
-from magistrate.store.connect import exists
+from magistrate.store.connection import exists
 from magistrate.types import Claim, Failure, Outcome, Recipe, Sample, Scoring, Span, Step, Usage, Verdict
 
 REPEATS = 25

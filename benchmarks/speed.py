@@ -32,9 +32,11 @@ from benchmarks.speed_report import (
 )
 from benchmarks.speed_rounds import QUICK, Bench, Opener, Plan, soak
 from magistrate._paths import home
-from magistrate.cli import DONE, ENGINE_GONE, main
+from magistrate.cli import DONE, main
+from magistrate.cli.exit_codes import ENGINE_GONE
 from magistrate.cli.models import Stages
-from magistrate.cli.options import console, json_option, print_json
+from magistrate.cli.options import json_option
+from magistrate.cli.output import console, print_json
 from magistrate.datasets.fields import near
 from magistrate.engines import models
 from magistrate.engines.embedded.cores import available_cores

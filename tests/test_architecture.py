@@ -271,10 +271,10 @@ def _seconds(command: list[str]) -> float:
 
 BREAKS = [
     "from magistrate.store import Store",
-    "import magistrate.store.tables",
+    "import magistrate.store.schema",
     "from magistrate import store",
     "from . import store",
-    "from .store.tables import runs",
+    "from .store.schema import runs",
     "def late():\n    from magistrate.store import Store",
     "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from magistrate.store import Store",
     "try:\n    import magistrate.store\nexcept ImportError:\n    raise",

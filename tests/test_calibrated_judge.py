@@ -24,7 +24,7 @@ from magistrate.judges.calibrated import Calibrated, calibrated, words_of
 from magistrate.judges.calibration_file import read_calibration, write_calibration
 from magistrate.metrics.thresholds import Aim
 from magistrate.runs.execute import check_stream, judge_one
-from magistrate.runs.plan import recipe
+from magistrate.runs.prepare import recipe
 from magistrate.store import Store
 from magistrate.types import Abstention, Claim, Failure, Prompt, Sample, Span, Verdict
 from terminal import Call

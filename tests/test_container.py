@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from magistrate import cli
 from magistrate._paths import VARIABLE
 from magistrate.server.settings import PORT, TOKEN_VARIABLE
-from magistrate.store.connect import place_of
+from magistrate.store.connection import place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

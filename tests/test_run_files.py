@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
+import magistrate
 from magistrate import Run, ScriptedEngine
 from magistrate.api import evaluate as evaluation
+from magistrate.cli.run import command
 from magistrate.errors import SpecError
 from magistrate.judges.registry import DEFAULT_JUDGE
-from magistrate.runs.prepare import Given
+from magistrate.runs.options import CACHE, DATA, ENGINE, FAILURES, LIMITS, NAME, PRICE, RUN, TAGS
+from magistrate.runs.prepare import Overrides
 from magistrate.runs.resume import spec_of
-from magistrate.runs.spec import SCHEMA, RunSpec, judges_of, read_spec
+from magistrate.runs.spec import SCHEMA, DataPart, EnginePart, LimitsPart, RunSpec, judges_of, read_spec
 from magistrate.store import Store
 
 ALL = """\
@@ -76,7 +85,7 @@ def engine() -> ScriptedEngine:
 
 
 def run(spec: RunSpec, store: Path) -> Run:
-    return evaluation.run(spec, Given(model=engine()), store=store)
+    return evaluation.run(spec, Overrides(model=engine()), store=store)
 
 
 def test_a_run_file_says_everything(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,3 +251,46 @@ def test_a_run_of_objects_says_what_cannot_be_written_down(folder: Path) -> None
     made = run(told(folder, "dataset: {source: answers.jsonl, map: {context: docs}}\n"), folder / "runs.db")
     with pytest.raises(SpecError, match="was made in Python, and its model cannot be written down"):
         spec_of(made.record)
+
+
+# --- declared once ----------------------------------------------------------------------------------
+
+
+def keys(part: type[BaseModel]) -> dict[str, FieldInfo]:
+    return dict(part.model_fields)
+
+
+def arguments(function: Callable[..., Any]) -> dict[str, Any]:
+    return {name: each.default for name, each in inspect.signature(function).parameters.items()}
+
+
+def test_keys_of_a_run_file_have_the_type_and_default_of_their_options() -> None:
+    parts = ((DataPart, DATA), (EnginePart, (*ENGINE, PRICE)), (LimitsPart, (*LIMITS, FAILURES)))
+    for part, options in parts:
+        assert set(keys(part)) - {"source", "digest"} == {option.name for option in options}
+        for option in options:
+            key = keys(part)[option.name]
+            kind = dict[str, str] if option.type is dict else option.type
+            assert key.annotation == (kind | None if option.default is None else kind), option.name
+            assert (key.default, key.description) == (option.default, option.help)
+
+
+def test_arguments_in_python_are_the_options_of_a_run() -> None:
+    asked = arguments(magistrate.evaluate)
+    named = {"map": "mapping"}
+    for option in (*DATA, *ENGINE, PRICE, NAME, TAGS, CACHE):
+        default = asked[named.get(option.name, option.name)]
+        assert default == option.default or not (default or option.default), option.name
+    limits = {field.name: field.default for field in dataclasses.fields(magistrate.Limits)}
+    assert limits == {option.name: option.default for option in LIMITS}
+    for call in (magistrate.judge, magistrate.generate):
+        given = arguments(call)
+        assert all(given[option.name] is None for option in ENGINE), call
+
+
+def test_flags_of_the_command_line_are_the_options_of_a_run() -> None:
+    flags = {each.name: each for each in command.params if isinstance(each, click.Option)}
+    for option in (*DATA, *ENGINE, PRICE, *LIMITS, FAILURES, *RUN):
+        flag = flags["mapping" if option.name == "map" else option.name]
+        assert flag.help == option.help
+        assert f"--{(option.flag or option.name).replace('_', '-')}" in flag.opts

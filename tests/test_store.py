@@ -29,7 +29,7 @@ from magistrate.errors import InputError, SpecError, StoreError
 from magistrate.store import RunRecord, Store
 from magistrate.store.migrations import LATEST, upgrade
 from magistrate.store.outcome_lists import Cell
-from magistrate.store.tables import metadata
+from magistrate.store.schema import metadata
 from magistrate.types import (
     Abstention,
     Claim,

@@ -12,8 +12,8 @@ from magistrate.errors import SpecError
 from magistrate.report.counts import counted
 from magistrate.report.kept import MADE_BY
 from magistrate.store import Snapshot, Store
+from magistrate.store.figures import RunFilter
 from magistrate.store.outcome_lists import Cell, OutcomeLine, Scored
-from magistrate.store.run_lists import RunFilter
 from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Verdict
 
 LABELS = ("faithful", "hallucinated", None, "odd")

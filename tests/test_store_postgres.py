@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.store import Store
-from magistrate.store.connect import exists, place_of
+from magistrate.store.connection import exists, place_of
 from magistrate.store.migrations import upgrade
 from magistrate.types import Sample, Verdict
 from postgres import Server, a_server

@@ -26,9 +26,8 @@ from magistrate.datasets import load
 from magistrate.errors import DatasetError, InputError, SpecError
 from magistrate.store import Store
 from magistrate.store.codec import sample_body
-from magistrate.store.datasets import StoredSource, keep_content, open_dataset
+from magistrate.store.datasets import Spool, StoredSource, keep_content, open_dataset
 from magistrate.store.difference import LINE
-from magistrate.store.spool import Spool
 from magistrate.types import Recipe, Sample, Span, Turn, Verdict
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

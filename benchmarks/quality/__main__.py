@@ -14,9 +14,9 @@ from benchmarks.quality.protocol import SETS, TEST_SAMPLES, QualitySet, data_in,
 from benchmarks.quality.rows import QualityRow
 from benchmarks.quality.tables import HEAD, PAIR, PAIR_HEAD, READING, pairs, sections
 from magistrate._paths import home
-from magistrate.cli import DONE, main
-from magistrate.cli.options import console, json_option, print_json
-from magistrate.cli.tables import print_table
+from magistrate.cli import main
+from magistrate.cli.options import json_option
+from magistrate.cli.output import console, print_json, print_table
 from magistrate.datasets.named import shared
 from magistrate.engines.base import Engine
 from magistrate.engines.embedded.cores import available_cores
@@ -91,6 +91,7 @@ def command(
     other families, a tuned one from another part of the same set. Runs are kept: what was cut off is gone on
     with, what was measured with the same recipe not measured twice.
     """
+    from magistrate.cli.exit_codes import DONE
     from magistrate.engines.models import default
 
     folder = home() / "bench"

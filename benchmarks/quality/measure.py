@@ -33,7 +33,8 @@ from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.reliability import reliability
 from magistrate.metrics.thresholds import best_cut
 from magistrate.runs.limits import Limits
-from magistrate.runs.plan import Watcher, recipe
+from magistrate.runs.prepare import recipe
+from magistrate.runs.progress import ProgressListener
 from magistrate.store import RunRecord, Store
 from magistrate.types import HALLUCINATED, Abstention, Failure, Prompt, Recipe, Sample, Usage, Verdict
 
@@ -99,7 +100,7 @@ def measure(
     commit: str | None,
     *,
     again: bool = False,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> Measured:
     """Judge every sample of both parts, without the cache of calls, on an engine that is warm and empty.
 
@@ -342,7 +343,7 @@ def session(
     again: bool = False,
     seen: bool = False,
     tell: Callable[[str], None],
-    watching: Callable[[], Watcher | None],
+    watching: Callable[[], ProgressListener | None],
 ) -> Iterator[QualityRow]:
     """Every row, as it is measured and appended to `file`; what stands there already is not appended again.
 

@@ -1,4 +1,4 @@
-"""The one place where synchronous callers meet the async core: a loop in a thread of its own.
+"""Runs async code for synchronous callers, on an event loop in a thread of its own.
 
 It works under a running loop too, as in a notebook, because it never touches the caller's.
 """

@@ -1,4 +1,4 @@
-"""Until when work may go on, and whether anybody still waits for it.
+"""Deadlines and cancellation of work that computes without awaiting.
 
 Work that computes without a pause cannot be cancelled from outside. It calls `check()` between its steps, as
 every judge of this package does, which raises once the work is over. A judge of your own that computes for
@@ -30,7 +30,7 @@ class DeadlineExceeded(Exception):
 
 
 class Stopped(asyncio.CancelledError):
-    """Work goes on for nobody: whoever asked for it has left."""
+    """Nobody waits for this work any more."""
 
 
 class Deadline:

@@ -1,4 +1,4 @@
-"""What is set right in a forked child: threads and their loops end with a fork, locks stay as they were.
+"""Support for forked processes: threads and event loops end with a fork, and locks stay as they were.
 
 `multiprocessing` with its start method `fork`, servers that fork their workers once the application is there,
 and tests that run in forked processes copy a process in the middle of its work. What can be made anew in the

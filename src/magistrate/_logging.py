@@ -1,4 +1,4 @@
-"""What happens along the way, as named events with fields: quiet by default, no keys, no documents.
+"""Logging of named events with fields: quiet by default, without keys and without documents.
 
 Built on the standard library's `logging`, because that is where an application that embeds Magistrate
 already says what it wants to see: no handler but a null one is set, and the root logger is never touched.

@@ -1,4 +1,4 @@
-"""What was made of a sample's texts while it is judged, so that many small judgements of it make it once.
+"""A memory for the time of one judgement: what is computed from a sample's texts is computed once.
 
 A judge that asks another one for every sentence gives it the same context each time. What is computed of the
 context alone is kept here until the outcome is there, and then forgotten.

@@ -1,4 +1,4 @@
-"""How one outcome reads to a person: a line of text, and a fragment of HTML for notebooks.
+"""Outcomes as text: one line for a terminal, a fragment of HTML for notebooks.
 
 Pure functions of an outcome's fields. Everything that comes from outside is escaped, and characters that
 would move a cursor or reorder what is read are replaced, one for one, so that offsets stay true.

@@ -1,4 +1,4 @@
-"""YAML files that people write: read safely, checked against a model, explained by line and key."""
+"""Reads YAML files safely and checks them against a model; errors name the line and the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For test suites: `assert_faithful`, and a judge that is asked again and again.
+"""Helpers for test suites: `assert_faithful`, and judging the same sample several times.
 
     from magistrate.testing import assert_faithful
 

@@ -25,8 +25,8 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.runs.execute import Judged, stream
 from magistrate.runs.limits import UNLIMITED, Limits
-from magistrate.runs.plan import Watcher, recipe
-from magistrate.runs.prepare import open_data, rows_of
+from magistrate.runs.prepare import open_data, recipe, rows_of
+from magistrate.runs.progress import ProgressListener
 from magistrate.runs.spec import DataPart
 from magistrate.types import Outcome, Sample
 
@@ -53,7 +53,7 @@ class Examination:
         longest: int = LONGEST_ATTACK,
         seed: int = 0,
         limits: Limits = UNLIMITED,
-        watcher: Watcher | None = None,
+        watcher: ProgressListener | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(engine, Cached):
@@ -172,7 +172,7 @@ async def aaudit_judge(
     sample: int | None = None,
     seed: int = 0,
     limits: Limits = UNLIMITED,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> Audit:
     """Judge samples as they are and changed, and answer how often that flips the label.
 
@@ -201,7 +201,7 @@ def samples_of(
 ) -> Dataset:
     """A named or stored set, a file or rows, as a run reads them; `place` is a store, if not the usual."""
     from magistrate.store import Store
-    from magistrate.store.connect import exists
+    from magistrate.store.connection import exists
 
     if not isinstance(dataset, str | Path):
         return rows_of(dataset, DataPart(source="rows", **options), need_output=True)

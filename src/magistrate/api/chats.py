@@ -11,7 +11,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.calibrated import words_of
 from magistrate.report.sft import Written, check_files, examples, write_examples
-from magistrate.runs.resume import description, objects_of
+from magistrate.runs.resume import objects_of, stored_spec
 from magistrate.runs.spec import judges_of
 from magistrate.store import RunRecord, Store
 
@@ -60,7 +60,7 @@ def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
             "magistrate.api.chats.export_sft(run, FILE, judge=…)"
         )
     else:
-        found = next(each for each in judges_of(description(record)) if each.info.name == name)
+        found = next(each for each in judges_of(stored_spec(record)) if each.info.name == name)
     recipe = record.recipes[name]
     if (found.info.prompt, found.info.constraint) != (recipe.prompt, recipe.constraint):
         raise SpecError(

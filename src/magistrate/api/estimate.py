@@ -1,4 +1,4 @@
-"""What a run will take, found out without asking a model: tokens are counted, nothing is computed."""
+"""Estimate what a run will take: tokens are counted by each judge's plan, and no model is asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from magistrate import _logging
+from magistrate import _async, _logging
 from magistrate.datasets import Dataset
 from magistrate.datasets.fields import LOOKED_AT, like_context
 from magistrate.engines.base import Engine
@@ -19,6 +19,7 @@ from magistrate.judges.preflight import planned_calls, present, shortage
 from magistrate.report.estimate import Estimate as Estimate
 from magistrate.report.estimate import JudgeEstimate
 from magistrate.runs.execute import FATAL
+from magistrate.runs.prepare import RunPlan, price_for
 from magistrate.types import Sample, Usage
 
 if TYPE_CHECKING:
@@ -72,6 +73,20 @@ async def estimate(
         unread=dataset.unread if isinstance(dataset, Dataset) else None,
         like_context=like_context(first),
     )
+
+
+async def aestimate_plan(plan: RunPlan, store: Store | None) -> Estimate:
+    """What a prepared run will take; earlier runs in `store` show how fast its judges are."""
+    assert plan.dataset is not None, "a plan is estimated with its data"
+    rates = {
+        judge: None if store is None else earlier_rates(store, recipe.judge, recipe.fingerprint)
+        for judge, recipe in plan.recipes.items()
+    }
+    price = price_for(plan.engine, plan.spec.engine.price)
+    return await estimate(plan.dataset, plan.judges, plan.engine, price=price, rates=rates)
+
+
+estimate_plan = _async.synchronous(aestimate_plan)
 
 
 def earlier_rates(store: Store, judge: str, fingerprint: str) -> Rate | None:

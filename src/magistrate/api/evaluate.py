@@ -1,12 +1,12 @@
-"""The whole path: samples are judged, every outcome is stored as it comes, and a run is answered."""
+"""Judge a dataset and store every outcome: `evaluate`, `resume`, `retry` and their async forms."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from magistrate import _async
 from magistrate._paths import default_store
@@ -19,13 +19,30 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.runs.execute import Task
 from magistrate.runs.limits import UNLIMITED, Limits
-from magistrate.runs.plan import Samples, Watcher, conduct
-from magistrate.runs.prepare import NOTHING, Given, described, open_data, pinned, rows_of, trial_of
-from magistrate.runs.resume import OBJECTS, SPEC, STORED, description, restored, to_resume, to_retry, twin
+from magistrate.runs.prepare import (
+    NO_OVERRIDES,
+    Overrides,
+    RunPlan,
+    pinned,
+    prepare,
+    rows_of,
+    spec_of_arguments,
+)
+from magistrate.runs.progress import ProgressBar, ProgressListener
+from magistrate.runs.resume import (
+    OBJECTS,
+    SPEC,
+    STORED,
+    check_unchanged,
+    failed_work,
+    remaining_work,
+    restore_plan,
+    stored_spec,
+)
 from magistrate.runs.spec import STDIN, RunSpec
+from magistrate.runs.writer import WorkList, execute_run
 
 if TYPE_CHECKING:
-    from magistrate.api.estimate import Estimate
     from magistrate.store import RunRecord, Store
 
 StorePlace = str | os.PathLike[str]
@@ -56,10 +73,10 @@ async def aevaluate(
     limits: Limits = UNLIMITED,
     price: str | None = None,
     cache: bool = True,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
-    """Judge a dataset (a file, a named or stored set, rows or samples) and answer the stored run.
+    """Judge a dataset (a file, a named or stored set, rows or samples) and return the stored run.
 
     `judges` are names, such as `faithfulness:prior=empty_context`, or objects. With `task`, a callable
     of a sample, sync or async, that answers the output (or a mapping with `output` and `context`), the
@@ -75,7 +92,7 @@ async def aevaluate(
     `progress` shows a bar on a terminal, unless `watcher` is told instead. `evaluate` is the same without
     `await`, also inside a running event loop.
     """
-    spec, given = described(
+    spec, overrides = spec_of_arguments(
         dataset,
         judges,
         model=model,
@@ -100,7 +117,7 @@ async def aevaluate(
         tags=list(tags),
         cache=cache,
     )
-    return await arun(spec, given, store=store, watcher=_watcher(watcher, progress))
+    return await arun(spec, overrides, store=store, watcher=_listener(watcher, progress))
 
 
 evaluate = _async.synchronous(aevaluate)
@@ -108,78 +125,18 @@ evaluate = _async.synchronous(aevaluate)
 
 async def arun(
     spec: RunSpec,
-    given: Given = NOTHING,
+    overrides: Overrides = NO_OVERRIDES,
     *,
     store: StorePlace | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
 ) -> Run:
-    """Make the run that a description says; what is `given` as an object comes in its place."""
-    dataset, version = await _async.in_thread(_opened_data, spec, given, store)
-    trial = await _async.in_thread(trial_of, spec, given, spec.limits.limits(), None, watcher)
-    # What cannot be read a second time is stored as a whole, so that the run can be resumed.
-    first = given.task is None and (given.dataset is not None or spec.dataset.source == STDIN)
-    size = dataset.size
-    with _opened(store) as opened:
-        run_id = opened.create_run(
-            dataset=dataset.name,
-            dataset_digest=dataset.digest,
-            dataset_version=version,
-            model=trial.engine.info.model,
-            engine_fingerprint=trial.engine.info.fingerprint,
-            recipes=trial.recipes,
-            scoring=trial.scoring,
-            name=spec.name,
-            n_total=None if first else size,
-            tags=spec.tags,
-            settings={
-                SPEC: pinned(spec, dataset, version).plain(),
-                OBJECTS: given.names,
-                STORED: first,
-                INDEX: None if dataset.index is None else dataset.index.plain(),
-                UNREAD: dataset.unread.to_dict(),
-            },
-        )
-        samples = Samples(
-            coming=dataset,
-            total=None if size is None else size * len(trial.judges),
-            first=first,
-            problems=lambda: dataset.problems,
-        )
-        with opened.hold(run_id):
-            await conduct(opened, run_id, trial, samples)
-        return Run(run_id, opened.place)
+    """Execute the run that a specification describes; `overrides` are objects in place of parts of it."""
+    with RunSession(store) as session:
+        plan = await _async.in_thread(session.prepare, spec, overrides)
+        return await session.start(plan, watcher)
 
 
 run = _async.synchronous(arun)
-
-
-def unfinished(spec: RunSpec, *, store: StorePlace | None = None) -> RunRecord | None:
-    """The newest unfinished run that would judge the very same and that nobody is at, if there is one."""
-    with _there(store) as opened:
-        if opened is None or spec.dataset.source == STDIN:
-            return None
-        dataset, _ = open_data(opened, spec.dataset)
-        return twin(opened, dataset, trial_of(spec, NOTHING, spec.limits.limits(), None, None))
-
-
-async def aestimated(spec: RunSpec, *, store: StorePlace | None = None) -> Estimate:
-    """What a run would take; no model is asked anything."""
-    from magistrate.api.estimate import earlier_rates, estimate
-    from magistrate.runs.prepare import price_for
-
-    with _there(store) as opened:
-        dataset, _ = open_data(opened, spec.dataset)
-        trial = await _async.in_thread(trial_of, spec, NOTHING, spec.limits.limits(), None, None)
-        rates = {
-            judge: earlier_rates(opened, recipe.judge, recipe.fingerprint) if opened is not None else None
-            for judge, recipe in trial.recipes.items()
-        }
-        return await estimate(
-            dataset, trial.judges, trial.engine, price=price_for(trial.engine, spec.engine.price), rates=rates
-        )
-
-
-estimated = _async.synchronous(aestimated)
 
 
 async def aresume(
@@ -193,7 +150,7 @@ async def aresume(
     price: str | None = None,
     spec: RunSpec | None = None,
     store: StorePlace | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
     """Go on with a run that was interrupted, killed or failed: what has an outcome is not judged again.
@@ -204,20 +161,18 @@ async def aresume(
     the data, a judge, the model or a prompt is not what it was, with the difference, and `StoreError` while
     another process is at the run.
     """
-    with _opened(run if isinstance(run, Run) else store) as opened:
-        record = _found(opened, run)
-        with opened.hold(record.id):
-            record = opened.find_run(record.id)
-            if record.status == "done":
-                return Run(record.id, opened.place)
-            spec = spec or description(record)
-            given = await _async.in_thread(_given, spec, dataset, judges, model, task)
-            told = _watcher(watcher, progress)
-            trial = await _async.in_thread(restored, record, spec, given, limits, price, told)
-            samples = await _async.in_thread(to_resume, opened, record, spec, trial, given)
-            opened.reopen_run(record.id)
-            await conduct(opened, record.id, trial, samples)
-        return Run(record.id, opened.place)
+    with RunSession(run.store if isinstance(run, Run) else store) as session:
+        return await session.resume_stored(
+            run,
+            _listener(watcher, progress),
+            dataset=dataset,
+            judges=judges,
+            model=model,
+            task=task,
+            limits=limits,
+            price=price,
+            spec=spec,
+        )
 
 
 resume = _async.synchronous(aresume)
@@ -232,7 +187,7 @@ async def aretry(
     limits: Limits | None = None,
     price: str | None = None,
     store: StorePlace | None = None,
-    watcher: Watcher | None = None,
+    watcher: ProgressListener | None = None,
     progress: bool = True,
 ) -> Run:
     """Judge again what failed in a run, and nothing else; a new outcome replaces the failure.
@@ -240,67 +195,190 @@ async def aretry(
     The options and errors are those of `aresume`. Whether the run is done does not change. A task is called
     again only where it was the task that failed; an outcome's usage is that of all attempts.
     """
-    with _opened(run if isinstance(run, Run) else store) as opened:
-        record = _found(opened, run)
-        with opened.hold(record.id):
-            spec = description(record)
-            given = await _async.in_thread(_given, spec, None, judges, model, task)
-            told = _watcher(watcher, progress)
-            trial = await _async.in_thread(restored, record, spec, given, limits, price, told)
-            samples = await _async.in_thread(to_retry, opened, record, trial)
-            if samples.total:
-                await conduct(opened, record.id, trial, samples)
-        return Run(record.id, opened.place)
+    with RunSession(run.store if isinstance(run, Run) else store) as session:
+        return await session.retry(
+            run,
+            _listener(watcher, progress),
+            judges=judges,
+            model=model,
+            task=task,
+            limits=limits,
+            price=price,
+        )
 
 
 retry = _async.synchronous(aretry)
 
 
-def _opened_data(spec: RunSpec, given: Given, store: StorePlace | None) -> tuple[Dataset, str | None]:
-    """The samples and their stored version, with all that takes time to learn of them."""
-    dataset, version = given.dataset, None
-    if dataset is None:
-        with _there(store) as opened:
-            dataset, version = open_data(opened, spec.dataset, need_output=given.task is None)
-    dataset.check(spec.dataset.max_unread)  # refuses what has too many rows that cannot be read
-    _ = dataset.digest, dataset.size  # both may read all of it, and are remembered
-    return dataset, version
+class RunSession:
+    """Prepares, starts and resumes runs in one store, which is opened once; a context manager.
+
+    The store is created by the first run that is started: preparing a run makes none.
+    """
+
+    def __init__(self, place: StorePlace | None = None) -> None:
+        self.place: StorePlace = place or default_store()
+        self._store: Store | None = None
+
+    @property
+    def existing_store(self) -> Store | None:
+        """The store, None if there is none at this place yet."""
+        from magistrate.store.connection import exists
+
+        return self.store if self._store is not None or exists(self.place) else None
+
+    @property
+    def store(self) -> Store:
+        """The store, which is created if there is none."""
+        if self._store is None:
+            from magistrate.store import Store
+
+            self._store = Store.open(self.place)
+        return self._store
+
+    def find(self, run: str | Run) -> RunRecord:
+        """The record of a run of this store."""
+        return self.store.find_run(run.id if isinstance(run, Run) else run)
+
+    def prepare(
+        self,
+        spec: RunSpec,
+        overrides: Overrides = NO_OVERRIDES,
+        *,
+        judges: Sequence[Judge] | None = None,
+    ) -> RunPlan:
+        """As `runs.prepare.prepare`, with the stored data sets of this store."""
+        return prepare(spec, overrides, store=self.existing_store, judges=judges)
+
+    async def start(self, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
+        """Create a run and execute it. Raises `DatasetError` if too many rows cannot be read."""
+        spec, dataset = plan.spec, plan.dataset
+        assert dataset is not None, "a plan is started with its data"
+        await _async.in_thread(_read_ahead, dataset, spec.dataset.max_unread)
+        size = dataset.size
+        # What cannot be read a second time is stored as a whole, so that the run can be resumed.
+        store_first = plan.task is None and ("dataset" in plan.objects or spec.dataset.source == STDIN)
+        run_id = self.store.create_run(
+            dataset=dataset.name,
+            dataset_digest=dataset.digest,
+            dataset_version=plan.dataset_version,
+            model=plan.engine.info.model,
+            engine_fingerprint=plan.engine.info.fingerprint,
+            recipes=plan.recipes,
+            scoring=plan.scoring,
+            name=spec.name,
+            n_total=None if store_first else size,
+            tags=spec.tags,
+            settings={
+                SPEC: pinned(spec, dataset, plan.dataset_version).plain(),
+                OBJECTS: list(plan.objects),
+                STORED: store_first,
+                INDEX: None if dataset.index is None else dataset.index.plain(),
+                UNREAD: dataset.unread.to_dict(),
+            },
+        )
+        work = WorkList(
+            samples=dataset,
+            total=None if size is None else size * len(plan.judges),
+            store_first=store_first,
+            problems=lambda: dataset.problems,
+        )
+        with self.store.hold(run_id):
+            await execute_run(self.store, run_id, plan, work, listener)
+        return Run(run_id, self.store.place)
+
+    async def resume(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None = None) -> Run:
+        """Execute what is left of a run that `find_resumable` found for this plan."""
+        with self.store.hold(record.id):
+            record = self.store.find_run(record.id)
+            if record.status == "done":
+                return Run(record.id, self.store.place)
+            check_unchanged(record, plan)
+            return await self._execute_rest(record, plan, listener)
+
+    async def resume_stored(
+        self,
+        run: str | Run,
+        listener: ProgressListener | None = None,
+        *,
+        dataset: Iterable[Any] | Dataset | None = None,
+        judges: Judge | Sequence[Judge] | None = None,
+        model: Engine | None = None,
+        task: Task | None = None,
+        limits: Limits | None = None,
+        price: str | None = None,
+        spec: RunSpec | None = None,
+    ) -> Run:
+        """Execute what is left of a run by the specification stored with it, as `aresume` does."""
+        record = self.find(run)
+        with self.store.hold(record.id):
+            record = self.store.find_run(record.id)
+            if record.status == "done":
+                return Run(record.id, self.store.place)
+            spec = spec or stored_spec(record)
+            overrides = await _async.in_thread(_overrides, spec, dataset, judges, model, task)
+            plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
+            return await self._execute_rest(record, plan, listener)
+
+    async def retry(
+        self,
+        run: str | Run,
+        listener: ProgressListener | None = None,
+        *,
+        judges: Judge | Sequence[Judge] | None = None,
+        model: Engine | None = None,
+        task: Task | None = None,
+        limits: Limits | None = None,
+        price: str | None = None,
+    ) -> Run:
+        """Judge again what failed in a run, as `aretry` does."""
+        record = self.find(run)
+        with self.store.hold(record.id):
+            spec = stored_spec(record)
+            overrides = await _async.in_thread(_overrides, spec, None, judges, model, task)
+            plan = await _async.in_thread(restore_plan, record, spec, overrides, limits, price)
+            work = await _async.in_thread(failed_work, self.store, record, plan)
+            if work.total:
+                await execute_run(self.store, record.id, plan, work, listener)
+        return Run(record.id, self.store.place)
+
+    async def _execute_rest(self, record: RunRecord, plan: RunPlan, listener: ProgressListener | None) -> Run:
+        """Execute what is left of a run whose lock is held."""
+        work = await _async.in_thread(remaining_work, self.store, record, plan)
+        self.store.reopen_run(record.id)
+        await execute_run(self.store, record.id, plan, work, listener)
+        return Run(record.id, self.store.place)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-def _opened(place: Run | StorePlace | None) -> Store:
-    from magistrate.store import Store
-
-    return Store.open(place.store if isinstance(place, Run) else place or default_store())
-
-
-@contextmanager
-def _there(place: StorePlace | None) -> Iterator[Store | None]:
-    """The store, if there is one already: looking makes none."""
-    from magistrate.store import Store
-    from magistrate.store.connect import exists
-
-    place = place or default_store()
-    if not exists(place):
-        yield None
-        return
-    with Store.open(place) as opened:
-        yield opened
+def _read_ahead(dataset: Dataset, max_unread: float) -> None:
+    """Learn what may take long to find out: both properties may read all of the data, and are remembered."""
+    dataset.check(max_unread)
+    _ = dataset.digest, dataset.size
 
 
-def _found(store: Store, run: str | Run) -> RunRecord:
-    return store.find_run(run.id if isinstance(run, Run) else run)
-
-
-def _given(spec: RunSpec, dataset: Any, judges: Any, model: Engine | None, task: Task | None) -> Given:
-    rows = None if dataset is None else rows_of(dataset, spec.dataset, need_output=task is None)
-    return Given(
-        dataset=rows, judges=None if judges is None else registry.judges(judges), model=model, task=task
+def _overrides(
+    spec: RunSpec, dataset: Any, judges: Any, model: Engine | None, task: Task | None
+) -> Overrides:
+    return Overrides(
+        dataset=None if dataset is None else rows_of(dataset, spec.dataset, need_output=task is None),
+        judges=None if judges is None else registry.judges(judges),
+        model=model,
+        task=task,
     )
 
 
-def _watcher(watcher: Watcher | None, progress: bool) -> Watcher | None:
-    if watcher is not None or not progress:
-        return watcher
-    from magistrate.runs.progress import ProgressBar
-
-    return ProgressBar()
+def _listener(listener: ProgressListener | None, progress: bool) -> ProgressListener | None:
+    return ProgressBar() if listener is None and progress else listener

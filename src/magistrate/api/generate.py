@@ -1,4 +1,4 @@
-"""Structured generation on its own: a prompt and a type in, an object of that type out."""
+"""Structured generation: `generate` lets a model write an object of a given type."""
 
 from __future__ import annotations
 

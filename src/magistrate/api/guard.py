@@ -1,4 +1,4 @@
-"""A judge in front of an application's answers: what is not faithful does not get out."""
+"""`guard`: a decorator that judges a function's answers, and holds back those that are not faithful."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEADLINE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One answer that came by: what the function gave, what the judge made of it, whether it got out."""
+    """One answer: what the function returned, the judge's outcome, and whether it was let through."""
 
     answer: Any
     outcome: Outcome

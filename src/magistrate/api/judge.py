@@ -1,4 +1,4 @@
-"""One output on trial, with no store: a sample in, an outcome out."""
+"""Judge one output: `judge` and `ajudge`. Nothing is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored runs as people use them: figures, tables, samples and outcomes."""
+"""`Run`: a stored run, with its report, tables, samples, outcomes and exports."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Run:
 
     def _open(self) -> Store:
         from magistrate.store import Store
-        from magistrate.store.connect import exists
+        from magistrate.store.connection import exists
 
         if not exists(self.store):
             raise StoreError(f"the store {self.store} is not there any more, and run {self.id} with it")

@@ -21,7 +21,7 @@ from magistrate.judges.base import Judge
 from magistrate.judges.composite import check_binary, suspicion
 from magistrate.judges.stack_folder import Scale
 from magistrate.runs.limits import UNLIMITED, Limits
-from magistrate.runs.plan import Watcher
+from magistrate.runs.progress import ProgressListener
 from magistrate.training.stack import Table
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
@@ -65,7 +65,7 @@ class Asking:
     timeout: float | None = None
     store: StorePlace | None = None
     limits: Limits = UNLIMITED
-    watcher: Watcher | None = None
+    watcher: ProgressListener | None = None
 
 
 @dataclass(frozen=True, slots=True)

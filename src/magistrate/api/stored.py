@@ -1,4 +1,4 @@
-"""Which stored run and which of its judges is meant, and what it said."""
+"""Find a stored run and one of its judges, and read what the judge said."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magistrate.analysis.columns import one_judge
 from magistrate.api.run import Run
 from magistrate.errors import SpecError
 from magistrate.store import RunRecord, Snapshot, Store
-from magistrate.store.connect import exists
+from magistrate.store.connection import exists
 from magistrate.types import Outcome, Sample, Scoring
 
 StorePlace = str | os.PathLike[str]

@@ -16,8 +16,18 @@ import click
 
 from magistrate import _logging
 from magistrate._version import __version__
-from magistrate.cli.options import hush, talking
-from magistrate.errors import EngineError, MagistrateError, ModelError
+from magistrate.cli.exit_codes import (
+    BAD_INPUT,
+    DONE,
+    SIGNALLED,
+    UNREAD,
+    exit_code,
+    interrupted_code,
+    note_signal,
+)
+from magistrate.cli.options import add_verbose
+from magistrate.cli.output import hush
+from magistrate.errors import MagistrateError
 
 COMMANDS = (
     "judge",
@@ -44,11 +54,12 @@ COMMANDS = (
     "doctor",
 )
 
-DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
-SIGNALLED = 128  # and the signal's number: how shells tell what ended a program
-UNREAD = SIGNALLED + 13  # as after SIGPIPE: nobody read to the end
-
-_received = [signal.SIGINT]
+# Commands that share a file with another one: its name, and the function there.
+ELSEWHERE = {
+    "check": ("generate", "check_text"),
+    "power": ("compare", "power_command"),
+    "retry": ("resume", "retry"),
+}
 
 
 class Commands(click.Group):
@@ -60,8 +71,9 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"magistrate.cli.{name}").command
-        talking(command)
+        module, attribute = ELSEWHERE.get(name, (name, "command"))
+        command: click.Command = getattr(import_module(f"magistrate.cli.{module}"), attribute)
+        add_verbose(command)
         return command
 
     def invoke(self, context: click.Context) -> Any:
@@ -160,17 +172,7 @@ def _warned(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"warning: {plain(str(message))}", err=True)
 
 
-def interrupted_code() -> int:
-    """What a script should see of a program that was told to end."""
-    return SIGNALLED + _received[-1]
-
-
 def _interrupt(number: int, frame: object) -> None:
     """End as after Ctrl-C: what is under way is given up, and what is done is kept."""
-    _received.append(signal.Signals(number))
+    note_signal(number)
     raise KeyboardInterrupt
-
-
-def exit_code(error: MagistrateError) -> int:
-    """What a script should see of an error: 3 where no model can answer, else 2."""
-    return ENGINE_GONE if isinstance(error, ModelError | EngineError) else BAD_INPUT

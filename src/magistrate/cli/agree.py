@@ -1,10 +1,11 @@
-"""`magistrate agree`: a judge beside people, or beside another judge."""
+"""`magistrate agree`: how far a judge agrees with people, or with another judge."""
 
 from __future__ import annotations
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, reading_options, store_option
+from magistrate.cli.options import json_option, reading_options, store_option
+from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
     "Example: magistrate agree last; magistrate agree last --with labels.csv --by metadata.domain; "
@@ -59,7 +60,7 @@ def command(
     and Gwet's AC1, with intervals, and the samples on which the two differ.
     """
     from magistrate.api.agree import agree
-    from magistrate.cli.ending import left_out
+    from magistrate.cli.exit_codes import print_problems
     from magistrate.report.agreement import render_agreement
 
     report = agree(
@@ -78,4 +79,4 @@ def command(
         print_json(report.to_dict())
     else:
         render_agreement(report, console(), listed)
-    left_out(report.problems)
+    print_problems(report.problems)

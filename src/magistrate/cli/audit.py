@@ -1,24 +1,20 @@
-"""`magistrate audit`: what flips a judge."""
+"""`magistrate audit`: how often irrelevant changes of a sample flip a judge's verdict."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import (
-    ABOVE_0,
-    console,
-    json_option,
-    model_options,
-    print_json,
-    reading_options,
-    store_option,
-)
+from magistrate.cli.options import json_option, model_options, reading_options, run_option, store_option
+from magistrate.cli.output import console, print_json
+from magistrate.runs.options import BALANCE, CONCURRENT, LIMIT, SAMPLE, SEED, TIME_FOR_VERDICT, VIEW
 
 if TYPE_CHECKING:
     from magistrate.api.audit import Examination
+    from magistrate.engines.settings import EngineSettings
 
 EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 --html audit.html"
 
@@ -29,21 +25,19 @@ EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 
     "--data", required=True, help="A named or stored set, a file, or - for JSONL on standard input."
 )
 @reading_options
-@click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
-@click.option("--sample", type=click.IntRange(1), help="N samples at random.")
-@click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
-@click.option("--view", help="A view of a named set, such as article200.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For --sample, edits and intervals.")
+@run_option(LIMIT)
+@run_option(SAMPLE)
+@run_option(BALANCE)
+@run_option(VIEW)
+@run_option(SEED, help="For --sample, edits and intervals.")
 @click.option("--check", "checks", multiple=True, metavar="NAME", help="Only this check; repeatable.")
 @click.option(
     "--attacks", type=click.IntRange(1), default=8, show_default=True, help="How many hostile texts."
 )
 @click.option("--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Write the page there.")
 @click.option("--force", is_flag=True, help="Replace the page if it is there.")
-@click.option(
-    "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Judgements at once."
-)
-@click.option("--deadline", type=ABOVE_0, default=300.0, show_default=True, help="Seconds for one verdict.")
+@run_option(CONCURRENT, help="Judgements at once.")
+@run_option(TIME_FOR_VERDICT)
 @model_options
 @store_option
 @json_option
@@ -65,10 +59,7 @@ def command(
     concurrency: int,
     deadline: float,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     store: str | None,
     as_json: bool,
 ) -> int:
@@ -78,7 +69,6 @@ def command(
     Nothing is stored, and no cache is used.
     """
     from magistrate.api.audit import Examination, samples_of
-    from magistrate.engines.settings import EngineSettings
     from magistrate.judges import registry
     from magistrate.runs.limits import Limits
     from magistrate.runs.progress import ProgressBar
@@ -88,9 +78,7 @@ def command(
     reading = {"map": dict(mapping), "labels": labels, "max_unread": max_unread}
     selection = {"limit": limit, "sample": sample, "balance": balance, "seed": seed, "view": view}
     dataset = samples_of(data, place=store, **reading, **selection)
-    settings = EngineSettings(
-        base_url=base_url, device=device, threads=threads, timeout=timeout, concurrency=concurrency
-    )
+    settings = replace(settings, concurrency=concurrency)
     examination = Examination(
         asked,
         registry.engine_for([asked], model, settings),
@@ -107,8 +95,7 @@ def command(
 def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
     """Judge, then print and write what came of it, also where Ctrl-C cuts it short."""
     from magistrate import _async
-    from magistrate.cli import DONE, ENGINE_GONE, interrupted_code
-    from magistrate.cli.ending import left_out
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE, interrupted_code, print_problems
     from magistrate.errors import MagistrateError
     from magistrate.report.audit import page, render
 
@@ -128,7 +115,7 @@ def _made(examination: Examination, html: Path | None, as_json: bool) -> int:
     if html is not None:
         html.write_text(page(audit), encoding="utf-8")
         click.echo(f"wrote {html}", err=True)
-    left_out(examination.dataset.problems)
+    print_problems(examination.dataset.problems)
     if cut_short:
         click.echo(f"interrupted: {_told(audit.n_judged, audit.n_planned)}", err=True)
         return interrupted_code()

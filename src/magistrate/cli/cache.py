@@ -1,4 +1,4 @@
-"""`magistrate cache`: what is kept of engine calls, and how to be rid of it."""
+"""`magistrate cache`: show and prune the cache of engine calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import json_option, print_json
-from magistrate.cli.tables import print_table
+from magistrate.cli.options import json_option
+from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -1,4 +1,4 @@
-"""`magistrate calibrate`: a judge's scores made probabilities, and a threshold with an aim."""
+"""`magistrate calibrate`: turn a judge's scores into probabilities, and choose a threshold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, store_option
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.metrics.calibration import Method

@@ -1,10 +1,11 @@
-"""`magistrate compare`: which judge is better, and whether that can be told."""
+"""`magistrate compare`: which judge is better; `magistrate power`: how many samples it takes to tell."""
 
 from __future__ import annotations
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, store_option
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
 
 EXAMPLE = (
     "Example: magistrate compare last; magistrate compare small large --metric balanced_accuracy; "
@@ -57,3 +58,77 @@ def command(
         print_json(found.to_dict())
     else:
         render_comparison(found, console(), listed)
+
+
+POWER_EXAMPLE = (
+    "Example: magistrate power --metric f1 --difference 0.03; "
+    "magistrate power --metric balanced_accuracy --difference 0.05 --pilot small large"
+)
+
+
+@click.command("power", epilog=POWER_EXAMPLE)
+@click.option("--metric", required=True, help="What is compared: accuracy, f1, auroc, …")
+@click.option("--difference", required=True, type=float, help="The difference that is to be seen.")
+@click.option("--value", type=float, help="The metric of the judge that is not as good (default: 0.7).")
+@click.option("--base-rate", type=float, help="The share of hallucinated samples (default: 0.5).")
+@click.option(
+    "--agreement", type=float, help="How often both give one label (default: they err independently)."
+)
+@click.option("--correlation", type=float, help="Of the two areas, for auroc (default: 0.5).")
+@click.option(
+    "--power", type=float, default=0.8, show_default=True, help="How often a true difference is to be seen."
+)
+@click.option(
+    "--alpha", type=float, default=0.05, show_default=True, help="How often one may be seen that is none."
+)
+@click.option(
+    "--comparisons",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many metrics and pairs are compared at once; divides --alpha.",
+)
+@click.option(
+    "--pilot", nargs=2, metavar="RUN_A RUN_B", help="Two runs (or RUN:JUDGE) in place of assumptions."
+)
+@store_option
+@json_option
+def power_command(
+    metric: str,
+    difference: float,
+    value: float | None,
+    base_rate: float | None,
+    agreement: float | None,
+    correlation: float | None,
+    power: float,
+    alpha: float,
+    comparisons: int,
+    pilot: tuple[str, str] | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Say how many labelled samples a comparison of two judges needs.
+
+    Both judges judge every sample, as in 'magistrate compare'. The number rests on assumptions, which are
+    printed with it, or on a pilot.
+    """
+    from magistrate.api.power import samples_needed
+    from magistrate.report.power import render_plan
+
+    found = samples_needed(
+        metric,
+        difference,
+        value=value,
+        base_rate=base_rate,
+        agreement=agreement,
+        correlation=correlation,
+        power=power,
+        alpha=alpha,
+        comparisons=comparisons,
+        pilot=pilot or (),
+        store=store,
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        render_plan(found, console())

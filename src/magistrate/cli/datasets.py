@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.ending import left_out
-from magistrate.cli.options import json_option, open_store, print_json, store_option, whole_reading_options
-from magistrate.cli.tables import print_table
+from magistrate.cli.exit_codes import print_problems
+from magistrate.cli.options import json_option, open_store, store_option, whole_reading_options
+from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from magistrate.datasets import Dataset
@@ -106,7 +106,7 @@ def add(
     else:
         later = "" if newest == added else f"; the newest version is {newest.ref}"
         _say(f"{added.ref} holds the same {_counted(added.n_samples)} already{later}")
-    left_out(dataset.problems)
+    print_problems(dataset.problems)
 
 
 @command.command(epilog="Example: magistrate datasets show refunds@2")
@@ -255,7 +255,7 @@ def _samples(
                 return
     dataset = _opened(words, place)
     yield None, iter(dataset), None
-    left_out(dataset.problems)
+    print_problems(dataset.problems)
 
 
 def _opened(
@@ -275,7 +275,7 @@ def _has_store(place: str | None) -> bool:
 
     if place is None:
         return default_store().exists()
-    from magistrate.store.connect import exists
+    from magistrate.store.connection import exists
 
     return exists(place)
 

@@ -1,4 +1,4 @@
-"""`magistrate doctor`: what is installed, found, fast and missing."""
+"""`magistrate doctor`: check the installation, the engine and the files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from magistrate.cli.options import json_option, model_options, print_json
-from magistrate.cli.tables import print_table
+from magistrate.cli.options import json_option, model_options
+from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from magistrate.engines.base import Engine
@@ -35,20 +35,15 @@ class Finding:
 def command(
     quick: bool,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     as_json: bool,
 ) -> int:
     """Look at this installation: packages, engines, model, store, speed. Exits with 1 if a thing is missing.
 
     With --model it is this one that is looked at: what it can do, and how.
     """
-    from magistrate.cli import DONE, GATE_FAILED
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.cli.exit_codes import DONE, GATE_FAILED
 
-    settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     asked = _embedded(quick) if model is None else _named(model, settings, quick)
     findings = [*_packages(), *_places(), *_engines(), *asked]
     if as_json:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from magistrate.cli.options import json_option, open_store, print_json, store_option
+from magistrate.cli.options import json_option, open_store, store_option
+from magistrate.cli.output import print_json
 
 EXAMPLE = (
     "Example: magistrate export last --to report.html; magistrate export last --to verdicts.csv; "

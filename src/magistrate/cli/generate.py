@@ -1,4 +1,4 @@
-"""`magistrate generate`: structured generation on its own."""
+"""`magistrate generate`: text in the shape of a schema; and `magistrate check`: is a text valid so far?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import TextOrFile, console, json_option, model_options, print_json
+from magistrate.cli.options import TextOrFile, json_option, model_options
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
     from magistrate.engines.base import Generation
+    from magistrate.engines.settings import EngineSettings
+
 
 EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' --trace"
 
@@ -61,17 +64,13 @@ def command(
     temperature: float,
     seed: int,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     as_json: bool,
 ) -> None:
     """Let the model answer PROMPT (a text or @FILE) under a schema, a regular expression or choices."""
     from magistrate import _async
     from magistrate.constraints import check
     from magistrate.engines.base import Sampling
-    from magistrate.engines.settings import EngineSettings
     from magistrate.judges import registry
     from magistrate.types import Prompt
 
@@ -80,9 +79,7 @@ def command(
         constraint = _over(constraint, texts)
     if constraint is not None and not unconstrained:
         constraint.require_bounds()
-    engine = registry.engine(
-        model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
-    )
+    engine = registry.engine(model, settings)
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, seed=seed, trace=trace)
     masked = None if unconstrained else constraint
     generation = _async.run(engine.generate(Prompt.of(prompt), masked, sampling=sampling))
@@ -182,3 +179,28 @@ def _shown(token: str) -> str:
     from magistrate.report.plain import plain
 
     return plain(token).replace("\n", "⏎").replace(" ", "·") or "∅"
+
+
+CHECK_EXAMPLE = (
+    "Example: magistrate check '[1, 2, 3'; magistrate check --schema person.json @answer.json --exit-code"
+)
+
+
+@click.command("check", epilog=CHECK_EXAMPLE)
+@click.argument("text", type=TextOrFile())
+@click.option(
+    "--schema", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A JSON Schema file."
+)
+@click.option("--exit-code", is_flag=True, help="Exit with 1 unless the text is valid.")
+@json_option
+def check_text(text: str, schema: Path | None, exit_code: bool, as_json: bool) -> int:
+    """Say of TEXT (or @FILE): valid, incomplete (it can still be continued) or invalid."""
+    from magistrate.cli.exit_codes import DONE, GATE_FAILED
+    from magistrate.constraints import check
+
+    answer = check(text) if schema is None else check(text, read_schema(schema))
+    if as_json:
+        print_json({"check": answer})
+    else:
+        click.echo(answer)
+    return GATE_FAILED if exit_code and answer != "valid" else DONE

@@ -1,24 +1,29 @@
-"""`magistrate judge`: one output, now."""
+"""`magistrate judge`: judge one output."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.base_rate import base_rate_option, judges_assuming
 from magistrate.cli.options import (
     TextOrFile,
+    base_rate_option,
     calibration_option,
-    console,
     json_option,
+    judges_assuming,
     model_options,
-    print_json,
+    run_option,
     tell_unasked,
 )
+from magistrate.cli.output import console, print_json
 from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.runs.options import JUDGES, TIME_FOR_VERDICT
+
+if TYPE_CHECKING:
+    from magistrate.engines.settings import EngineSettings
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"
@@ -38,14 +43,10 @@ EXAMPLE = (
     help='A conversation as JSON, [{"role": …, "content": …}, …]: the output may rely on it, and is its last '
     "answer where --output is left out.",
 )
-@click.option(
-    "--judge", "judges", multiple=True, default=[DEFAULT_JUDGE], show_default=True, help="Who judges."
-)
+@run_option(JUDGES, default=[DEFAULT_JUDGE], show_default=True)
 @calibration_option
 @base_rate_option
-@click.option(
-    "--deadline", type=click.FloatRange(0, min_open=True), default=300.0, help="Seconds for a verdict."
-)
+@run_option(TIME_FOR_VERDICT, help="Seconds for a verdict.", show_default=False)
 @click.option("--steps", is_flag=True, help="Show what the model was asked and what it answered.")
 @model_options
 @json_option
@@ -64,16 +65,12 @@ def command(
     deadline: float,
     steps: bool,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     as_json: bool,
 ) -> int:
     """Judge one output. Prints label, score and probability; exits with 3 if a judge gives no verdict."""
     from magistrate.api import judge as judging
-    from magistrate.cli import DONE, ENGINE_GONE
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.judges import registry
     from magistrate.report.data import outcome_data
     from magistrate.report.terminal import print_outcome
@@ -89,9 +86,7 @@ def command(
     )
     asked = registry.judges(judges_assuming(registry.calibrated(judges, calibrations), base_rate))
     tell_unasked(asked, context_of)
-    engine = registry.engine_for(
-        asked, model, EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
-    )
+    engine = registry.engine_for(asked, model, settings)
     with waiting(engine, console(error=True)):
         outcomes = [
             judging.judge_sample(sample, judge=each, model=engine, deadline=deadline) for each in asked

@@ -1,20 +1,32 @@
-"""`magistrate judges`: who can judge, how well each was measured to; look at one."""
+"""`magistrate judges`: list the installed judges, show one, write a new one and try it."""
 
 from __future__ import annotations
 
+import dataclasses
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from magistrate._text import decimal
-from magistrate.cli.judges_own import new, try_judge
-from magistrate.cli.judges_shown import figures_of, grid, shown
-from magistrate.cli.options import console, json_option, print_json
-from magistrate.cli.tables import is_pipe, print_table
-from magistrate.report.judges import facts, inputs_of, listed, milliseconds, option_words
+from magistrate.cli.options import json_option, model_options, tell_unasked
+from magistrate.cli.output import console, is_pipe, print_json, print_table
+from magistrate.report.data import outcome_data
+from magistrate.report.judges import asks_of, facts, inputs_of, listed, milliseconds, option_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from magistrate.datasets import Dataset
+    from magistrate.engines.base import Engine
+    from magistrate.engines.settings import EngineSettings
+    from magistrate.judges.quality import Figure, Measured
+    from magistrate.types import Sample
+
 
 EXAMPLE = "Example: magistrate judges; magistrate judges auto; magistrate run quickstart --judge novelty"
 FIGURES = ("set", "model", "n", "AUROC [95 %]", "bal. acc. [95 %]", "ms")
@@ -52,10 +64,6 @@ def command(context: click.Context, as_json: bool) -> None:
         _list(as_json)
     elif as_json:  # said before the name it means the same as behind it
         context.default_map = {context.invoked_subcommand: {"as_json": True}}
-
-
-command.add_command(new)
-command.add_command(try_judge)
 
 
 # --- all of them --------------------------------------------------------------------------------
@@ -132,12 +140,264 @@ def show(name: str, as_json: bool) -> None:
     head = f"{plain(described['name'])}@{described['version']}"
     terminal.print(Text.assemble((head, "bold cyan"), f"  {plain(described['summary'])}"))
     terminal.print()
-    terminal.print(grid(shown(judge, described)))
+    terminal.print(_grid(_rows_of_judge(judge, described)))
     terminal.print()
     found = measured(judge)
     if not found:
         terminal.print(Text(UNMEASURED, style="dim"))
         return
-    print_table(FIGURES, figures_of(found), spare=("bal. acc. [95 %]",))
+    print_table(FIGURES, _figures_of(found), spare=("bal. acc. [95 %]",))
     if stood := [each.set for each in found if each.folds]:
         terminal.print(Text(FOLDS.format(n=", ".join(dict.fromkeys(stood))), style="dim"))
+
+
+# --- judges of your own -----------------------------------------------------------------------------
+
+
+QUICKSTART = "quickstart"
+
+
+@command.command(epilog="Example: magistrate judges new tone; magistrate judges try tone.yaml")
+@click.argument("name")
+@click.option(
+    "--kind",
+    type=click.Choice(["labels", "schema"]),
+    default="labels",
+    show_default=True,
+    help="What the model does: choose one of several labels, or fill in an object of a JSON Schema.",
+)
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    default=".",
+    help="Where NAME.yaml is written (default: here).",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@json_option
+def new(name: str, kind: str, folder: Path, force: bool, as_json: bool) -> None:
+    """Write NAME.yaml, a judge that works as it is. Every key of it is explained, to make your own of."""
+    from importlib.resources import files
+
+    from magistrate.errors import SpecError
+    from magistrate.judges.definitions import NAME
+    from magistrate.report.plain import plain
+
+    if not NAME.fullmatch(name):
+        raise SpecError(
+            "a judge's name is a letter, then letters, digits, - and _, 64 at most, without an ending; "
+            f"got {name!r:.80}"
+        )
+    template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
+    path = folder / f"{name}.yaml"
+    _write(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)
+    following = f"magistrate judges try {shlex.quote(str(path))}"
+    if as_json:
+        print_json({"path": str(path), "kind": kind, "next": following})
+    else:
+        click.echo(f"wrote {plain(str(path))}\ntry it: {plain(following)}")
+
+
+def _write(path: Path, text: str, *, replace: bool) -> None:
+    """Make a file; a link of that name is never followed, so nothing is written elsewhere."""
+    from magistrate.errors import SpecError
+
+    try:
+        if replace:
+            path.unlink(missing_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise SpecError(f"{path} is there already; use --force to replace it") from None
+    except FileNotFoundError:
+        raise SpecError(f"cannot write {path}: there is no folder {path.parent}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SpecError(f"cannot write {path}: {reason}") from None
+
+
+@command.command(
+    "try",
+    epilog="Example: magistrate judges try tone.yaml; magistrate judges try relevance --sample qa.jsonl",
+)
+@click.argument("name")
+@click.option(
+    "--sample",
+    "source",
+    metavar="FILE",
+    default=QUICKSTART,
+    help="Samples (.jsonl, .json, .csv), of which the first is judged (default: the built-in quickstart).",
+)
+@model_options
+@json_option
+@click.pass_context
+def try_judge(
+    context: click.Context,
+    /,
+    name: str,
+    source: str,
+    model: str | None,
+    settings: EngineSettings,
+    as_json: bool,
+) -> int:
+    """Run the judge NAME on one sample and show it all. Prompts, what may be answered, what was answered.
+
+    NAME is a YAML file or one of `magistrate judges`, perhaps with options. An abstention says why; exits
+    with 3 if there is no verdict.
+    """
+    from magistrate.api import judge as judging
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.datasets import load
+    from magistrate.judges import registry
+    from magistrate.report.terminal import print_outcome
+    from magistrate.runs.progress import waiting
+    from magistrate.types import Verdict
+
+    judge = registry.judge(name)
+    tell_unasked([judge], context)
+    dataset = load(source, need_output=False)
+    sample = _first(dataset)
+    engine = registry.engine_for([judge], model, settings)
+    with waiting(engine, console(error=True)):
+        outcome = judging.judge_sample(sample, judge=judge, model=engine)
+    if as_json:
+        asked = dataclasses.asdict(asks_of(judge))
+        given = dataclasses.asdict(sample)
+        judged = outcome_data(outcome, steps=True)
+        print_json({"judge": facts(judge), "asks": asked, "sample": given, "outcome": judged})
+    else:
+        terminal = console()
+        _print_tried(judge, sample, dataset.name, engine, terminal)
+        print_outcome(outcome, sample, terminal, steps=True)
+    return DONE if isinstance(outcome, Verdict) else ENGINE_GONE
+
+
+def _first(dataset: Dataset) -> Sample:
+    """The first sample that can be read; rows before it that cannot are told on standard error."""
+    from magistrate.report.plain import plain
+
+    sample = next(iter(dataset))
+    if dataset.problems:
+        rows = f"{len(dataset.problems)} before it" if len(dataset.problems) > 1 else "one before it"
+        click.echo(f"left out {rows} that cannot be read; {plain(str(dataset.problems[0]))}", err=True)
+    return sample
+
+
+def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, terminal: Console) -> None:
+    """Who judges what, and what may be answered."""
+    import json
+
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from magistrate.judges.base import FIELDS
+    from magistrate.judges.preflight import present
+    from magistrate.report.plain import plain
+
+    info, asks = judge.info, asks_of(judge)
+    has = [name for name in FIELDS if present(sample, name, (name,))]
+    has += [f"metadata.{name}" for name in sample.metadata]
+    what = f"{sample.id} of {dataset}, with {', '.join(has) or 'nothing'}"
+    rows = [("judge", f"{info.name}@{info.version}"), ("model", engine.info.model), ("sample", what)]
+    terminal.print(_grid(rows))
+    parts: list[tuple[str, RenderableType]] = []
+    if asks.labels:
+        parts.append(("answers", _labels_of(asks.labels)))
+    if asks.schema is not None:
+        written = json.dumps(asks.schema, ensure_ascii=False, indent=2)
+        parts.append(("constraint of what is written", Text(plain(written))))
+    elif not asks.labels:
+        parts.append(("constraint", "made from the texts of each sample"))
+    if asks.rule:
+        parts.append(("rule", Text(plain(asks.rule))))
+    for title, part in parts:
+        terminal.print()
+        terminal.print(Text(title, style="dim"))
+        terminal.print(Padding(part, (0, 0, 0, 2), expand=False))
+    terminal.print()
+
+
+# --- how they are shown -----------------------------------------------------------------------------
+
+
+def _rows_of_judge(judge: Any, described: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    asks = asks_of(judge)
+    yield "kind", "a model is asked" if described["kind"] == "llm" else "code decides, without a model"
+    good = "low" if described["direction"] == "minimize" else "high"
+    yield "direction", f"{described['direction']}: a {good} score is good"
+    if asks.labels:
+        yield "labels", _labels_of(asks.labels)
+    else:
+        yield "labels", ", ".join(described["labels"])
+    if asks.rule:
+        yield "rule", asks.rule
+    if asks.categories:
+        yield "categories", ", ".join(asks.categories)
+    optional = set(described["reads"]) - set(described["requires"])
+    yield "inputs", inputs_of(described) + ("   (? may be missing)" if optional else "")
+    yield "needs", ", ".join(described["needs"]) or "nothing"
+    refuse = "refuse: a sample that does not fit the model is not judged"
+    yield "long", refuse if described["long"] == "refuse" else described["long"]
+    yield "options", "  ".join(option_words(*each) for each in described["options"].items()) or "none"
+    yield "prompt", described["prompt"] or "none"
+    yield "constraint", described["constraint"] or "none"
+    if described["lacks"]:
+        yield "lacks", described["lacks"]
+    if described["trained_on"]:
+        yield "trained on", ", ".join(described["trained_on"])
+    if described["card"]:
+        yield "card", described["card"].strip()
+
+
+def _figures_of(found: Sequence[Measured]) -> list[list[str]]:
+    """A row for every set and model: both, how many samples, AUROC and balanced accuracy, the time."""
+    return [
+        [
+            each.set,
+            each.model,
+            str(each.n),
+            _figure(each.auroc),
+            _figure(each.balanced_accuracy),
+            milliseconds(each.ms),
+        ]
+        for each in found
+    ]
+
+
+def _figure(figure: Figure | None) -> str:
+    if figure is None:
+        return "–"
+    value, low, high = map(decimal, figure)
+    return f"{value} [{low}, {high}]"
+
+
+def _grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Names and, beside them, what they stand for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from magistrate.report.plain import plain
+
+    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(plain(value)) if isinstance(value, str) else value)
+    return table
+
+
+def _labels_of(labels: Sequence[Mapping[str, Any]]) -> Table:
+    """A label a row: its score, the words that count as its answer, what it means."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from magistrate.report.plain import plain
+
+    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    columns = 3 + any(each["means"] for each in labels)
+    for each in labels:
+        words = f"answered by {' '.join(each['answers'])}"
+        cells = [each["label"], f"score {each['score']:g}", words, each["means"]]
+        table.add_row(*(Text(plain(cell)) for cell in cells[:columns]))
+    return table

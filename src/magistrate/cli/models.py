@@ -1,4 +1,4 @@
-"""`magistrate models`: which models are known, pull one, where it is."""
+"""`magistrate models`: list the known models, pull one, say where it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json
-from magistrate.cli.tables import print_table
+from magistrate.cli.options import json_option
+from magistrate.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console

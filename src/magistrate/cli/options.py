@@ -1,26 +1,35 @@
-"""Options that several commands share, and how they read and print."""
+"""Options that several commands share, and how they are read."""
 
 from __future__ import annotations
 
-import json
-import os
+import functools
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from magistrate import _logging
+from magistrate.runs.options import ENGINE, GATES, LABELS, LIMITS, MAP, PRICE, UNREAD, Option
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Callable, Iterable, Sequence
 
     from magistrate.judges.base import Judge
+    from magistrate.runs.spec import RunSpec
     from magistrate.store import Store
+    from magistrate.types import Sample
+
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 ABOVE_0 = click.FloatRange(0, min_open=True)
+ESTIMATE = "estimate"
+CAUTION = (
+    "It holds only as far as this judge's probabilities do on such data; to know the share, label some "
+    "outputs and see 'magistrate prevalence'"
+)
 
 
 class TextOrFile(click.ParamType[str]):
@@ -91,64 +100,60 @@ def _all_meanings(
     return found
 
 
+def run_option(option: Option, **changes: Any) -> Callable[[Decorated], Decorated]:
+    """The flag of an option of a run; `changes` are given to click in place of what the option says."""
+    flag = f"--{(option.flag or option.name).replace('_', '-')}"
+    said: dict[str, Any] = {"help": option.help}
+    low = option.least if option.above is None else option.above
+    if low is None and option.most is None:
+        said |= {"type": option.type} if option.type in (int, float) else {}
+    elif option.type is int:
+        said["type"] = click.IntRange(None if low is None else int(low))
+    else:
+        said["type"] = click.FloatRange(low, option.most, min_open=option.above is not None)
+    if option.type in (list, dict):
+        said["multiple"] = True
+    elif option.default is not None:
+        said |= {"default": option.default, "show_default": True}
+    if option.metavar is not None:
+        said["metavar"] = option.metavar
+    return click.option(flag, option.name, **(said | changes))
+
+
+def run_options(function: Decorated, options: Sequence[Option]) -> Decorated:
+    """The flags of several options, in this order."""
+    for option in reversed(options):
+        function = run_option(option)(function)
+    return function
+
+
 def reading_options(function: Decorated) -> Decorated:
     """`--map`, `--labels`, `--max-unread`: how rows are read."""
-    return _reading_options(function, max_unread=0.1)
+    return _reading_options(function, UNREAD.default)
 
 
 def whole_reading_options(function: Decorated) -> Decorated:
     """As `reading_options`, where unread rows are lost for good: none, unless `--max-unread` allows it."""
-    return _reading_options(function, max_unread=0.0)
+    return _reading_options(function, 0.0)
 
 
 def _reading_options(function: Decorated, max_unread: float) -> Decorated:
-    for option in (
-        click.option(
-            "--max-unread",
-            type=click.FloatRange(0, 1),
-            default=max_unread,
-            show_default=True,
-            help="Stop with 2 if a greater share of the rows cannot be read.",
-        ),
-        click.option(
-            "--labels",
-            multiple=True,
-            type=LabelMeanings(),
-            callback=_all_meanings,
-            help="What the values of the label column mean: faithful, hallucinated or unlabelled, such as "
-            "ok=faithful,bad=hallucinated; repeatable.",
-        ),
-        click.option(
-            "--map",
-            "mapping",
-            multiple=True,
-            type=Assignment(),
-            help="Which column is which field; repeatable.",
-        ),
-    ):
-        function = option(function)
-    return function
+    function = run_option(UNREAD, default=max_unread)(function)
+    function = run_option(LABELS, type=LabelMeanings(), callback=_all_meanings)(function)
+    return click.option("--map", "mapping", multiple=True, type=Assignment(), help=MAP.help)(function)
 
 
 def model_options(function: Decorated) -> Decorated:
-    """`--model`, `--base-url`, `--device`, `--threads`, `--timeout`."""
-    for option in (
-        click.option("--timeout", type=ABOVE_0, help="Seconds for one call of the model."),
-        click.option("--threads", type=click.IntRange(1), help="Cores to use (default: all it may run on)."),
-        click.option(
-            "--device", help="Where a model runs, such as CPU (default: $MAGISTRATE_DEVICE or CPU)."
-        ),
-        click.option(
-            "--base-url", metavar="URL", help="Where the server of openai:MODEL or its like listens."
-        ),
-        click.option(
-            "--model",
-            help="Who is asked: a catalogue name, GGUF file or OpenVINO folder, openai:MODEL, ollama:MODEL, "
-            "vllm:MODEL, anthropic:MODEL or transformers:FOLDER (default: the small built-in one).",
-        ),
-    ):
-        function = option(function)
-    return function
+    """`--model`, and `--base-url`, `--device`, `--threads`, `--timeout`, which come as `settings`."""
+
+    @functools.wraps(function)
+    def with_settings(*args: Any, **kwargs: Any) -> Any:
+        from magistrate.engines.settings import EngineSettings
+
+        named = {option.name: kwargs.pop(option.name) for option in ENGINE[1:]}
+        return function(*args, settings=EngineSettings(**named), **kwargs)
+
+    return run_options(cast("Decorated", with_settings), ENGINE)
 
 
 def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
@@ -160,21 +165,19 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     from magistrate.judges.registry import asks_none, engine_kind
     from magistrate.report.plain import plain
 
-    options = ("model", "base_url", "device", "threads", "timeout")
-    given = [f"--{name.replace('_', '-')}" for name in options if context.params.get(name) is not None]
+    names = [option.name for option in ENGINE]
+    given = [f"--{name.replace('_', '-')}" for name in names if context.params.get(name) is not None]
     if given and asks_none(judges):
         if context.params["model"] is not None and engine_kind(context.params["model"]) is None:
             check_named(context.params["model"])
-        names = ", ".join(judge.info.name for judge in judges)
-        told = f"{names}: decided by code, no model is asked; not used: {', '.join(given)}"
+        named = ", ".join(judge.info.name for judge in judges)
+        told = f"{named}: decided by code, no model is asked; not used: {', '.join(given)}"
         click.echo(f"note: {plain(told)}", err=True)
 
 
 def price_option(function: Decorated) -> Decorated:
     """`--price`."""
-    return click.option(
-        "--price", metavar="IN/OUT", help="What tokens cost, in dollars a million (default: what is known)."
-    )(function)
+    return run_option(PRICE)(function)
 
 
 def calibration_option(function: Decorated) -> Decorated:
@@ -190,37 +193,8 @@ def calibration_option(function: Decorated) -> Decorated:
 
 
 def limit_options(function: Decorated) -> Decorated:
-    """How much at once, and how much in all."""
-    for option in (
-        click.option("--max-cost", type=ABOVE_0, help="Begin nothing more once so many dollars are spent."),
-        click.option(
-            "--max-seconds",
-            type=ABOVE_0,
-            help="Stop after so many seconds, counted anew when the run is resumed.",
-        ),
-        click.option(
-            "--max-tokens", type=click.IntRange(1), help="Begin nothing more once so many are spent."
-        ),
-        click.option(
-            "--give-up-after",
-            type=click.IntRange(1),
-            default=20,
-            show_default=True,
-            help="Stop with 3 once the engine failed so often in a row.",
-        ),
-        click.option(
-            "--deadline", type=ABOVE_0, default=300.0, show_default=True, help="Seconds for one verdict."
-        ),
-        click.option(
-            "--concurrency",
-            type=click.IntRange(1),
-            default=16,
-            show_default=True,
-            help="Samples under way at once.",
-        ),
-    ):
-        function = option(function)
-    return function
+    """`--concurrency`, `--deadline`, `--give-up-after` and the limits on tokens, seconds and cost."""
+    return run_options(function, LIMITS)
 
 
 def store_option(function: Decorated) -> Decorated:
@@ -234,13 +208,7 @@ def store_option(function: Decorated) -> Decorated:
 
 def gate_option(function: Decorated) -> Decorated:
     """`--gate`."""
-    return click.option(
-        "--gate",
-        "gates",
-        multiple=True,
-        metavar="METRIC>=X",
-        help="Exit with 1 if a figure is worse: f1>=0.7, failures<=0.02, lower(f1)>=0.6; repeatable.",
-    )(function)
+    return run_option(GATES)(function)
 
 
 def junit_option(function: Decorated) -> Decorated:
@@ -258,67 +226,137 @@ def json_option(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print data for machines.")(function)
 
 
-def open_store(place: str | None) -> Store:
-    """The store named by `--store`, or the usual one; unlike a run, reading makes none.
+def require_store(place: str | None) -> str:
+    """The place of the store named by `--store`, or of the usual one.
 
-    Raises `SpecError` where there is no such file.
+    Raises `SpecError` if there is no store: unlike a run, reading makes none.
     """
     from magistrate._paths import default_store
     from magistrate.errors import SpecError
-    from magistrate.store import Store
-    from magistrate.store.connect import exists
+    from magistrate.store.connection import exists
 
-    chosen = place or default_store()
+    chosen = place or str(default_store())
     if not exists(chosen):
         advice = "check --store" if place else "make one with: magistrate run quickstart"
         raise SpecError(f"there is no store of runs at {chosen}; {advice}")
-    return Store.open(chosen)
+    return chosen
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
-    from magistrate.report.data import json_values
+def open_store(place: str | None) -> Store:
+    """The store that `require_store` names, opened."""
+    from magistrate.store import Store
 
-    click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
-
-
-def console(*, error: bool = False) -> Console:
-    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else.
-
-    A reader that has seen enough is for `main` to notice, as everywhere else.
-    """
-    from rich.console import Console
-
-    class Terminal(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    return Terminal(stderr=error, markup=False, emoji=False, highlight=False)
+    return Store.open(require_store(place))
 
 
-def talking(command: click.Command) -> None:
-    """Give a command and all below it `--verbose`."""
+def add_verbose(command: click.Command) -> None:
+    """Give a command and all its subcommands `--verbose`."""
     if not any(parameter.name == "verbose" for parameter in command.params):
         command.params.append(
             click.Option(
                 ["-v", "--verbose"],
                 is_flag=True,
                 expose_value=False,
-                callback=_talk,
+                callback=_be_verbose,
                 help="Say on standard error what is done.",
             )
         )
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            talking(each)
+            add_verbose(each)
 
 
-def _talk(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _be_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         _logging.configure(verbose=True)
 
 
-def hush() -> None:
-    """Let nothing more be written to standard output, whose reader is gone."""
-    with Path(os.devnull).open("wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+# --- the base rate ----------------------------------------------------------------------------------
+
+
+class BaseRate(click.ParamType[float | str]):
+    """A share between 0 and 1, or the word `estimate`."""
+
+    name = "SHARE"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float | str:
+        if value == ESTIMATE:
+            return ESTIMATE
+        try:
+            share = float(value)
+        except ValueError:
+            share = -1.0
+        if not 0 < share < 1:
+            self.fail(
+                f"must be a share between 0 and 1, such as 0.2, or {ESTIMATE}; got {value!r}",
+                parameter,
+                context,
+            )
+        return share
+
+
+def base_rate_option(function: Decorated) -> Decorated:
+    """`--base-rate`."""
+    return click.option(
+        "--base-rate",
+        type=BaseRate(),
+        metavar=f"SHARE|{ESTIMATE}",
+        help="How frequent hallucinated outputs are taken to be, for judges that assume it, such as novelty.",
+    )(function)
+
+
+def judges_assuming(judges: Sequence[str], base_rate: float | str | None) -> list[str]:
+    """The words of judges of one output with what was said."""
+    from magistrate.api.base_rate import assuming
+
+    if base_rate is None:
+        return list(judges)
+    if isinstance(base_rate, str):
+        raise click.BadParameter(
+            "one output is no batch to estimate a base rate from; give a share, such as 0.2",
+            param_hint="--base-rate",
+        )
+    told = assuming(judges, base_rate)
+    return [words if each is None else each.words for words, each in zip(judges, told, strict=True)]
+
+
+def spec_assuming(spec: RunSpec, base_rate: float | str | None, store: str | None) -> RunSpec:
+    """A run whose judges assume what was said, or what is estimated of its samples, which are read for it."""
+    from magistrate.api.base_rate import assuming
+    from magistrate.runs.spec import STDIN, judge_of
+
+    if base_rate is None:
+        return spec
+    if base_rate == ESTIMATE and spec.dataset.source == STDIN:
+        raise click.BadParameter(
+            "what comes on standard input can be read only once, and estimating reads all of it before "
+            "the first verdict; save it as a file, or give a share, such as 0.2",
+            param_hint="--base-rate",
+        )
+    share = None if isinstance(base_rate, str) else base_rate
+    told = assuming(spec.judges, share, samples=partial(_samples, spec, store), make=partial(judge_of, spec))
+    for words, each in zip(spec.judges, told, strict=True):
+        if each is None:
+            click.echo(f"{words} assumes no base rate; it judges as ever", err=True)
+        elif each.n_verdicts:
+            without = f"; {each.n_without:,} had no verdict" if each.n_without else ""
+            found = f"base rate {each.base_rate:g}, estimated from {each.n_verdicts:,} outputs{without}"
+            click.echo(f"{words}: {found}. {CAUTION}", err=True)
+    kept = [words if each is None else each.words for words, each in zip(spec.judges, told, strict=True)]
+    return spec.model_copy(update={"judges": kept})
+
+
+def _samples(spec: RunSpec, store: str | None) -> Iterable[Sample]:
+    from magistrate._paths import default_store
+    from magistrate.runs.prepare import open_data
+    from magistrate.store import Store
+    from magistrate.store.connection import exists
+
+    place = store or str(default_store())
+    if not exists(place):
+        yield from open_data(None, spec.dataset)[0]
+        return
+    with Store.open(place) as opened:
+        yield from open_data(opened, spec.dataset)[0]

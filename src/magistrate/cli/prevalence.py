@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, store_option
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.api.prevalence import Using

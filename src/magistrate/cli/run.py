@@ -1,4 +1,4 @@
-"""`magistrate run`: a dataset through judges, every outcome stored, and the report."""
+"""`magistrate run`: judge a dataset, store every outcome, and print the report."""
 
 from __future__ import annotations
 
@@ -10,32 +10,50 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.base_rate import base_rate_option, spec_assuming
 from magistrate.cli.options import (
+    base_rate_option,
     calibration_option,
-    console,
     gate_option,
     json_option,
     junit_option,
     limit_options,
     model_options,
-    open_store,
     price_option,
-    print_json,
     reading_options,
+    run_option,
+    spec_assuming,
     store_option,
     tell_unasked,
 )
+from magistrate.cli.output import console, print_json
 from magistrate.judges.registry import DEFAULT_JUDGE
+from magistrate.runs.options import (
+    BALANCE,
+    CACHE,
+    DATA,
+    ENGINE,
+    FAILURES,
+    JUDGES,
+    LIMIT,
+    LIMITS,
+    MAP,
+    NAME,
+    PRICE,
+    SAMPLE,
+    SEED,
+    TAGS,
+    VIEW,
+)
 
 if TYPE_CHECKING:
     from magistrate.report import Report
+    from magistrate.runs.prepare import RunPlan
     from magistrate.runs.progress import ProgressBar
     from magistrate.runs.spec import RunSpec
-    from magistrate.store import RunRecord
+    from magistrate.store import RunRecord, Store
 
 EXAMPLE = "Example: magistrate run answers.jsonl --judge hallucination --map context=docs --limit 100"
-IN_DATASET = ("view", "limit", "sample", "balance", "seed", "max_unread", "labels")
+IN_DATASET = tuple(option.name for option in DATA if option is not MAP)  # --map is parsed into pairs
 # Options that need there to be one data set.
 ONE_SET = {
     "file": "--spec",
@@ -44,11 +62,8 @@ ONE_SET = {
     "as_json": "--json",
     "name": "--name",
 }
-IN_ENGINE = ("model", "base_url", "device", "threads", "timeout", "price")
-IN_LIMITS = (
-    *("concurrency", "deadline", "give_up_after"),
-    *("max_tokens", "max_seconds", "max_cost", "max_failures"),
-)
+IN_ENGINE = tuple(option.name for option in (*ENGINE, PRICE))
+IN_LIMITS = tuple(option.name for option in (*LIMITS, FAILURES))
 
 
 @click.command(epilog=EXAMPLE)
@@ -56,32 +71,22 @@ IN_LIMITS = (
 @click.option(
     "--spec", "file", metavar="FILE", help="A run file; what is said here too replaces what it says."
 )
-@click.option(
-    "--judge", "judges", multiple=True, default=[DEFAULT_JUDGE], show_default=True, help="Who judges."
-)
+@run_option(JUDGES, default=[DEFAULT_JUDGE], show_default=True)
 @calibration_option
 @base_rate_option
-@click.option("--limit", type=click.IntRange(1), help="The first N samples only.")
-@click.option("--sample", type=click.IntRange(1), help="N samples at random.")
-@click.option("--balance", metavar="FIELD", help="With --sample: as many of each value, such as label.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For --sample.")
-@click.option("--view", help="A view of a named set, such as article200.")
+@run_option(LIMIT)
+@run_option(SAMPLE)
+@run_option(BALANCE)
+@run_option(SEED)
+@run_option(VIEW)
 @reading_options
-@click.option("--name", help="A name for the run.")
-@click.option("--tag", "tags", multiple=True, help="A tag for the run; repeatable.")
+@run_option(NAME)
+@run_option(TAGS)
 @limit_options
 @gate_option
 @junit_option
-@click.option(
-    "--max-failures",
-    type=click.FloatRange(0, 1),
-    default=0.1,
-    show_default=True,
-    help="Exit with 3 if a greater share of a judge's outcomes failed.",
-)
-@click.option(
-    "--cache/--no-cache", default=True, help="Use answers of earlier, equal calls (default), or not."
-)
+@run_option(FAILURES)
+@click.option("--cache/--no-cache", default=CACHE.default, help=CACHE.help)
 @click.option("--dry-run", is_flag=True, help="Say what the run would take, and ask no model.")
 @click.option(
     "--resume/--new",
@@ -98,7 +103,6 @@ def command(
     context: click.Context,
     /,
     data: tuple[str, ...],
-    store: str | None,
     **_: Any,
 ) -> int:
     """Judge DATA: a named or stored set, a file, or - for JSONL on standard input.
@@ -110,37 +114,37 @@ def command(
     be used, 3 where a limit (--max-seconds, --max-tokens, --max-cost) cut the run off, a judge gave no
     verdict, too many judgements failed or the engine is gone, and 130 after Ctrl-C.
     """
-    from magistrate._paths import default_store
     from magistrate.runs.progress import ProgressBar
 
-    place = store or str(default_store())
     if len(data) > 1:
-        return _several(context, data, place)
+        return _several(context, data)
     context.params["data"] = data[0] if data else None
-    return _one(context, place, ProgressBar(console(error=True), lines=True))
+    return _one(context, ProgressBar(console(error=True), lines=True))
 
 
-def _several(context: click.Context, data: Sequence[str], place: str) -> int:
+def _several(context: click.Context, data: Sequence[str]) -> int:
     """A run for each data set, then the table of all; the worst of their exit codes."""
+    from magistrate._paths import default_store
     from magistrate.api.run import Run
-    from magistrate.cli import SIGNALLED
+    from magistrate.cli.exit_codes import SIGNALLED
     from magistrate.report.sets import render_sets
     from magistrate.runs.progress import ProgressBar
 
     for name, option in ONE_SET.items():
         if context.params[name]:
             raise click.UsageError(f"{option} is for one data set, and {len(data)} were named", context)
-    for each in data:  # what is wrong with one of them is said before anything is judged
+    for each in data:  # an option that cannot be used is told before anything is judged
         context.params["data"] = each
-        _described(context)
+        _spec(context)
+    store = context.params["store"] or str(default_store())
     codes: list[int] = []
     reports: list[Report] = []
     for each in data:
         context.params["data"] = each
         bar = ProgressBar(console(error=True), lines=True)
-        codes.append(_one(context, place, bar))
+        codes.append(_one(context, bar))
         if bar.run_id is not None:
-            reports.append(Run(bar.run_id, place).summary())
+            reports.append(Run(bar.run_id, store).summary())
         if codes[-1] > SIGNALLED:
             break
         click.echo()
@@ -148,45 +152,50 @@ def _several(context: click.Context, data: Sequence[str], place: str) -> int:
     return max(codes)
 
 
-def _one(context: click.Context, place: str, bar: ProgressBar) -> int:
-    """Execute the run that the command's words describe, or estimate it."""
-    from magistrate.api import evaluate as evaluation
-    from magistrate.cli.ending import ended
+def _one(context: click.Context, bar: ProgressBar) -> int:
+    """Execute the run that the options describe, or estimate it."""
+    from magistrate import _async
+    from magistrate.api.evaluate import RunSession
+    from magistrate.cli.exit_codes import finish_run
+    from magistrate.report.gates import Gate
     from magistrate.report.junit import fresh
+    from magistrate.runs.resume import find_resumable
+    from magistrate.runs.spec import judges_of
 
     junit: Path | None = context.params["junit"]
+    dry_run: bool = context.params["dry_run"]
     going_on: bool | None = context.params["going_on"]
     as_json: bool = context.params["as_json"]
-    if not context.params["dry_run"]:
+    if not dry_run:
         fresh(junit)
-    spec = _described(context)
-    if context.params["dry_run"]:
-        return _estimated(spec, place, as_json)
-    unfinished = None if going_on is False else evaluation.unfinished(spec, store=place)
-    if unfinished is None and going_on:
-        click.echo("there is no unfinished run of the very same; beginning one", err=True)
-    if unfinished is None or not _goes_on(unfinished, going_on):
-        judging = partial(evaluation.run, spec, store=place, watcher=bar)
-        return ended(judging, bar, place, as_json, spec, junit=junit)
-    with open_store(place) as opened:
-        if spec.name is not None:
-            opened.rename(unfinished.id, spec.name)
-        opened.tag(unfinished.id, add=spec.tags)
-    return ended(
-        lambda: evaluation.resume(unfinished.id, store=place, spec=spec, watcher=bar),
-        bar,
-        place,
-        as_json,
-        spec,
-        junit=junit,
-    )
+    spec = _spec(context)
+    judges = judges_of(spec)
+    tell_unasked(judges, context)
+    for gate in spec.gates:
+        Gate.parse(gate, [judge.info.name for judge in judges])
+    with RunSession(context.params["store"]) as session:
+        plan = session.prepare(spec, judges=judges)
+        if dry_run:
+            return _print_estimate(plan, session.existing_store, as_json)
+        unfinished = None
+        if going_on is not False and session.existing_store is not None:
+            unfinished = find_resumable(session.store, plan)
+        if unfinished is None and going_on:
+            click.echo("there is no unfinished run of the very same; beginning one", err=True)
+        if unfinished is not None and _goes_on(unfinished, going_on):
+            if spec.name is not None:
+                session.store.rename(unfinished.id, spec.name)
+            session.store.tag(unfinished.id, add=spec.tags)
+            work = session.resume(unfinished, plan, bar)
+        else:
+            work = session.start(plan, bar)
+        return finish_run(lambda: _async.run(work), bar, session, spec, as_json, junit=junit)
 
 
-def _described(context: click.Context) -> RunSpec:
-    """What the run file and the words of the command say together; the words win."""
+def _spec(context: click.Context) -> RunSpec:
+    """The specification by the run file and the options of the command; the options win."""
     from magistrate.judges.registry import calibrated
-    from magistrate.report.gates import Gate
-    from magistrate.runs.spec import DEFAULT, judge_of, judges_of, read_spec, spec_from
+    from magistrate.runs.spec import DEFAULT, judge_of, read_spec, spec_from
 
     said = {
         name: value
@@ -218,13 +227,7 @@ def _described(context: click.Context) -> RunSpec:
     if files := context.params["calibrations"]:
         judges = calibrated(spec.judges, files, partial(judge_of, spec))
         spec = spec.model_copy(update={"judges": judges})
-    spec = spec_assuming(spec, context.params["base_rate"], context.params["store"])
-    asked = judges_of(spec)
-    tell_unasked(asked, context)
-    names = [judge.info.name for judge in asked]
-    for gate in spec.gates:
-        Gate.parse(gate, names)
-    return spec
+    return spec_assuming(spec, context.params["base_rate"], context.params["store"])
 
 
 def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
@@ -248,13 +251,13 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:
-    from magistrate.api import evaluate as evaluation
-    from magistrate.cli import DONE, ENGINE_GONE
+def _print_estimate(plan: RunPlan, store: Store | None, as_json: bool) -> int:
+    from magistrate.api.estimate import estimate_plan
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.report.estimate import render
     from magistrate.report.plain import plain
 
-    estimate = evaluation.estimated(spec, store=store)
+    estimate = estimate_plan(plan, store)
     if as_json:
         print_json(estimate.to_dict())
     else:

@@ -1,4 +1,4 @@
-"""`magistrate runs`: what was run; rename, tag and delete."""
+"""`magistrate runs`: list, rename, tag and delete stored runs; print their run files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import json_option, open_store, print_json, store_option
-from magistrate.cli.tables import print_table
+from magistrate.cli.options import json_option, open_store, store_option
+from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from magistrate.store import RunRecord

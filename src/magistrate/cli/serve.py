@@ -1,4 +1,4 @@
-"""`magistrate serve`: the page, and the same as a JSON API."""
+"""`magistrate serve`: serve the web pages and the JSON API."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def command(
     The page's address is printed on a line of its own once it can be opened. Only this machine reaches it
     unless --host says otherwise.
     """
-    from magistrate.cli import DONE
+    from magistrate.cli.exit_codes import DONE
     from magistrate.errors import require_extra
 
     require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
@@ -98,7 +98,7 @@ def _store(named: str | None) -> str:
     from magistrate._paths import default_store
     from magistrate.cli.options import open_store
     from magistrate.store import Store
-    from magistrate.store.connect import place_of
+    from magistrate.store.connection import place_of
 
     place = str(default_store()) if named is None else named
     place_of(place)
@@ -144,7 +144,7 @@ def _end_soon() -> None:
     """See to it that the program ends, also where a request's thread does not heed that its time is up."""
     from threading import Timer
 
-    from magistrate.cli import DONE
+    from magistrate.cli.exit_codes import DONE
     from magistrate.server.serve import GRACE_SECONDS
 
     last = Timer(GRACE_SECONDS + 1, os._exit, [DONE])

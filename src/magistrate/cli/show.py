@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import (
-    console,
-    gate_option,
-    json_option,
-    junit_option,
-    open_store,
-    print_json,
-    store_option,
-)
+from magistrate.cli.options import gate_option, json_option, junit_option, open_store, store_option
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.report import Report
@@ -57,7 +50,7 @@ def command(
     With --gate, exit with 1 if a figure of the stored run is worse.
     """
     from magistrate.api.run import report_of
-    from magistrate.cli import DONE
+    from magistrate.cli.exit_codes import DONE
     from magistrate.judges.decision import reflagged
     from magistrate.report import outcome_panel
     from magistrate.report.data import outcome_data
@@ -88,16 +81,16 @@ def command(
 
 def _limit(record: RunRecord) -> float | None:
     """The share of failures that the run itself allowed; None for one made before runs were described."""
-    from magistrate.runs.resume import SPEC, description
+    from magistrate.runs.resume import SPEC, stored_spec
 
-    return description(record).limits.max_failures if SPEC in record.settings else None
+    return stored_spec(record).limits.max_failures if SPEC in record.settings else None
 
 
 def _shown(
     report: Report, gates: tuple[str, ...], junit: Path | None, as_json: bool, max_failures: float | None
 ) -> int:
     """The whole report, and what gates say of it."""
-    from magistrate.cli.ending import passed
+    from magistrate.cli.exit_codes import code_of_gates
     from magistrate.report import render
     from magistrate.report.gates import results
     from magistrate.report.junit import junit as document
@@ -110,13 +103,13 @@ def _shown(
         print_json(report.to_dict() | ({"gates": [each.to_dict() for each in checked]} if checked else {}))
     else:
         render(report, console())
-    verdict = passed(checked)
+    verdict = code_of_gates(checked)
     return _damaged(report.run.damaged) or verdict
 
 
 def _damaged(damaged: Sequence[str]) -> int:
     """Name what the store cannot give back, and answer the exit code for it; 0 where nothing is damaged."""
-    from magistrate.cli import BAD_INPUT, DONE
+    from magistrate.cli.exit_codes import BAD_INPUT, DONE
     from magistrate.report.plain import plain
 
     for told in damaged[:DAMAGED_TOLD]:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import click
 
-from magistrate.cli.options import talking
+from magistrate.cli.options import add_verbose
 
 KINDS = ("detector", "stack", "judge", "probe")
 EXAMPLE = "Example: magistrate train stack --data labelled.csv --of novelty --of faithfulness --to my-stack"
@@ -23,7 +23,7 @@ class Kinds(click.Group):
         if name not in self.list_commands(context):
             return None
         found: click.Command = import_module(_module(name)).command
-        talking(found)
+        add_verbose(found)
         return found
 
     def resolve_command(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import console, json_option, print_json, reading_options
+from magistrate.cli.options import json_option, reading_options
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magistrate.cli.options import ABOVE_0, console, json_option, print_json, reading_options
+from magistrate.cli.options import ABOVE_0, json_option, reading_options
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.training.judge.loop import Progress

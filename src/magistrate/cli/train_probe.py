@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import console, json_option, model_options, print_json, reading_options
+from magistrate.cli.options import json_option, model_options, reading_options
+from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
+    from magistrate.engines.settings import EngineSettings
     from magistrate.features.hidden_states import Pooling
 
 EXAMPLE = (
@@ -61,10 +64,7 @@ def command(
     folds: int,
     seed: int,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     as_json: bool,
 ) -> None:
     """Fit a linear probe to the hidden states that a model has as it reads labelled outputs.
@@ -73,7 +73,6 @@ def command(
     States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
     """
     from magistrate.api.probe import train_probe
-    from magistrate.engines.settings import EngineSettings
     from magistrate.judges.folders import check_free
     from magistrate.judges.probe import FILE, write_probe
     from magistrate.judges.registry import engine as engine_of
@@ -83,9 +82,7 @@ def command(
 
     if target is not None:
         check_free(target, FILE, "probe", replace=force)
-    settings = EngineSettings(
-        base_url=base_url, device=device, threads=threads, timeout=timeout, hidden_states=True
-    )
+    settings = replace(settings, hidden_states=True)
     engine = engine_of(model, settings)
     with waiting(engine, console(error=True)):
         found, left_out = train_probe(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from magistrate.cli.options import (
     Assignment,
-    console,
     json_option,
     limit_options,
     model_options,
-    print_json,
     reading_options,
     store_option,
 )
+from magistrate.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from magistrate.engines.settings import EngineSettings
 
 EXAMPLE = (
     "Example: magistrate train stack --data summedits:dev --data begin:dev --of signal:content_words "
@@ -90,10 +92,7 @@ def command(
     seed: int,
     seen: bool,
     model: str | None,
-    base_url: str | None,
-    device: str | None,
-    threads: int | None,
-    timeout: float | None,
+    settings: EngineSettings,
     store: str | None,
     as_json: bool,
     **limits: Any,
@@ -123,10 +122,10 @@ def command(
         labels=labels,
         max_unread=max_unread,
         model=model,
-        base_url=base_url,
-        device=device,
-        threads=threads,
-        timeout=timeout,
+        base_url=settings.base_url,
+        device=settings.device,
+        threads=settings.threads,
+        timeout=settings.timeout,
         store=store,
         limits=Limits(**limits),
         watcher=ProgressBar(console(error=True), lines=True),

@@ -20,7 +20,7 @@ from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError, EngineGone, MissingPackage, NoVerdict, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import FIELDS, Judge, JudgeInfo
-from magistrate.runs.plan import recipe
+from magistrate.runs.prepare import recipe
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

@@ -1,1 +1,1 @@
-"""A run of judges over a data set: its specification, its plan, its execution, and how it goes on."""
+"""Runs of judges over a data set: specification, preparation, execution, storing and resuming."""

@@ -1,4 +1,4 @@
-"""Samples in, outcomes out as they are ready: bounded concurrency, deadlines, failures as values."""
+"""Judges samples concurrently: each outcome comes as soon as it is ready, and failures are values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, 
 Task = Callable[[Sample], Any]
 Answer = TypeVar("Answer")
 
-GRACE = 5.0  # seconds that work gets to end after it was told to
+GRACE = 5.0  # seconds that cancelled work gets to end
 
 # A failure's code for the errors that have one of their own.
 CODES: Mapping[type[Exception], FailureCode] = {
@@ -53,13 +53,13 @@ CODES: Mapping[type[Exception], FailureCode] = {
     EngineTimeout: "timeout",
 }
 ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
-# After these nothing else can succeed, so the stream ends instead of failing sample after sample.
+# After one of these no other call can succeed, so the stream ends.
 FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An outcome with the sample that it is about, as the task left it."""
+    """An outcome and its sample, whose output the task may have made."""
 
     sample: Sample
     outcome: Outcome
@@ -108,12 +108,12 @@ async def judge_one(
 
 
 def code_of(error: Exception) -> FailureCode:
-    """What kind of failure an error makes."""
+    """The code of the failure that an error is turned into."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
 async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """What `work` answers; a judge that wants to end the program only fails."""
+    """The result of `work`; `SystemExit` becomes an ordinary error: a judge cannot end the program."""
     try:
         return await work
     except SystemExit as error:
@@ -121,10 +121,10 @@ async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """What `work` answers within so many seconds from its first step on.
+    """The result of `work`, if it is done within `seconds` of its first step.
 
-    Raises `DeadlineExceeded` where it is not done then, also where it will not stop and where it was done
-    later, having computed without a pause.
+    Raises `DeadlineExceeded` otherwise, also if `work` does not stop when cancelled, or finished late because
+    it computed without a pause.
     """
     deadline = Deadline(seconds)
 
@@ -155,13 +155,13 @@ async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 def _forgotten(task: asyncio.Future[Any]) -> None:
-    """Nobody waits for its result any more, so that its error is nobody's."""
+    """Retrieve the error of an abandoned task, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
-    """Refuse what could never be judged, before anything is spent.
+    """Refuse judges that cannot run on this engine, before anything is spent.
 
     Raises `SpecError`, and `CapabilityError` where the engine lacks what a judge needs.
     """
@@ -179,7 +179,7 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
 
 
 def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> None:
-    """Refuse a model whose answers a judge was not fitted to, whatever it is called."""
+    """Refuse a model other than the one to whose answers a judge was fitted; only fingerprints count."""
     if fingerprint != info.fingerprint:
         raise SpecError(
             f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), and this is "
@@ -214,8 +214,8 @@ async def stream(
     check_stream(judges, engine.info)
     ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
     source = _pulled(samples)
-    work = _Work(judges, engine, task, limits.deadline, made, done, gate, ready)
-    workers = [asyncio.create_task(work.through(source)) for _ in range(limits.concurrency)]
+    worker = _Worker(judges, engine, task, limits.deadline, made, done, gate, ready)
+    workers = [asyncio.create_task(worker.run(source)) for _ in range(limits.concurrency)]
     failure: BaseException | None = None
     failed = 0
     try:
@@ -237,8 +237,8 @@ async def stream(
                 if gate is not None:
                     gate.close()
     finally:
-        for worker in workers:
-            worker.cancel()
+        for each in workers:
+            each.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         source.close()
         while undelivered is not None and not ready.empty():
@@ -249,20 +249,20 @@ async def stream(
 
 
 def engine_failed(outcome: Outcome) -> bool:
-    """Whether it was an engine call, not the judge's own code or the sample, that failed."""
+    """Whether an engine call failed, rather than the judge's own code or the sample."""
     if not isinstance(outcome, Failure) or outcome.code not in ENGINE_FAILURES or not outcome.steps:
         return False
     return "error" in outcome.steps[-1].result
 
 
 def _pulled(samples: Iterable[Sample]) -> Generator[Sample]:
-    """Samples that several workers pull from, until one of them closes it."""
+    """The samples as one generator, which several workers share and any of them can close."""
     yield from samples
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What every worker does with a sample, and where the outcomes go."""
+class _Worker:
+    """Judges one sample after the other and puts the outcomes into a queue."""
 
     judges: Sequence[Judge]
     engine: Engine
@@ -273,13 +273,13 @@ class _Work:
     gate: Gate | None
     ready: asyncio.Queue[Judged | BaseException | None]
 
-    async def through(self, source: Iterable[Sample]) -> None:
+    async def run(self, source: Iterable[Sample]) -> None:
         """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
         try:
             for sample in source:
                 if not await self._sample(sample):
                     break
-        except BaseException as error:  # whoever waits for this worker must hear of everything
+        except BaseException as error:  # the stream must hear of everything
             if _is_cancelled():
                 raise
             await self.ready.put(error)
@@ -314,7 +314,7 @@ class _Work:
 
 
 def _sound(outcome: Outcome) -> Outcome:
-    """A judge's answer, if it can be one. Raises `InvalidOutput`."""
+    """What a judge returned. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
     if not isinstance(outcome, Verdict | Failure | Abstention):
         raise InvalidOutput(
             f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
@@ -325,7 +325,7 @@ def _sound(outcome: Outcome) -> Outcome:
 
 
 def _is_cancelled() -> bool:
-    """Whether a CancelledError means this very task, and not only something that it waited for."""
+    """Whether this task itself was cancelled, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -334,7 +334,7 @@ def _is_cancelled() -> bool:
 
 
 async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample | str:
-    """The sample with the task's output, or in words why there is none."""
+    """The sample with the task's output, or a message that says why there is none."""
     if task is None:
         return sample if sample.output is not None else "the sample has no output and no task to produce one"
     try:

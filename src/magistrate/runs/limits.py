@@ -1,4 +1,4 @@
-"""How much a run may do at once and in all, and what of it is spent."""
+"""Limits of a run on concurrency, time, tokens and cost, and the budget that keeps count."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ UNLIMITED = Limits()
 
 
 class Gate(Protocol):
-    """Lets judgements begin, or no more."""
+    """Decides whether judgements may begin."""
 
     async def admitted(self, n: int) -> bool:
         """Whether `n` judgements of one sample may begin; waits until that can be told."""
         ...
 
     def close(self) -> None:
-        """Let nothing more begin, and nobody wait."""
+        """Let nothing more begin, and wake all that wait."""
         ...
 
 

@@ -1,12 +1,13 @@
-"""From the description of a run to who judges what, with which engine, within which limits."""
+"""Prepares a run: makes its judges and engine and opens its data, each once, as a `RunPlan`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from magistrate._version import __version__
 from magistrate.datasets import Dataset, load
 from magistrate.datasets.fields import check_labels
 from magistrate.datasets.files import HUB, looks_like_path
@@ -17,9 +18,8 @@ from magistrate.engines.prices import Price, price_of
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.runs.execute import Task
-from magistrate.runs.limits import Limits
-from magistrate.runs.plan import Trial, Watcher
+from magistrate.runs.execute import Task, check_stream
+from magistrate.runs.limits import UNLIMITED, Cost, Limits
 from magistrate.runs.spec import (
     DEFAULT,
     DataPart,
@@ -31,14 +31,15 @@ from magistrate.runs.spec import (
 )
 from magistrate.store import Store
 from magistrate.store.datasets import open_dataset
+from magistrate.types import Recipe, Scoring
 
 NAMES_TOLD = 5
 FREE = Price(0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What is handed over as an object, in place of what a description says; None is what it says."""
+class Overrides:
+    """Python objects that take the place of parts of a specification; None leaves a part as specified."""
 
     dataset: Dataset | None = None
     judges: Sequence[Judge] | None = None
@@ -47,14 +48,76 @@ class Given:
 
     @property
     def names(self) -> list[str]:
-        """Which parts came as objects: no description can bring them back."""
+        """The parts that are objects: no specification can bring them back."""
         return [name for name in ("dataset", "judges", "model", "task") if getattr(self, name) is not None]
 
 
-NOTHING = Given()
+NO_OVERRIDES = Overrides()
 
 
-def described(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """A run that is ready to be executed: its judges, engine, limits and data.
+
+    `cost` gives the dollars that usage costs, None if no price is known. `objects` names the parts that came
+    as Python objects. `dataset` is None while the data of an earlier run have not been opened again;
+    `dataset_version` is `NAME@2` for a stored data set.
+    """
+
+    spec: RunSpec
+    judges: Sequence[Judge]
+    engine: Engine
+    task: Task | None = None
+    limits: Limits = UNLIMITED
+    cost: Cost | None = None
+    objects: Sequence[str] = ()
+    dataset: Dataset | None = None
+    dataset_version: str | None = None
+
+    def check(self) -> None:
+        """Refuse what could never be judged. Raises `SpecError` and `CapabilityError`."""
+        check_stream(self.judges, self.engine.info)
+        if self.limits.max_cost is not None and self.cost is None:
+            raise SpecError(
+                f"max_cost needs a price, and none is known for {self.engine.info.model!r}; "
+                "say it in dollars a million tokens: --price IN/OUT"
+            )
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """What pins each judge's figures, by the judge's name."""
+        seed = self.spec.dataset.seed
+        return {judge.info.name: recipe(judge, self.engine, seed) for judge in self.judges}
+
+    @property
+    def scoring(self) -> dict[str, Scoring]:
+        """How each judge's scores are read, by the judge's name."""
+        return {judge.info.name: judge.info.scoring for judge in self.judges}
+
+
+def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
+    """What pins the figures of this judge on this engine; its options are part of the judge's name.
+
+    The model of a judge that asks no engine is `none`, whatever engine the other judges of its run ask.
+    """
+    info = judge.info
+    asked = engine.info if info.asks else NONE.info
+    return Recipe(
+        judge=f"{registry.spelled(judge)}@{info.version}",
+        model=asked.model,
+        fingerprint=asked.fingerprint,
+        prompt=info.prompt,
+        constraint=info.constraint,
+        seed=seed,
+        n=n,
+        package=__version__,
+    )
+
+
+# --- from the arguments of a Python call to a specification -----------------------------------------
+
+
+def spec_of_arguments(
     dataset: Any,
     judges: str | Judge | Sequence[str | Judge],
     *,
@@ -71,8 +134,8 @@ def described(
     limits: Limits,
     price: str | None,
     **others: Any,
-) -> tuple[RunSpec, Given]:
-    """What Python was asked for as a description, and what of it only objects can say."""
+) -> tuple[RunSpec, Overrides]:
+    """The specification that Python arguments amount to, and the objects that it cannot hold."""
     several = list(judges) if isinstance(judges, Sequence) and not isinstance(judges, str) else [judges]
     asked = registry.judges(judges)
     if not asked:
@@ -100,7 +163,7 @@ def described(
             **others,
         }
     )
-    return spec, Given(
+    return spec, Overrides(
         dataset=None if there else rows_of(dataset, spec.dataset, need_output=task is None),
         judges=None if all(words) else asked,
         model=engine,
@@ -109,7 +172,7 @@ def described(
 
 
 def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
-    """Rows from memory, read as a description says."""
+    """Rows from memory, read as a specification says."""
     return load(
         dataset,
         mapping=part.map,
@@ -125,10 +188,10 @@ def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
 
 
 def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) -> tuple[Dataset, str | None]:
-    """The samples that a description names and, where they are a stored set, its name and version: `N@2`.
+    """The samples that a specification names and, if they are a stored data set, its `NAME@VERSION`.
 
-    `store` is where stored sets are looked for, None where there is none.
-    Raises `SpecError` where what is read is not what the description pins.
+    `store` is where stored data sets are looked up, None if there is no store.
+    Raises `SpecError` if the data do not have the digest that the specification pins.
     """
     options: dict[str, Any] = {"mapping": part.map, "limit": part.limit, "sample": part.sample}
     options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
@@ -160,42 +223,72 @@ def _stored(store: Store | None, source: str) -> str:
     return f"; stored: {', '.join(names[:NAMES_TOLD])}{more}" if names else ""
 
 
-def trial_of(
-    spec: RunSpec, given: Given, limits: Limits, price: str | None, watcher: Watcher | None
-) -> Trial:
-    """Who judges with what. Raises `SpecError` and `CapabilityError` where that cannot be."""
-    judges = judges_of(spec) if given.judges is None else given.judges
+def prepare(
+    spec: RunSpec,
+    overrides: Overrides = NO_OVERRIDES,
+    *,
+    store: Store | None = None,
+    judges: Sequence[Judge] | None = None,
+) -> RunPlan:
+    """A plan of the run that a specification and overrides describe, with its data opened.
+
+    `store` is where stored data sets are looked up; `judges` are those of the specification, if they were
+    made before. Raises `SpecError` and `CapabilityError` if the run cannot be executed.
+    """
+    plan = prepare_judges(spec, overrides, judges=judges)
+    dataset, version = overrides.dataset, None
+    if dataset is None:
+        dataset, version = open_data(store, spec.dataset, need_output=overrides.task is None)
+    return replace(plan, dataset=dataset, dataset_version=version)
+
+
+def prepare_judges(
+    spec: RunSpec,
+    overrides: Overrides = NO_OVERRIDES,
+    *,
+    judges: Sequence[Judge] | None = None,
+    limits: Limits | None = None,
+    price: str | None = None,
+) -> RunPlan:
+    """The plan without its data; `limits` and `price` replace those of the specification."""
+    if overrides.judges is not None:
+        judges = overrides.judges
+    elif judges is None:
+        judges = judges_of(spec)
+    limits = limits or spec.limits.limits()
     if registry.asks_none(judges):
         engine: Engine = NONE
     else:
         states = registry.read_states(judges)
-        engine = given.model or engine_of(spec.engine, hidden_states=states, concurrency=limits.concurrency)
+        engine = overrides.model or engine_of(
+            spec.engine, hidden_states=states, concurrency=limits.concurrency
+        )
     paid = FREE if engine is NONE else price_for(engine, price or spec.engine.price)
-    trial = Trial(
+    plan = RunPlan(
+        spec=spec,
         judges=judges,
-        engine=remembering(engine) if spec.cache else engine,
-        task=given.task,
+        engine=with_cache(engine) if spec.cache else engine,
+        task=overrides.task,
         limits=limits,
         cost=None if paid is None else paid.cost,
-        seed=spec.dataset.seed,
-        watcher=watcher,
+        objects=overrides.names,
     )
-    trial.check()
-    return trial
+    plan.check()
+    return plan
 
 
-def remembering(engine: Engine) -> Engine:
-    """The engine with the cache of calls before it, where it promises the same answer to the same call."""
+def with_cache(engine: Engine) -> Engine:
+    """The engine behind the cache of calls, if it promises the same answer to the same call."""
     return Cached(engine, call_cache()) if "repeatable" in engine.info.can else engine
 
 
 def price_for(engine: Engine, price: str | None) -> Price | None:
-    """The price that was named, or that is known; None where nobody knows."""
+    """The price that was named, else the known price of the model; None if there is neither."""
     return price_of(engine.info.model) if price is None else Price.parse(price)
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
-    """The description with whole paths and the digest of what is read, so that it means this for good."""
+    """The specification with absolute paths and the digest of the data: it means the same for ever."""
     # The name of what came from a hub holds the commit, as that of a stored set holds its version.
     named = dataset.name if spec.dataset.source.startswith(HUB) else version
     spec = anchored(spec, Path.cwd())

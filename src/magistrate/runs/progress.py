@@ -1,11 +1,11 @@
-"""A run as it goes: how fast, how long still, how right so far, how many failed."""
+"""Progress of a run: the protocol that receives its events, and a progress bar."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from magistrate.datasets import Problem
 from magistrate.engines.base import Engine
@@ -19,10 +19,26 @@ if TYPE_CHECKING:
 SECONDS_A_LINE = 10.0
 
 
-class ProgressBar:
-    """Watches a run on standard error, and keeps the run's id and how many outcomes it has `seen`.
+class ProgressListener(Protocol):
+    """Receives progress events of a run."""
 
-    A bar on a terminal; elsewhere nothing or, with `lines`, a line now and then for a log.
+    def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
+        """The run begins; `done` of `total` outcomes are stored already. `total` is None if unknown."""
+        ...
+
+    def judged(self, judged: Judged) -> None:
+        """One more outcome is stored."""
+        ...
+
+    def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
+        """The run is over; `problems` are unreadable rows, `stopped` is the limit that ended it."""
+        ...
+
+
+class ProgressBar:
+    """Shows the progress of a run on standard error, and keeps its id and how many outcomes it has `seen`.
+
+    A bar on a terminal; elsewhere nothing or, with `lines`, a line every ten seconds for a log.
     """
 
     def __init__(
@@ -44,7 +60,7 @@ class ProgressBar:
         self._right = self._labelled = self._failed = 0
 
     def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
-        """It begins; of `total` outcomes, None if nobody knows how many, `done` are there already."""
+        """The run begins; `done` of `total` outcomes are stored already."""
         from rich.console import Console
 
         self.run_id = run_id
@@ -74,7 +90,7 @@ class ProgressBar:
             self._bar.console.print(_line(task), soft_wrap=True)
 
     def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
-        """Nothing more will come; these rows could not be read, and this limit ended it, if one did."""
+        """The run is over; `stopped` is the limit that ended it, if one did."""
         self.problems, self.stopped = problems, stopped
         if self._bar is not None:
             self._bar.stop()
@@ -98,7 +114,7 @@ def waiting(engine: Engine, console: Console) -> Iterator[None]:
 
 
 def activity(engine: Engine) -> str:
-    """What keeps whoever waits for `engine`."""
+    """What `engine` is doing, in words."""
     return f"loading {engine.info.model}" if getattr(engine, "loading", False) else "judging"
 
 

@@ -1,123 +1,125 @@
-"""From what a store says of a run back to the run itself, and what has changed under it since."""
+"""Resumes a run: finds one that can go on, restores its plan, and refuses it if something has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from magistrate.datasets import Dataset
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.runs.limits import Limits
-from magistrate.runs.plan import Samples, Trial, Watcher
-from magistrate.runs.prepare import Given, open_data, trial_of
-from magistrate.runs.spec import RunSpec, spec_from
+from magistrate.runs.prepare import Overrides, RunPlan, open_data, prepare_judges
+from magistrate.runs.spec import STDIN, RunSpec, spec_from
+from magistrate.runs.writer import WorkList
 from magistrate.store import RunRecord, Store
 from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
-SPEC = "spec"  # the setting that holds the description of a run
-OBJECTS = "objects"  # what of the run came as objects, which no description can bring back
+SPEC = "spec"  # the setting that holds the specification of a run
+OBJECTS = "objects"  # the parts that came as Python objects, which no specification can bring back
 STORED = "samples_stored"  # whether all samples were stored before the first was judged
 
 
 def objects_of(record: RunRecord) -> Sequence[str]:
-    """What of a run came as Python objects, and so cannot be had from its description."""
+    """The parts of a run that came as Python objects, and so are not in its specification."""
     return tuple(record.settings.get(OBJECTS, ()))
 
 
 def spec_of(record: RunRecord) -> RunSpec:
-    """The description of a run, to run it again. Raises `SpecError` where there is no whole one."""
+    """The whole specification of a run, to run it again. Raises `SpecError` if it has none."""
     if missing := objects_of(record):
         raise SpecError(
             f"run {record.id} was made in Python, and its {' and '.join(missing)} cannot be written down"
         )
-    return description(record)
+    return stored_spec(record)
 
 
-def description(record: RunRecord) -> RunSpec:
-    """What is written down of a run; what it was given as objects has stand-ins there."""
+def stored_spec(record: RunRecord) -> RunSpec:
+    """The specification stored with a run; parts that came as Python objects have stand-ins in it."""
     if SPEC not in record.settings:
         raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
     return spec_from(record.settings[SPEC])
 
 
-def restored(
+def restore_plan(
     record: RunRecord,
     spec: RunSpec,
-    given: Given,
-    limits: Limits | None,
-    price: str | None,
-    watcher: Watcher | None,
-) -> Trial:
-    """Who judged a run, by its description; `limits` and `price` replace those that this has.
+    overrides: Overrides,
+    limits: Limits | None = None,
+    price: str | None = None,
+) -> RunPlan:
+    """The plan of a stored run, without its data; `limits` and `price` replace those of `spec`.
 
-    Raises `SpecError` where that is not known and not given, and where anything that its figures depend on
-    is not as it was, with the difference.
+    Raises `SpecError` if something that came as a Python object is not given again, and if anything that the
+    figures depend on has changed, with the difference.
     """
     objects = objects_of(record)
     for name in ("judges", "model", "task"):
-        if name in objects and getattr(given, name) is None:
+        if name in objects and getattr(overrides, name) is None:
             raise SpecError(
                 f"the {name} of run {record.id} came from Python and cannot be written down; "
                 f"hand it over again: magistrate.resume({record.id!r}, {name}=…), or retry likewise"
             )
-    if given.task is not None and "task" not in objects:
+    if overrides.task is not None and "task" not in objects:
         raise changed(record, ["its outputs were there, and now a task is to make them"])
-    trial = trial_of(spec, given, limits or spec.limits.limits(), price, watcher)
+    plan = prepare_judges(spec, overrides, limits=limits, price=price)
+    check_unchanged(record, plan)
+    return replace(plan, dataset=overrides.dataset)
+
+
+def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
+    """Raise `SpecError` with the difference, if the judges or the model of a run are not what they were."""
     found = [
-        *recipe_differences(record.recipes, trial.recipes),
-        *scoring_differences(record.scoring, trial.scoring),
+        *recipe_differences(record.recipes, plan.recipes),
+        *scoring_differences(record.scoring, plan.scoring),
     ]
     if found:
         raise changed(record, found)
-    return trial
 
 
-def to_resume(store: Store, record: RunRecord, spec: RunSpec, trial: Trial, given: Given) -> Samples:
-    """What of a run is still to be judged. Raises `SpecError` where its samples are not as they were."""
+def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
+    """What of a run is still to be judged. Raises `SpecError` if its samples are not what they were."""
     done, stored = store.judged(record.id), store.sample_ids(record.id)
-    opened = _reopened(store, record, spec, trial, given)
+    dataset = _dataset(store, record, plan)
     size: int | None
-    if opened is None:
-        coming, size = store.samples_by_page(record.id), len(stored)
-    elif trial.task is None:
-        coming, size = _as_before(record, opened, frozenset(stored)), opened.size
+    if dataset is None:
+        samples, size = store.samples_by_page(record.id), len(stored)
+    elif plan.task is None:
+        samples, size = _as_before(record, dataset, frozenset(stored)), dataset.size
     else:
-        coming, size = (
-            _as_made(opened, {sample.id: sample for sample in store.samples(record.id)}),
-            opened.size,
-        )
-    return Samples(
-        coming=coming,
-        total=None if size is None else size * len(trial.judges),
+        kept = {sample.id: sample for sample in store.samples(record.id)}
+        samples, size = _as_made(dataset, kept), dataset.size
+    return WorkList(
+        samples=samples,
+        total=None if size is None else size * len(plan.judges),
         before=len(done),
         stored=frozenset(stored),
-        made=_made(store, record) if trial.task is not None else frozenset(),
+        made=_made(store, record) if plan.task is not None else frozenset(),
         done=done,
-        problems=tuple if opened is None else lambda: opened.problems,
+        problems=tuple if dataset is None else lambda: dataset.problems,
     )
 
 
-def to_retry(store: Store, record: RunRecord, trial: Trial) -> Samples:
-    """The failures of a run, and nothing else of it."""
+def failed_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
+    """The failures of a run, to be judged again, and nothing else."""
     failed = store.failed(record.id).keys()
     ids = {sample_id for sample_id, _ in failed}
-    return Samples(
-        coming=(sample for sample in store.samples_by_page(record.id) if sample.id in ids),
+    return WorkList(
+        samples=(sample for sample in store.samples_by_page(record.id) if sample.id in ids),
         total=len(failed),
         stored=ids,
-        made=_made(store, record) if trial.task is not None else frozenset(),
+        made=_made(store, record) if plan.task is not None else frozenset(),
         done=store.judged(record.id) - failed,
         again=True,
     )
 
 
-def _reopened(store: Store, record: RunRecord, spec: RunSpec, trial: Trial, given: Given) -> Dataset | None:
-    """The samples of a run where they came from; None where the store has all of them."""
-    if given.dataset is not None:
-        opened = given.dataset
+def _dataset(store: Store, record: RunRecord, plan: RunPlan) -> Dataset | None:
+    """The data of a run, opened again; None if the store holds all of its samples."""
+    if plan.dataset is not None:
+        dataset = plan.dataset
     elif record.settings.get(STORED):
         if record.n_total is None or record.n_samples < record.n_total:
             raise SpecError(
@@ -131,17 +133,17 @@ def _reopened(store: Store, record: RunRecord, spec: RunSpec, trial: Trial, give
             f"magistrate.resume({record.id!r}, dataset=…)"
         )
     else:
-        # What reads otherwise now is compared sample by sample, so that its digest is not held yet.
-        part = spec.dataset.model_copy(update={"digest": None})
-        opened = open_data(store, part, need_output=trial.task is None)[0]
-    if opened.digest != record.dataset_digest:
+        # The digest is not checked here: data that differ are compared sample by sample below.
+        part = plan.spec.dataset.model_copy(update={"digest": None})
+        dataset = open_data(store, part, need_output=plan.task is None)[0]
+    if dataset.digest != record.dataset_digest:
         kept = {sample.id: sample for sample in store.samples(record.id)}
-        raise changed(record, list(data_differences(kept, opened, record, trial.task is not None)))
-    return opened
+        raise changed(record, list(data_differences(kept, dataset, record, plan.task is not None)))
+    return dataset
 
 
 def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> Iterator[Sample]:
-    """Samples in the order of their source, of which the first ones must be those that the run has."""
+    """Samples in the order of their source; the first ones must be those that the run has."""
     for number, sample in enumerate(opened):
         if number < len(stored) and sample.id not in stored:
             raise changed(record, [f"{sample.id!r} is not among its samples: their ids were others"])
@@ -160,12 +162,12 @@ def _made(store: Store, record: RunRecord) -> Collection[str]:
     return frozenset(pair[0] for pair in store.judged(record.id) if failed.get(pair) != "task_error")
 
 
-def twin(store: Store, dataset: Dataset, trial: Trial) -> RunRecord | None:
-    """The newest unfinished run that nobody is at and that would judge the very same."""
-    if trial.task is not None:
+def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
+    """The newest unfinished run of the very same plan that no process is working on, if there is one."""
+    if plan.dataset is None or plan.task is not None or plan.spec.dataset.source == STDIN:
         return None
-    for record in store.unfinished(dataset.digest):
-        same = SPEC in record.settings and not list(recipe_differences(record.recipes, trial.recipes))
+    for record in store.unfinished(plan.dataset.digest):
+        same = SPEC in record.settings and not list(recipe_differences(record.recipes, plan.recipes))
         if same and not objects_of(record) and not store.held(record.id):
             return record
     return None
@@ -175,7 +177,7 @@ def twin(store: Store, dataset: Dataset, trial: Trial) -> RunRecord | None:
 
 
 def changed(record: RunRecord, differences: Sequence[str]) -> SpecError:
-    """What to say where going on would put two different things into one run."""
+    """The error for a run that cannot go on, because it would mix two different things."""
     return SpecError(
         f"run {record.id} cannot go on, because what it is made of has changed: {'; '.join(differences)}. "
         "Begin a new run: what has not changed comes out of the cache"

@@ -1,4 +1,4 @@
-"""A run in a file: which samples, which judges, on what, within which limits.
+"""The specification of a run, as a run file holds it: data, judges, engines, limits and gates.
 
 The same shape is stored with every run, resolved, so that the run can be resumed and replayed. Paths in a
 run file are relative to the folder that it lies in; a resolved one holds whole paths.
@@ -18,7 +18,6 @@ from magistrate._yaml import Document, Key, read_document
 from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
-from magistrate.datasets.rows import MAX_UNREAD
 from magistrate.datasets.selection import Selection
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
@@ -27,9 +26,10 @@ from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.report.gates import Gate
-from magistrate.runs.limits import DEADLINE, GIVE_UP_AFTER, Limits
+from magistrate.runs import options
+from magistrate.runs.limits import Limits
+from magistrate.runs.options import Option
 
-MAX_FAILURES = 0.1
 STDIN = "-"
 DEFAULT = "default"  # the engine that a run's judges ask where they are not told another one
 SCHEMA = Path(__file__).with_name("run.schema.json")
@@ -72,26 +72,25 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
+def _field(option: Option) -> Any:
+    """A key of the run file, as its option is declared."""
+    return Field(
+        default=option.default, ge=option.least, gt=option.above, le=option.most, description=option.help
+    )
+
+
 class DataPart(_Part):
     """What is judged: a named or stored set, or a file; which of it, and which column is which field."""
 
     source: str = Field(min_length=1, description="A named set, a stored one (NAME or NAME@2) or a file.")
-    view: str | None = Field(default=None, description="A view of a named set.")
-    map: dict[str, str] = Field(default={}, description="Which column is which field, such as context: docs.")
-    labels: dict[str, str] = Field(
-        default={},
-        description="What the values of the label column mean (faithful, hallucinated, unlabelled), "
-        "such as ok: faithful.",
-    )
-    max_unread: float = Field(
-        default=MAX_UNREAD, ge=0, le=1, description="Share of rows that cannot be read that is an error."
-    )
-    limit: int | None = Field(default=None, ge=1, description="The first so many samples only.")
-    sample: int | None = Field(default=None, ge=1, description="So many samples at random.")
-    balance: str | None = Field(
-        default=None, description="As many of each value of this field, such as label."
-    )
-    seed: int = Field(default=0, description="For sample and balance.")
+    view: str | None = _field(options.VIEW)
+    map: dict[str, str] = _field(options.MAP)
+    labels: dict[str, str] = _field(options.LABELS)
+    max_unread: float = _field(options.UNREAD)
+    limit: int | None = _field(options.LIMIT)
+    sample: int | None = _field(options.SAMPLE)
+    balance: str | None = _field(options.BALANCE)
+    seed: int = _field(options.SEED)
     digest: str | None = Field(
         default=None, description="The sha256 that what is read must have, from an earlier run."
     )
@@ -104,42 +103,24 @@ class DataPart(_Part):
 class EnginePart(_Part):
     """A model, and where it runs."""
 
-    model: str | None = Field(
-        default=None,
-        description="Catalogue name, GGUF file or OpenVINO folder, or another kind of engine and its model, "
-        "such as openai:gpt-4o-mini or ollama:llama3.2.",
-    )
-    base_url: str | None = Field(
-        default=None, description="Where its server listens, such as http://127.0.0.1:8080/v1."
-    )
-    device: str | None = Field(default=None, description="OpenVINO device, such as CPU.")
-    threads: int | None = Field(default=None, ge=1, description="Cores to use.")
-    timeout: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Seconds for one call of the model."
-    )
-    price: str | None = Field(default=None, description="Dollars a million tokens, IN/OUT or IN/OUT/CACHED.")
+    model: str | None = _field(options.MODEL)
+    base_url: str | None = _field(options.BASE_URL)
+    device: str | None = _field(options.DEVICE)
+    threads: int | None = _field(options.THREADS)
+    timeout: float | None = _field(options.TIMEOUT)
+    price: str | None = _field(options.PRICE)
 
 
 class LimitsPart(_Part):
     """How much at once, and how much in all."""
 
-    concurrency: int = Field(default=CONCURRENCY, ge=1, description="Samples under way at once.")
-    deadline: float = Field(default=DEADLINE, gt=0, description="Seconds for one verdict.")
-    give_up_after: int = Field(
-        default=GIVE_UP_AFTER, ge=1, description="Engine failures in a row that end the run."
-    )
-    max_tokens: int | None = Field(
-        default=None, ge=1, description="Begin nothing more once so many are spent."
-    )
-    max_seconds: float | None = Field(
-        default=None, gt=0, description="Stop after so many seconds, counted anew when resumed."
-    )
-    max_cost: float | None = Field(
-        default=None, gt=0, description="Begin nothing more once so many dollars are spent."
-    )
-    max_failures: float = Field(
-        default=MAX_FAILURES, ge=0, le=1, description="Share of failures that is an error."
-    )
+    concurrency: int = _field(options.CONCURRENT)
+    deadline: float = _field(options.TIME_FOR_VERDICT)
+    give_up_after: int = _field(options.GIVE_UP)
+    max_tokens: int | None = _field(options.TOKENS)
+    max_seconds: float | None = _field(options.SECONDS)
+    max_cost: float | None = _field(options.COST)
+    max_failures: float = _field(options.FAILURES)
 
     def limits(self) -> Limits:
         """As the stream takes them."""
@@ -147,7 +128,7 @@ class LimitsPart(_Part):
 
 
 class RunSpec(_Part):
-    """All that makes a run."""
+    """The specification of a run: its data, judges, engines, limits and gates."""
 
     dataset: Annotated[
         DataPart, BeforeValidator(partial(_under, "source"), json_schema_input_type=str | DataPart)
@@ -155,9 +136,7 @@ class RunSpec(_Part):
     judges: Annotated[
         list[JudgeWords],
         BeforeValidator(_one, json_schema_input_type=str | list[str | dict[str, dict[str, Plain]]]),
-    ] = Field(
-        default=[registry.DEFAULT_JUDGE], min_length=1, description="Who judges, such as rubric:most=2."
-    )
+    ] = Field(default=[registry.DEFAULT_JUDGE], min_length=1, description=options.JUDGES.help)
     engines: dict[
         str,
         Annotated[
@@ -165,10 +144,10 @@ class RunSpec(_Part):
         ],
     ] = Field(default={}, description=f"Models by name; {DEFAULT!r} is asked where a judge names none.")
     limits: LimitsPart = Field(default=LimitsPart(), description="How much at once, and how much in all.")
-    gates: Words = Field(default=[], description="Figures to reach, such as f1>=0.7 or failures<=0.02.")
-    name: str | None = Field(default=None, description="A name for the run.")
-    tags: Words = Field(default=[], description="Tags for the run.")
-    cache: bool = Field(default=True, description="Whether answers of earlier, equal calls are used.")
+    gates: Words = _field(options.GATES)
+    name: str | None = _field(options.NAME)
+    tags: Words = _field(options.TAGS)
+    cache: bool = _field(options.CACHE)
 
     @property
     def engine(self) -> EnginePart:
@@ -176,11 +155,11 @@ class RunSpec(_Part):
         return self.engines.get(DEFAULT, EnginePart())
 
     def plain(self) -> dict[str, Any]:
-        """What is not as it would be anyway, as plain values; `RunSpec.model_validate` reads it back."""
+        """The values that differ from the defaults; `RunSpec.model_validate` reads them back."""
         return {"judges": self.judges, **self.model_dump(exclude_defaults=True)}
 
     def yaml(self) -> str:
-        """The file that says the same."""
+        """The same specification as a run file."""
         from ruamel.yaml import YAML
 
         yaml: Any = YAML(typ="safe", pure=True)
@@ -193,7 +172,7 @@ class RunSpec(_Part):
 
 
 def read_spec(path: Path) -> RunSpec:
-    """The run that a file describes, with whole paths.
+    """The specification in a run file, with absolute paths.
 
     Raises `SpecError` with the file, the line, the key and the nearest known word for what cannot be used.
     """
@@ -205,12 +184,12 @@ def read_spec(path: Path) -> RunSpec:
 
 
 def spec_from(values: Mapping[str, Any]) -> RunSpec:
-    """The run that plain values describe. Raises `SpecError` that names the key that cannot be used."""
+    """The specification that plain values hold. Raises `SpecError` that names the key that cannot be used."""
     return Document("this run", values, {}).read_as(RunSpec)
 
 
 def anchored(spec: RunSpec, folder: Path) -> RunSpec:
-    """The same run, whose paths no longer depend on where it is started."""
+    """The same specification with absolute paths, which do not depend on the working directory."""
     source = spec.dataset.source
     if _is_path(folder, source):
         source = _within(folder, source)
@@ -228,18 +207,18 @@ def anchored(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def judges_of(spec: RunSpec) -> list[Judge]:
-    """The judges that are asked, with the engines that they name; those that name the same one share it."""
+    """The judges of a specification; judges that name the same engine share it."""
     engines = _others(spec)
     return [registry.judge(words, engines) for words in spec.judges]
 
 
 def judge_of(spec: RunSpec, words: str) -> Judge:
-    """One of them."""
+    """One judge of a specification, by its words."""
     return registry.judge(words, _others(spec))
 
 
 def _others(spec: RunSpec) -> dict[str, Callable[[], Engine]]:
-    """What makes the engines beside the run's own, each once, when it is first asked for."""
+    """Makers of the engines other than the default one; each engine is made once, when first asked for."""
     return {
         name: cache(partial(engine_of, part, concurrency=spec.limits.concurrency))
         for name, part in spec.engines.items()
@@ -271,7 +250,7 @@ def schema() -> dict[str, Any]:
 
 
 def _check(document: Document, spec: RunSpec, folder: Path) -> None:
-    """Refuse what has the right shape and means nothing, at its line."""
+    """Refuse at its line what has the right shape and makes no sense."""
     asked = []
     for number, words in enumerate(spec.judges):
         asked.append(_at(document, ("judges", number), judge_of, spec, _judge_path(folder, words)))

@@ -38,7 +38,7 @@ from magistrate.server.views.compare import (
     word_of,
 )
 from magistrate.store import Store
-from magistrate.store.run_lists import RunFilter
+from magistrate.store.figures import RunFilter
 
 CHOICES = 20  # runs to choose from at once
 AGAIN = 0.8  # seconds until a page looks again

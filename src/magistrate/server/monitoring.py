@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from magistrate import _logging
 from magistrate.errors import MagistrateError, StoreError
 from magistrate.server.store_pool import StorePool
-from magistrate.store.connect import exists, place_of
+from magistrate.store.connection import exists, place_of
 from magistrate.types import Outcome
 
 REMEMBERED = 1.0  # seconds: a check that is asked for again within them is not made, to spare the store

@@ -24,7 +24,7 @@ from magistrate.server.responses import answering_with, error_responses, json_re
 from magistrate.server.store_pool import RequestStore, StorePool, stores_of
 from magistrate.server.views.run import Progress, progress_of
 from magistrate.store import Store
-from magistrate.store.run_lists import Head, Point, RunFilter, RunLine
+from magistrate.store.figures import Head, Point, RunFilter, RunLine
 
 AT_ONCE = 30
 MOST_AT_ONCE = 100

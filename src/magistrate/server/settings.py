@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
 from magistrate.errors import SpecError
-from magistrate.store.connect import place_of
+from magistrate.store.connection import place_of
 
 PORT = 8421
 TOKEN_VARIABLE = "MAGISTRATE_TOKEN"

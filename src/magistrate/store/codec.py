@@ -1,4 +1,4 @@
-"""Values to ASCII JSON text and back, losing nothing.
+"""Lossless encoding of values as ASCII JSON text, and decoding.
 
 ASCII JSON carries what a database's own text cannot: NUL characters and lone surrogates. What JSON has
 no word for is tagged: `{"$tuple": […]}`, `{"$float": "nan"}`, and `{"$map": [[key, value], …]}` for a

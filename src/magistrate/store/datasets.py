@@ -1,4 +1,4 @@
-"""Data sets that are stored: contents once by their hash, under names with versions.
+"""Stored data sets: each content is stored once, by its hash, under names with versions.
 
 The digest of a content is the sha256 over its samples' ids and content keys, in order. A version is
 written last, when its content is whole: what an interrupted addition leaves has no name, is completed
@@ -7,35 +7,39 @@ when the same content is added again, and goes when any data set is deleted.
 
 from __future__ import annotations
 
+import json
+import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
+from itertools import islice
+from types import TracebackType
+from typing import Self
 
 from sqlalchemy import Connection, and_, delete, exists, func, insert, select
 
-import magistrate.store.queries as queries
 from magistrate.datasets import Dataset, Selection
 from magistrate.datasets.fields import check_labels, check_mapping, plain
 from magistrate.datasets.files import HUB, named_like_file
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.rows import Problem, Row, check_max_unread
-from magistrate.errors import DatasetError, SpecError, StoreError
-from magistrate.store.codec import sample_from, sample_key
-from magistrate.store.dialects import insert_missing, stop_writers
+from magistrate.errors import DatasetError, InputError, SpecError, StoreError
+from magistrate.store.codec import sample_body, sample_from, sample_key
+from magistrate.store.connection import Transactions
 from magistrate.store.difference import Difference, difference
-from magistrate.store.lookup import near, record_of, shown
-from magistrate.store.records import RunRecord
-from magistrate.store.spool import Spool
-from magistrate.store.tables import (
+from magistrate.store.runs import ROWS_AT_ONCE, RunRecord, keep_samples, near, record_of, shown
+from magistrate.store.schema import (
     dataset_contents,
     dataset_samples,
     dataset_versions,
+    insert_missing,
     run_samples,
     runs,
     samples,
+    stop_writers,
 )
-from magistrate.store.transactions import Transactions
 from magistrate.types import Sample
 
 LONGEST_NAME = 100
@@ -131,7 +135,7 @@ def samples_in(connection: Connection, digest: str) -> Iterator[Sample]:
         raise SpecError(f"no data set has the content {shown(digest)}; see 'magistrate datasets'")
     asked = select(dataset_samples.c.sample_id, samples.c.body).join_from(dataset_samples, samples)
     asked = asked.where(dataset_samples.c.digest == digest).order_by(dataset_samples.c.position)
-    with connection.execute(asked.execution_options(yield_per=queries.ROWS_AT_ONCE)) as rows:
+    with connection.execute(asked.execution_options(yield_per=ROWS_AT_ONCE)) as rows:
         for sample_id, body in rows:
             yield sample_from(sample_id, body)
 
@@ -147,7 +151,7 @@ def keep_content(
 ) -> None:
     """A part of a content, as ids with bodies from position `first` on; what is there already stays."""
     keyed = [(sample_id, sample_key(body), body) for sample_id, body in chunk]
-    queries.keep_samples(connection, {key: body for _, key, body in keyed})
+    keep_samples(connection, {key: body for _, key, body in keyed})
     content = {"digest": digest, "n_samples": n_samples}
     connection.execute(insert_missing(connection, dataset_contents), [content])
     connection.execute(
@@ -231,7 +235,7 @@ class DatasetShelf(Transactions):
                     found = name_content(connection, name, digest, spool.n, source, now)
                 if found is not None:
                     return found
-                for first, chunk in spool.chunks(queries.ROWS_AT_ONCE):
+                for first, chunk in spool.chunks(ROWS_AT_ONCE):
                     with self._writing() as connection:
                         keep_content(connection, digest, spool.n, first, chunk)
         raise StoreError("data sets are deleted all the time while this one is added; try again")
@@ -355,3 +359,64 @@ def open_dataset(
         labels=check_labels(labels),
         max_unread=check_max_unread(max_unread),
     )
+
+
+# --- samples on their way into the store ------------------------------------------------------------
+
+
+class Spool:
+    """Samples in a temporary file, with the digest of all of them.
+
+    Nothing is kept for long and memory does not grow with them, but for their ids.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._file = tempfile.TemporaryFile("w+", encoding="ascii", prefix="magistrate-")  # noqa: SIM115
+        self._digest = sha256()
+        self._ids: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def digest(self) -> str:
+        """sha256 over the ids and the content keys, in order."""
+        return self._digest.hexdigest()
+
+    def add(self, sample: Sample) -> None:
+        """One more; `InputError` where its id was there before or a value cannot be stored."""
+        if sample.id in self._ids:
+            raise InputError(
+                f"sample id {shown(sample.id)} is there twice; ids must differ within a data set"
+            )
+        self._ids.add(sample.id)
+        try:
+            body = sample_body(sample)
+        except InputError as error:
+            raise InputError(f"sample {shown(sample.id)}: {error}") from error
+        name = json.dumps(sample.id)
+        self._digest.update(f"{name}\n{sample_key(body)}\n".encode("ascii"))
+        try:
+            self._file.write(f"{name}\n{body}\n")
+        except OSError as error:
+            place = tempfile.gettempdir()
+            raise StoreError(
+                f"cannot write under {place}: {error.strerror}; free some space there"
+            ) from error
+        self.n += 1
+
+    def chunks(self, size: int) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+        """All that was added, with the position of each chunk's first."""
+        self._file.seek(0)
+        lines = (line.rstrip("\n") for line in self._file)
+        pairs = ((json.loads(name), next(lines)) for name in lines)
+        first = 0
+        while chunk := list(islice(pairs, size)):
+            yield first, chunk
+            first += len(chunk)

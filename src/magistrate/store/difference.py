@@ -1,4 +1,4 @@
-"""What became of the samples of one data set in another."""
+"""The difference of two data sets: samples added, removed and changed."""
 
 from __future__ import annotations
 

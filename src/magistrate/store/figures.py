@@ -1,13 +1,20 @@
-"""Figures that were counted once and are read often, kept beside the runs until these change."""
+"""Figures that were counted once and are read often, and the lists of runs that show them.
+
+Figures are kept beside the runs until these change. A list goes on after the last row that was shown (keyset
+paging), so that a page far down costs what the first one does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, case, delete, exists, func, insert, not_, or_, select
 
-from magistrate.store.tables import figures, runs
+from magistrate.datasets.rows import Unread, unread_of
+from magistrate.store.codec import loads, recipes_from
+from magistrate.store.schema import figures, outcomes, run_tags, runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +40,6 @@ class KeptFigures:
     scores: bytes
 
 
-def figures_of(connection: Connection, run_id: str, made_by: str) -> tuple[int, list[KeptFigures]]:
-    """What did this code count of the run's judges, in their order, and at which revision? -1 for never."""
-    mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
-    rows = connection.execute(select(figures).where(*mine).order_by(figures.c.place)).all()
-    names = KeptFigures.__dataclass_fields__
-    kept = [KeptFigures(**{name: getattr(row, name) for name in names}) for row in rows]
-    return (rows[0].revision if rows else -1), kept
-
-
 def keep_figures(connection: Connection, run_id: str, revision: int, kept: Sequence[KeptFigures]) -> bool:
     """Keep what was counted at a revision, nothing from before; False where the run changed or is gone."""
     current = select(runs.c.revision).where(runs.c.id == run_id).with_for_update(key_share=True)
@@ -52,3 +50,232 @@ def keep_figures(connection: Connection, run_id: str, revision: int, kept: Seque
     if rows:
         connection.execute(insert(figures), rows)
     return True
+
+
+# --- lists of runs ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are wanted: those that meet every condition given.
+
+    Each of `words` must be somewhere in a run's name, id, data, model, judges or tags.
+    """
+
+    words: tuple[str, ...] = ()
+    tag: str | None = None
+    dataset: str | None = None
+    judge: str | None = None
+    model: str | None = None
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The figure that heads a judge's part in a run, as counted at `revision`.
+
+    `value` and the ends of its 95 % interval are in [0, 1], None where undefined.
+    """
+
+    judge: str
+    revision: int
+    made_by: str
+    n_total: int
+    n_ok: int
+    n_failures: int
+    n_abstentions: int
+    metric: str | None
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """A run as a list shows it.
+
+    `heads` may be of an earlier revision, and lack judges that nobody counted yet. `judges` are the names
+    that outcomes bear. Times are in UTC, `seconds` how long it was at work. `unread` says how many rows could
+    not be read, None where nobody counted.
+    """
+
+    id: str
+    number: int
+    name: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    status: str
+    reason: str | None
+    dataset: str
+    model: str
+    n_total: int | None
+    seconds: float | None
+    revision: int
+    unread: Unread | None
+    judges: tuple[str, ...]
+    tags: tuple[str, ...]
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What headed one run of a dataset and a judge."""
+
+    run_id: str
+    number: int
+    metric: str
+    value: float
+
+
+_HEAD = [figures.c[name] for name in Head.__dataclass_fields__]
+_LINE = [runs.c[name] for name in RunLine.__dataclass_fields__ if name in runs.c]
+
+
+def _judges(recipes: Iterable[str], heads: Iterable[Head]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*recipes, *(head.judge for head in heads)]))
+
+
+def _conditions(wanted: RunFilter) -> Iterator[ColumnElement[bool]]:
+    for column in ("dataset", "model", "status"):
+        if (value := getattr(wanted, column)) is not None:
+            yield runs.c[column] == value
+    if wanted.tag is not None:
+        yield exists().where(run_tags.c.run_id == runs.c.id, run_tags.c.tag == wanted.tag)
+    if wanted.judge is not None:
+        yield exists().where(outcomes.c.run_id == runs.c.id, outcomes.c.judge == wanted.judge)
+    for word in wanted.words:
+        own = [runs.c[name].icontains(word, autoescape=True) for name in ("name", "id", "dataset", "model")]
+        tagged = run_tags.c.tag.icontains(word, autoescape=True)
+        judged = figures.c.judge.icontains(word, autoescape=True)
+        yield or_(
+            *own,
+            exists().where(run_tags.c.run_id == runs.c.id, tagged),
+            exists().where(figures.c.run_id == runs.c.id, judged),
+        )
+
+
+EVERY_RUN = RunFilter()
+
+
+class RunLists:
+    """Lists of runs and their figures at one moment; a part of `Snapshot`."""
+
+    _connection: Connection
+
+    def figures(self, run_id: str, made_by: str) -> tuple[int, list[KeptFigures]]:
+        """What the code `made_by` counted of the run's judges, and at which revision; -1 where never."""
+        mine = (figures.c.run_id == run_id, figures.c.made_by == made_by)
+        rows = self._connection.execute(select(figures).where(*mine).order_by(figures.c.place)).all()
+        names = KeptFigures.__dataclass_fields__
+        kept = [KeptFigures(**{name: getattr(row, name) for name in names}) for row in rows]
+        return (rows[0].revision if rows else -1), kept
+
+    def progress(self, run_id: str) -> dict[str, int]:
+        """How many outcomes the run has by now, by `verdict`, `failure` and `abstention`."""
+        asked = select(outcomes.c.kind, func.count()).where(outcomes.c.run_id == run_id)
+        rows = self._connection.execute(asked.group_by(outcomes.c.kind)).all()
+        return {row.kind: row[1] for row in rows}
+
+    def runs(
+        self,
+        wanted: RunFilter = EVERY_RUN,
+        *,
+        before: int | None = None,
+        after: int | None = None,
+        limit: int,
+    ) -> list[RunLine]:
+        """At most `limit` runs, newest first: the next older than number `before`, or newer than `after`."""
+        asked = select(*_LINE, runs.c.recipes, runs.c.settings).where(*_conditions(wanted))
+        if after is not None:
+            asked = asked.where(runs.c.number > after).order_by(runs.c.number.asc())
+        else:
+            asked = asked.order_by(runs.c.number.desc())
+            if before is not None:
+                asked = asked.where(runs.c.number < before)
+        rows = sorted(self._connection.execute(asked.limit(limit)).all(), key=lambda row: -row.number)
+        ids = [row.id for row in rows]
+        tags: dict[str, list[str]] = {}
+        for run_id, tag in self._connection.execute(select(run_tags).where(run_tags.c.run_id.in_(ids))):
+            tags.setdefault(run_id, []).append(tag)
+        heads: dict[str, list[Head]] = {}
+        counted = select(figures.c.run_id, *_HEAD).where(figures.c.run_id.in_(ids)).order_by(figures.c.place)
+        for run_id, *values in self._connection.execute(counted):
+            named = zip(Head.__dataclass_fields__, values, strict=True)
+            heads.setdefault(run_id, []).append(Head(**dict(named)))
+        return [
+            RunLine(
+                **{column.key: getattr(row, column.key) for column in _LINE},
+                unread=unread_of(loads(row.settings)),
+                judges=_judges(recipes_from(row.recipes), heads.get(row.id, ())),
+                tags=tuple(sorted(tags.get(row.id, ()))),
+                heads=tuple(heads.get(row.id, ())),
+            )
+            for row in rows
+        ]
+
+    def count_runs(self, wanted: RunFilter = EVERY_RUN) -> int:
+        """How many runs are wanted."""
+        return (
+            self._connection.scalar(select(func.count()).select_from(runs).where(*_conditions(wanted))) or 0
+        )
+
+    def run_choices(self) -> dict[str, list[str]]:
+        """Every `dataset`, `model`, `tag` and `judge` there is to choose from, sorted."""
+        asked = {
+            "dataset": select(runs.c.dataset).distinct(),
+            "model": select(runs.c.model).distinct(),
+            "tag": select(run_tags.c.tag).distinct(),
+            "judge": select(figures.c.judge).distinct(),
+        }
+        return {name: sorted(self._connection.scalars(each)) for name, each in asked.items()}
+
+    def trends(self, datasets: Iterable[str], most: int) -> dict[tuple[str, str], list[Point]]:
+        """What headed the newest `most` runs, oldest first, by dataset and judge."""
+        rank = func.row_number().over(
+            partition_by=(runs.c.dataset, figures.c.judge), order_by=runs.c.number.desc()
+        )
+        columns = (
+            runs.c.dataset,
+            figures.c.judge,
+            runs.c.id,
+            runs.c.number,
+            figures.c.metric,
+            figures.c.value,
+        )
+        ranked = (
+            select(*columns, rank.label("rank"))
+            .join(figures, figures.c.run_id == runs.c.id)
+            .where(runs.c.dataset.in_(set(datasets)), figures.c.value.is_not(None))
+            .subquery()
+        )
+        found: dict[tuple[str, str], list[Point]] = {}
+        for row in self._connection.execute(
+            select(ranked).where(ranked.c.rank <= most).order_by(ranked.c.number)
+        ):
+            point = Point(run_id=row.id, number=row.number, metric=row.metric, value=row.value)
+            found.setdefault((row.dataset, row.judge), []).append(point)
+        return found
+
+    def pulse(self, run_id: str | None = None) -> tuple[int, ...]:
+        """What differs whenever this run, or any run, begins, goes on, ends, is counted or goes."""
+        unfinished = case((runs.c.status == "running", 1), else_=0)
+        counts = (func.max(runs.c.number), func.sum(runs.c.revision), func.sum(unfinished))
+        asked = select(func.count(), *(func.coalesce(each, 0) for each in counts)).select_from(runs)
+        counted = select(func.count(), func.coalesce(func.sum(figures.c.revision), 0)).select_from(figures)
+        if run_id is not None:
+            asked = asked.where(runs.c.id == run_id)
+            counted = counted.where(figures.c.run_id == run_id)
+        return tuple(
+            int(each) for query in (asked, counted) for each in self._connection.execute(query).one()
+        )
+
+    def uncounted(self, made_by: str, limit: int) -> list[str]:
+        """Ids of runs that have stopped and that `made_by` has not counted as they are now, newest first."""
+        current = exists().where(
+            figures.c.run_id == runs.c.id,
+            figures.c.revision == runs.c.revision,
+            figures.c.made_by == made_by,
+        )
+        any_outcome = exists().where(outcomes.c.run_id == runs.c.id)
+        asked = select(runs.c.id).where(runs.c.status != "running", any_outcome, not_(current))
+        return list(self._connection.scalars(asked.order_by(runs.c.number.desc()).limit(limit)))

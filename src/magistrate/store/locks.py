@@ -1,4 +1,4 @@
-"""Who is judging a run: one process at a time, and none any more once it has ended."""
+"""Locks on runs: one process at a time may judge a run, and its lock ends with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magistrate.errors import StoreError
 from magistrate.store import postgres, sqlite
-from magistrate.store.connect import Place
+from magistrate.store.connection import Place
 
 if TYPE_CHECKING:
     from filelock import FileLock

@@ -1,4 +1,4 @@
-"""Lists of one judge's outcomes as pages show them, and what stands around one sample.
+"""Lists of one judge's outcomes as pages show them, and the neighbours of one sample.
 
 Every question is one stretch of an index: a cell of the confusion matrix in the order of the samples, or
 verdicts in the order of their scores, after the last row that was shown (keyset paging).
@@ -14,7 +14,7 @@ import jiter
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from magistrate.store.codec import loads
-from magistrate.store.tables import outcomes, run_samples, runs, samples
+from magistrate.store.schema import outcomes, run_samples, runs, samples
 
 Direction = Literal["after", "before"]
 
@@ -78,108 +78,6 @@ _LINE = [
 ]
 
 
-def cells_of(connection: Connection, run_id: str, judge: str) -> dict[Cell, int]:
-    """How many outcomes of the judge are in which cell?"""
-    groups = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold)
-    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
-    asked = select(*groups, func.count()).where(*mine).group_by(*groups)
-    return {Cell(kind, label, gold): number for kind, label, gold, number in connection.execute(asked)}
-
-
-def failure_codes(connection: Connection, run_id: str, judge: str, most: int) -> dict[tuple[str, str], int]:
-    """How many failures and abstentions have which code? By kind and code, the most frequent ones first."""
-    number = func.count()
-    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.kind != "verdict")
-    asked = select(outcomes.c.kind, outcomes.c.code, number).where(*mine)
-    asked = asked.group_by(outcomes.c.kind, outcomes.c.code).order_by(number.desc(), outcomes.c.code)
-    return {(kind, code): count for kind, code, count in connection.execute(asked.limit(most))}
-
-
-def lines_in_cells(
-    connection: Connection,
-    run_id: str,
-    judge: str,
-    cells: Iterable[Cell] | None,
-    *,
-    code: str | None = None,
-    beyond: int | None = None,
-    direction: Direction = "after",
-    limit: int,
-) -> list[OutcomeLine]:
-    """Which outcomes of these cells, of all where none are named, come next after, or before, a position?
-
-    They come in the order of the samples.
-    """
-    back = direction == "before"
-    place = outcomes.c.position
-    mine = select(place).where(outcomes.c.run_id == run_id, outcomes.c.judge == judge)
-    found: list[int] = []
-    for conditions in [()] if cells is None else map(_inside, cells):
-        asked = mine.where(*conditions)
-        if code is not None:
-            asked = asked.where(outcomes.c.code == code)
-        if beyond is not None:
-            asked = asked.where(place < beyond if back else place > beyond)
-        found += connection.scalars(asked.order_by(place.desc() if back else place.asc()).limit(limit))
-    return _lines(connection, run_id, judge, sorted(found, reverse=back)[:limit])
-
-
-def lines_by_score(
-    connection: Connection,
-    run_id: str,
-    judge: str,
-    ranges: Iterable[Scored],
-    *,
-    beyond: tuple[float, int] | None = None,
-    direction: Direction = "after",
-    limit: int,
-) -> list[OutcomeLine]:
-    """Which verdicts in these ranges come next after, or before, a score and position?
-
-    The highest score comes first, and of equal scores the lowest position.
-    """
-    back = direction == "before"
-    score, place = outcomes.c.score, outcomes.c.position
-    found: list[tuple[float, int]] = []
-    for each in ranges:
-        asked = select(score, place).where(
-            outcomes.c.run_id == run_id,
-            outcomes.c.judge == judge,
-            *_within(each),
-        )
-        if beyond is not None:
-            edge, at = beyond
-            same = and_(score == edge, place < at if back else place > at)
-            # The plain bound is what an index can begin at; the rest sorts out equal scores.
-            asked = asked.where(score >= edge if back else score <= edge)
-            asked = asked.where(or_(score > edge if back else score < edge, same))
-        order = (score.asc(), place.desc()) if back else (score.desc(), place.asc())
-        found += [
-            (row.score, row.position) for row in connection.execute(asked.order_by(*order).limit(limit))
-        ]
-    found.sort(key=lambda pair: (-pair[0], pair[1]), reverse=back)
-    kept = sorted(found[:limit], key=lambda pair: (-pair[0], pair[1]))
-    lines = {line.position: line for line in _lines(connection, run_id, judge, [at for _, at in kept])}
-    return [lines[at] for _, at in kept]
-
-
-def lines_at(connection: Connection, run_id: str, judge: str, places: Sequence[int]) -> list[OutcomeLine]:
-    """What are the judge's outcomes at these positions, in the order of the samples?"""
-    return _lines(connection, run_id, judge, places)
-
-
-def count_scored(connection: Connection, run_id: str, judge: str, ranges: Iterable[Scored]) -> int:
-    """How many verdicts are in these ranges?"""
-    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
-    return sum(connection.scalar(select(func.count()).where(*mine, *_within(each))) or 0 for each in ranges)
-
-
-def count_coded(connection: Connection, run_id: str, judge: str, cells: Iterable[Cell], code: str) -> int:
-    """How many outcomes of these cells have this code?"""
-    mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.code == code)
-    return sum(connection.scalar(select(func.count()).where(*mine, *_inside(cell))) or 0 for cell in cells)
-
-
 def _inside(cell: Cell) -> tuple[ColumnElement[bool], ...]:
     same = (_same(outcomes.c.label, cell.label), _same(outcomes.c.gold, cell.gold))
     return (outcomes.c.kind == cell.kind, *same)
@@ -213,13 +111,6 @@ def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int
     ]
 
 
-def outputs_of(connection: Connection, run_id: str, sample_ids: Iterable[str]) -> dict[str, str | None]:
-    """What are the texts on trial of these samples of the run, by id? Ids that it lacks are left out."""
-    asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
-    asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.sample_id.in_(list(sample_ids)))
-    return {sample_id: _output(body) for sample_id, body in connection.execute(asked)}
-
-
 def _output(body: str) -> str | None:
     """Of a document that may be long, the one text that is shown; no tag of `codec` can be in it."""
     try:
@@ -230,46 +121,157 @@ def _output(body: str) -> str | None:
     return found
 
 
-# --- one sample ---------------------------------------------------------------------------------
+class OutcomeLists:
+    """Lists of outcomes and the surroundings of one sample, at one moment; a part of `Snapshot`."""
 
+    _connection: Connection
 
-def position_of(connection: Connection, run_id: str, sample_id: str) -> int | None:
-    """Where in the run is the sample of this id? Counted from 0."""
-    mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
-    return connection.scalar(select(run_samples.c.position).where(*mine))
+    def cells(self, run_id: str, judge: str) -> dict[Cell, int]:
+        """How many outcomes of the judge are in which cell."""
+        groups = (outcomes.c.kind, outcomes.c.label, outcomes.c.gold)
+        mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+        asked = select(*groups, func.count()).where(*mine).group_by(*groups)
+        return {
+            Cell(kind, label, gold): number for kind, label, gold, number in self._connection.execute(asked)
+        }
 
+    def failure_codes(self, run_id: str, judge: str, most: int = 50) -> dict[tuple[str, str], int]:
+        """How many failures and abstentions have which code, by kind and code, the most frequent first."""
+        number = func.count()
+        mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.kind != "verdict")
+        asked = select(outcomes.c.kind, outcomes.c.code, number).where(*mine)
+        asked = asked.group_by(outcomes.c.kind, outcomes.c.code).order_by(number.desc(), outcomes.c.code)
+        return {(kind, code): count for kind, code, count in self._connection.execute(asked.limit(most))}
 
-def beside(connection: Connection, run_id: str, position: int) -> tuple[str | None, str | None]:
-    """Which samples of the run stand just before and after this position?"""
-    place = run_samples.c.position
-    mine = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id).limit(1)
-    earlier = mine.where(place < position).order_by(place.desc())
-    later = mine.where(place > position).order_by(place.asc())
-    return connection.scalar(earlier), connection.scalar(later)
+    def in_cells(
+        self,
+        run_id: str,
+        judge: str,
+        cells: Iterable[Cell] | None,
+        *,
+        code: str | None = None,
+        beyond: int | None = None,
+        direction: Direction = "after",
+        limit: int,
+    ) -> list[OutcomeLine]:
+        """Outcomes of these cells, of all where that is None, in the order of the samples.
 
+        Those that come next `after` or `before` position `beyond`.
+        """
+        back = direction == "before"
+        place = outcomes.c.position
+        mine = select(place).where(outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+        found: list[int] = []
+        for conditions in [()] if cells is None else map(_inside, cells):
+            asked = mine.where(*conditions)
+            if code is not None:
+                asked = asked.where(outcomes.c.code == code)
+            if beyond is not None:
+                asked = asked.where(place < beyond if back else place > beyond)
+            found += self._connection.scalars(
+                asked.order_by(place.desc() if back else place.asc()).limit(limit)
+            )
+        return _lines(self._connection, run_id, judge, sorted(found, reverse=back)[:limit])
 
-def elsewhere(connection: Connection, run_id: str, sample_id: str, limit: int) -> list[Elsewhere]:
-    """What was said of the very same sample, whatever its id, in other runs? Newest run first."""
-    key = (
-        select(run_samples.c.sample_key)
-        .where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
-        .scalar_subquery()
-    )
-    others = (
-        select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_id)
-        .add_columns(runs.c.number, runs.c.name, runs.c.model)
-        .join(runs, runs.c.id == run_samples.c.run_id)
-        .where(run_samples.c.sample_key == key, run_samples.c.run_id != run_id)
-        .order_by(runs.c.number.desc())
-        .limit(limit)
-        .subquery()
-    )
-    said = [outcomes.c[name] for name in Elsewhere.__dataclass_fields__ if name not in others.c]
-    about = [others.c[name] for name in Elsewhere.__dataclass_fields__ if name in others.c]
-    asked = (
-        select(*about, *said)
-        .join(outcomes, and_(outcomes.c.run_id == others.c.run_id, outcomes.c.position == others.c.position))
-        .order_by(others.c.number.desc(), outcomes.c.judge)
-        .limit(limit)
-    )
-    return [Elsewhere(**dict(row._mapping)) for row in connection.execute(asked)]
+    def by_score(
+        self,
+        run_id: str,
+        judge: str,
+        ranges: Iterable[Scored],
+        *,
+        beyond: tuple[float, int] | None = None,
+        direction: Direction = "after",
+        limit: int,
+    ) -> list[OutcomeLine]:
+        """Verdicts in these ranges, highest score first, next `after` or `before` a score and position."""
+        back = direction == "before"
+        score, place = outcomes.c.score, outcomes.c.position
+        found: list[tuple[float, int]] = []
+        for each in ranges:
+            asked = select(score, place).where(
+                outcomes.c.run_id == run_id,
+                outcomes.c.judge == judge,
+                *_within(each),
+            )
+            if beyond is not None:
+                edge, at = beyond
+                same = and_(score == edge, place < at if back else place > at)
+                # The plain bound is what an index can begin at; the rest sorts out equal scores.
+                asked = asked.where(score >= edge if back else score <= edge)
+                asked = asked.where(or_(score > edge if back else score < edge, same))
+            order = (score.asc(), place.desc()) if back else (score.desc(), place.asc())
+            found += [
+                (row.score, row.position)
+                for row in self._connection.execute(asked.order_by(*order).limit(limit))
+            ]
+        found.sort(key=lambda pair: (-pair[0], pair[1]), reverse=back)
+        kept = sorted(found[:limit], key=lambda pair: (-pair[0], pair[1]))
+        lines = {
+            line.position: line for line in _lines(self._connection, run_id, judge, [at for _, at in kept])
+        }
+        return [lines[at] for _, at in kept]
+
+    def count_scored(self, run_id: str, judge: str, ranges: Iterable[Scored]) -> int:
+        """How many verdicts are in these ranges."""
+        mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge)
+        return sum(
+            self._connection.scalar(select(func.count()).where(*mine, *_within(each))) or 0 for each in ranges
+        )
+
+    def count_coded(self, run_id: str, judge: str, cells: Iterable[Cell], code: str) -> int:
+        """How many outcomes of these cells have this code."""
+        mine = (outcomes.c.run_id == run_id, outcomes.c.judge == judge, outcomes.c.code == code)
+        return sum(
+            self._connection.scalar(select(func.count()).where(*mine, *_inside(cell))) or 0 for cell in cells
+        )
+
+    def lines_at(self, run_id: str, judge: str, positions: Sequence[int]) -> list[OutcomeLine]:
+        """The judge's outcomes at these positions, in the order of the samples."""
+        return _lines(self._connection, run_id, judge, positions)
+
+    def outputs(self, run_id: str, sample_ids: Iterable[str]) -> dict[str, str | None]:
+        """The texts on trial of these samples of the run by id; ids that it lacks are left out."""
+        asked = select(run_samples.c.sample_id, samples.c.body).join_from(run_samples, samples)
+        asked = asked.where(run_samples.c.run_id == run_id, run_samples.c.sample_id.in_(list(sample_ids)))
+        return {sample_id: _output(body) for sample_id, body in self._connection.execute(asked)}
+
+    def position(self, run_id: str, sample_id: str) -> int | None:
+        """Where in the run the sample of this id is, counted from 0; None where it is not."""
+        mine = (run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+        return self._connection.scalar(select(run_samples.c.position).where(*mine))
+
+    def beside(self, run_id: str, position: int) -> tuple[str | None, str | None]:
+        """The ids of the samples just before and just after a position of the run."""
+        place = run_samples.c.position
+        mine = select(run_samples.c.sample_id).where(run_samples.c.run_id == run_id).limit(1)
+        earlier = mine.where(place < position).order_by(place.desc())
+        later = mine.where(place > position).order_by(place.asc())
+        return self._connection.scalar(earlier), self._connection.scalar(later)
+
+    def elsewhere(self, run_id: str, sample_id: str, limit: int = 20) -> list[Elsewhere]:
+        """What was said of the very same sample, whatever its id, in other runs; newest run first."""
+        key = (
+            select(run_samples.c.sample_key)
+            .where(run_samples.c.run_id == run_id, run_samples.c.sample_id == sample_id)
+            .scalar_subquery()
+        )
+        others = (
+            select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_id)
+            .add_columns(runs.c.number, runs.c.name, runs.c.model)
+            .join(runs, runs.c.id == run_samples.c.run_id)
+            .where(run_samples.c.sample_key == key, run_samples.c.run_id != run_id)
+            .order_by(runs.c.number.desc())
+            .limit(limit)
+            .subquery()
+        )
+        said = [outcomes.c[name] for name in Elsewhere.__dataclass_fields__ if name not in others.c]
+        about = [others.c[name] for name in Elsewhere.__dataclass_fields__ if name in others.c]
+        asked = (
+            select(*about, *said)
+            .join(
+                outcomes, and_(outcomes.c.run_id == others.c.run_id, outcomes.c.position == others.c.position)
+            )
+            .order_by(others.c.number.desc(), outcomes.c.judge)
+            .limit(limit)
+        )
+        return [Elsewhere(**dict(row._mapping)) for row in self._connection.execute(asked)]

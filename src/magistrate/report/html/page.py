@@ -24,7 +24,7 @@ from magistrate.report.html.rows import row_of, said_of
 from magistrate.report.html.views import comparison, judge_view, matrix, run_facts
 from magistrate.report.scores import Scores
 from magistrate.report.values import Report
-from magistrate.store.records import RunRecord
+from magistrate.store.runs import RunRecord
 from magistrate.types import Outcome, Sample, Verdict
 
 if TYPE_CHECKING:

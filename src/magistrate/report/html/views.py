@@ -11,7 +11,7 @@ from magistrate.report.charts import Chart
 from magistrate.report.facts import NAMES, fact_lines
 from magistrate.report.figures import decimal, duration, interval
 from magistrate.report.values import JudgeReport, Report
-from magistrate.store.records import RunRecord
+from magistrate.store.runs import RunRecord
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 

@@ -24,7 +24,7 @@ from magistrate.server.views.judge_detail import (
 )
 from magistrate.server.views.outcomes import ListView
 from magistrate.store import RunRecord, Snapshot, Store
-from magistrate.store.run_lists import RunLine
+from magistrate.store.figures import RunLine
 
 GROWN = 1.1  # a run under way is counted again when it has so many times the outcomes that were counted
 

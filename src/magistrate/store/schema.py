@@ -1,7 +1,7 @@
-"""The tables of the newest schema; `migrations` is what makes them.
+"""The tables of the newest schema, and the statements that differ between SQLite and PostgreSQL.
 
-Text that comes from outside is kept by `Words`, documents as the ASCII JSON of `codec` in text columns
-(a JSON column type refuses `\\u0000`), so that every string survives, whatever it holds.
+`migrations` creates the tables. Text from outside is kept by `Words`, documents as the ASCII JSON of `codec`
+in text columns (a JSON column type refuses `\\u0000`), so that every string survives, whatever it holds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Dialect,
     Double,
     ForeignKey,
@@ -24,7 +25,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.types import TypeDecorator
 
 _UNSAFE = re.compile("[\\\\\0\ud800-\udfff]")
@@ -229,3 +232,27 @@ dataset_versions = Table(
     Column("source", Words, nullable=False),
     Index("dataset_versions_digest", "digest"),
 )
+
+
+# --- where the two databases differ -----------------------------------------------------------------
+
+
+def is_server(connection: Connection) -> bool:
+    """Is it PostgreSQL?"""
+    return connection.dialect.name == "postgresql"
+
+
+def insert_missing(connection: Connection, table: Table) -> Any:
+    """An insert that leaves rows alone that are there already."""
+    if is_server(connection):
+        # Two dozen modules that a file has no use for.
+        from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+        return postgresql_insert(table).on_conflict_do_nothing()
+    return sqlite_insert(table).on_conflict_do_nothing()
+
+
+def stop_writers(connection: Connection, table: Table) -> None:
+    """Let nobody else write to the table until the transaction ends; SQLite has one writer anyway."""
+    if is_server(connection):
+        connection.execute(text(f"LOCK TABLE {table.name} IN SHARE ROW EXCLUSIVE MODE"))

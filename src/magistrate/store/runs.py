@@ -1,36 +1,91 @@
-"""Every question the store is asked and every change made to it, one named function each.
+"""Runs of a store and their samples: the record of a run, finding one by name, questions and changes.
 
-All take an open connection within a transaction; values reach the database as parameters only.
+The functions take an open connection within a transaction; values reach the database as parameters only.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    Select,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    update,
+from sqlalchemy import Connection, Select, bindparam, delete, exists, func, insert, select, update
+
+from magistrate._text import shorten
+from magistrate.errors import SpecError, StoreError
+from magistrate.store.codec import (
+    loads,
+    recipes_from,
+    sample_from,
+    sample_key,
+    scoring_from,
 )
+from magistrate.store.schema import (
+    dataset_samples,
+    insert_missing,
+    outcomes,
+    run_samples,
+    run_tags,
+    runs,
+    samples,
+    stop_writers,
+)
+from magistrate.types import Recipe, Sample, Scoring
 
-from magistrate.errors import StoreError
-from magistrate.store.codec import sample_from, sample_key
-from magistrate.store.dialects import insert_missing, stop_writers
-from magistrate.store.records import RunRecord
-from magistrate.store.rows import run_from
-from magistrate.store.tables import dataset_samples, outcomes, run_samples, run_tags, runs, samples
-from magistrate.types import Sample
+FinishedStatus = Literal["done", "interrupted", "failed"]
+Status = Literal["running", "done", "interrupted", "failed", "killed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One run: what judged what, how far it came, and how many outcomes of each kind it has.
+
+    `number` counts the runs of a store in the order they were created. Times are in UTC;
+    `finished_at` is None while `status` is `running`, which a killed run stays until it is `seen`;
+    `reason` is why it stopped, where that is known. `seconds` is how long it was at work in all, None
+    where nobody knows. `dataset_version` names the stored data set that was read, if one was. `n_total` is
+    how many samples were planned, None where nobody knew; `n_samples` how many are stored. `judges` are
+    the keys of `recipes`, then any other judge with an outcome, sorted. The counts are over all judges
+    together. `scoring` says by judge how its scores are read; a judge is not among it where nobody knows, as
+    in runs of a Magistrate that did not store it. `revision` goes up with everything that could change a
+    figure of the run.
+    """
+
+    id: str
+    number: int
+    name: str | None
+    created_at: datetime
+    finished_at: datetime | None
+    status: Status
+    reason: str | None = None
+    seconds: float | None = None
+    dataset: str
+    dataset_digest: str
+    dataset_version: str | None = None
+    model: str
+    engine_fingerprint: str
+    n_total: int | None
+    package_version: str
+    recipes: Mapping[str, Recipe]
+    settings: Mapping[str, Any]
+    tags: tuple[str, ...]
+    judges: tuple[str, ...]
+    n_samples: int
+    n_verdicts: int
+    n_failures: int
+    n_abstentions: int
+    revision: int = 0
+    scoring: Mapping[str, Scoring] = field(default_factory=dict)
+
+    @property
+    def n_outcomes(self) -> int:
+        """Verdicts, failures and abstentions together."""
+        return self.n_verdicts + self.n_failures + self.n_abstentions
+
 
 Value = TypeVar("Value")
 
@@ -46,6 +101,7 @@ POSITION = (
     .scalar_subquery()
 )
 _IN_A_DATASET = exists().where(dataset_samples.c.sample_key == samples.c.key)
+
 
 # --- runs ---------------------------------------------------------------------------------------
 
@@ -181,6 +237,113 @@ def delete_run(connection: Connection, run_id: str) -> None:
 def lock_run(connection: Connection, run_id: str) -> None:
     """Have the run's row alone until the transaction ends; those that refer to it may go on."""
     connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update(key_share=True))
+
+
+def run_from(
+    row: Any, tags: Sequence[str], counts: Mapping[str, Mapping[str, int]], n_samples: int
+) -> RunRecord:
+    """The record of a run's row; `counts` are outcomes by judge and kind."""
+
+    def count(kind: str) -> int:
+        return sum(kinds.get(kind, 0) for kinds in counts.values())
+
+    recipes = recipes_from(row.recipes)
+    return RunRecord(
+        id=row.id,
+        number=row.number,
+        name=row.name,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        status=row.status,
+        reason=row.reason,
+        seconds=_seconds(row),
+        dataset=row.dataset,
+        dataset_digest=row.dataset_digest,
+        dataset_version=row.dataset_version,
+        model=row.model,
+        engine_fingerprint=row.engine_fingerprint,
+        n_total=row.n_total,
+        package_version=row.package_version,
+        recipes=recipes,
+        settings=loads(row.settings),
+        tags=tuple(sorted(tags)),
+        judges=(*recipes, *sorted(counts.keys() - recipes.keys())),
+        n_samples=n_samples,
+        n_verdicts=count("verdict"),
+        n_failures=count("failure"),
+        n_abstentions=count("abstention"),
+        revision=row.revision,
+        scoring=scoring_from(row.scoring),
+    )
+
+
+def _seconds(row: Any) -> float | None:
+    """How long a run was at work; runs of older stores only say when they began and ended."""
+    if row.seconds is not None or row.finished_at is None:
+        return row.seconds  # type: ignore[no-any-return]
+    passed: float = (row.finished_at - row.created_at).total_seconds()
+    return passed if passed >= 0 else None  # somebody set the clock back meanwhile
+
+
+# --- which run is meant -----------------------------------------------------------------------------
+
+LAST = "last"
+WORDS_COMPARED = 1000
+_LETTERS_COMPARED = 100
+_WORDS_LISTED = 5
+
+
+def require_run(connection: Connection, run_id: str) -> None:
+    """Raise `SpecError` unless there is a run of exactly this id."""
+    if not run_exists(connection, run_id):
+        raise _unknown_run(connection, run_id)
+
+
+def record_of(connection: Connection, run_id: str) -> RunRecord:
+    """The record of a run that exists."""
+    return runs_where(connection, run_id=run_id)[0]
+
+
+def resolve(connection: Connection, ref: str) -> str:
+    """The id of the run that `ref` means: `last`, an id, a name or the beginning of an id."""
+    if ref == LAST:
+        newest = newest_run_id(connection)
+        if newest is None:
+            raise SpecError("there is no last run: the store has no runs yet; make one with 'magistrate run'")
+        return newest
+    if run_exists(connection, ref):
+        return ref
+    found = run_ids_named(connection, ref) or run_ids_starting(connection, ref)
+    if not found:
+        raise _unknown_run(connection, ref)
+    if len(found) > 1:
+        raise SpecError(f"{shown(ref)} is not one run but {len(found)}: {_listed(found)}; give an id")
+    return found[0]
+
+
+def _unknown_run(connection: Connection, ref: str) -> SpecError:
+    known = ids_and_names(connection, WORDS_COMPARED)
+    return SpecError(f"unknown run {shown(ref)}; {near(ref, known)}; see 'magistrate runs'")
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """The words of `known` that look like `word`, or some of them, for an error to show."""
+    # Comparing takes time that grows with the square of the length, and ids may be long.
+    shortened = {candidate[:_LETTERS_COMPARED]: candidate for candidate in known}
+    matches = get_close_matches(word[:_LETTERS_COMPARED], shortened, n=_WORDS_LISTED, cutoff=0.5)
+    if matches:
+        return f"near: {_listed([shortened[match] for match in matches])}"
+    return f"known: {_listed(known)}" if known else "there are none yet"
+
+
+def _listed(words: Sequence[str]) -> str:
+    listed = ", ".join(shown(word) for word in words[:_WORDS_LISTED])
+    return f"{listed}, …" if len(words) > _WORDS_LISTED else listed
+
+
+def shown(word: str) -> str:
+    """Outside text for an error: quoted, on one line, not long."""
+    return shorten(repr(word))
 
 
 # --- samples ------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""The questions and changes that are about outcomes, one named function each, as in `queries`."""
+"""Outcomes in the store: writing, reading and counting them, and their rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -10,10 +11,17 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, delet
 
 from magistrate._text import shorten
 from magistrate.errors import InputError
-from magistrate.store.codec import steps_body
-from magistrate.store.queries import POSITION, change_run, read, streamed
-from magistrate.store.rows import outcome_from, outcome_row
-from magistrate.store.tables import outcomes, run_samples, steps
+from magistrate.store.codec import (
+    claims_from,
+    claims_plain,
+    dumps,
+    loads,
+    naming,
+    steps_body,
+    steps_from,
+)
+from magistrate.store.runs import POSITION, change_run, read, streamed
+from magistrate.store.schema import outcomes, run_samples, steps
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
 
 # Made once: building a statement costs more than running it.
@@ -167,3 +175,100 @@ def bare_outcomes_of(connection: Connection, run_id: str, judge: str) -> Iterato
             yield Failure(sample_id, judge, code, "")
         else:
             yield Abstention(sample_id, judge, code, "")
+
+
+# --- as rows ----------------------------------------------------------------------------------------
+
+
+def outcome_row(outcome: Outcome) -> dict[str, Any]:
+    """An outcome's columns, without its run, its sample and its steps."""
+    usage = outcome.usage
+    row: dict[str, Any] = {
+        "judge": outcome.judge,
+        "label": None,
+        "score": None,
+        "probability": None,
+        "code": None,
+        "seconds": _finite("seconds", outcome.seconds),
+        "calls": usage.calls,
+        "prompt_tokens": usage.prompt,
+        "cached_tokens": usage.cached,
+        "generated_tokens": usage.generated,
+        "forced_tokens": usage.forced,
+        "reused": usage.reused,
+    }
+    match outcome:
+        case Verdict():
+            row |= {
+                "kind": "verdict",
+                "label": outcome.label,
+                "score": _finite("score", outcome.score),
+                "probability": _finite("probability", outcome.probability),
+                "body": _verdict_body(outcome),
+            }
+        case Failure():
+            row |= {"kind": "failure", "code": outcome.code, "body": dumps({"message": outcome.message})}
+        case Abstention():
+            row |= {"kind": "abstention", "code": outcome.reason, "body": dumps({"message": outcome.message})}
+    return row
+
+
+def outcome_from(row: Any, steps: str | None) -> Outcome:
+    """The outcome of a row that also has `sample_id`; `steps` is the text of its steps, if any.
+
+    `StoreError` names one that is damaged.
+    """
+    with naming(f"what judge {shorten(repr(row.judge))} said of sample", row.sample_id):
+        return _outcome(row, steps)
+
+
+def _outcome(row: Any, steps: str | None) -> Outcome:
+    body = loads(row.body)
+    shared: dict[str, Any] = {
+        "sample_id": row.sample_id,
+        "judge": row.judge,
+        "steps": steps_from(steps) if steps else (),
+        "usage": Usage(
+            row.calls,
+            row.prompt_tokens,
+            row.cached_tokens,
+            row.generated_tokens,
+            row.forced_tokens,
+            row.reused,
+        ),
+        "seconds": row.seconds,
+    }
+    if row.kind == "failure":
+        return Failure(code=row.code, message=body["message"], **shared)
+    if row.kind == "abstention":
+        return Abstention(reason=row.code, message=body["message"], **shared)
+    return Verdict(
+        label=row.label,
+        score=row.score,
+        probability=row.probability,
+        explanation=body.get("explanation"),
+        explanation_agrees=body.get("explanation_agrees"),
+        mass=body.get("mass"),
+        claims=claims_from(body.get("claims", ())),
+        details=body.get("details", {}),
+        **shared,
+    )
+
+
+def _verdict_body(verdict: Verdict) -> str:
+    fields = {
+        "explanation": verdict.explanation,
+        "explanation_agrees": verdict.explanation_agrees,
+        "mass": _finite("mass", verdict.mass),
+        "claims": claims_plain(verdict.claims),
+        "details": dict(verdict.details),
+    }
+    return dumps(
+        {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+    )
+
+
+def _finite(name: str, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise InputError(f"{name} must be a finite number, got {value!r}; return a Failure instead")
+    return value

@@ -1,18 +1,49 @@
-"""Lists on the terminal: one line a row where there is room, and names always whole."""
+"""Printing on the terminal: consoles, JSON, and tables that keep names whole."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from magistrate.cli.options import console
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
+    from magistrate.report.data import json_values
+
+    click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
+
+
+def console(*, error: bool = False) -> Console:
+    """A terminal that neither reads markup in what is printed nor turns `:smile:` into something else.
+
+    A reader that has seen enough is for `main` to notice, as everywhere else.
+    """
+    from rich.console import Console
+
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Terminal(stderr=error, markup=False, emoji=False, highlight=False)
+
+
+def hush() -> None:
+    """Let nothing more be written to standard output, whose reader is gone."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
 
 GAP = 2  # columns between two cells
 EVERYTHING_WHOLE: Mapping[str, int] = MappingProxyType({})

@@ -1,21 +1,26 @@
-"""From the words that name a store to a connection, and from a database's error to what to do."""
+"""Connections to a store: what its place means, opening it, transactions, and what errors mean."""
 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, ResourceClosedError, StatementError
 
-from magistrate.errors import SpecError, StoreError
-from magistrate.store import dialects, postgres, sqlite
+from magistrate.errors import InputError, SpecError, StoreError
+from magistrate.store import postgres, sqlite
 from magistrate.store.migrations import LATEST, upgrade, version
+from magistrate.store.schema import is_server
 
 CLOSED = "it was closed; open it again"
 _KNOWN = "known: a path, sqlite:///PATH, postgresql://USER@HOST/DATABASE"
@@ -92,7 +97,9 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
                         "and name the copy with --store"
                     )
                 with engine.connect() as connection, for_writing(connection).begin():
-                    dialects.alone_in_schema(connection)
+                    if is_server(connection):
+                        postgres.lock_schema(connection)
+                        postgres.check_encoding(connection)
                     upgrade(connection)
         except BaseException:
             engine.dispose()
@@ -102,7 +109,9 @@ def open_engine(place: Place, busy_seconds: float) -> Engine:
 
 def for_reading(connection: Connection) -> Connection:
     """The connection, made to answer from one moment's state for as long as a transaction lasts."""
-    return connection.execution_options(**dialects.reading(connection))
+    if is_server(connection):  # SQLite does so anyway
+        return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return connection
 
 
 def for_writing(connection: Connection) -> Connection:
@@ -153,3 +162,79 @@ def _checked_path(words: str) -> Path:
     if "\0" in words:
         raise SpecError(f"a store's path may not hold a NUL character, got {words!r}")
     return Path(words).expanduser().absolute()
+
+
+# --- an open store ----------------------------------------------------------------------------------
+
+Value = TypeVar("Value")
+
+
+class Transactions:
+    """What the parts of a store share: one connection that writes, and one for every question that reads."""
+
+    def __init__(
+        self, place: Place, engine: Engine, clock: Callable[[], datetime], randomness: random.Random
+    ) -> None:
+        self._place = place
+        self._engine = engine
+        self._clock = clock
+        self._randomness = randomness
+        self._writer = for_writing(engine.connect())
+
+    @property
+    def place(self) -> str:
+        """What opens this store again: a path, or a URL with the password if it has one."""
+        return self._place.words
+
+    @property
+    def shown(self) -> str:
+        """The place without a password, for people to read."""
+        return self._place.shown
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shown!r})"
+
+    def close(self) -> None:
+        """Let go of the file or the server; the store cannot be used any more."""
+        self._writer.close()
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with explained(self.shown), self._writer.begin():
+            yield self._writer
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A connection whose answers are all of one moment's state."""
+        with explained(self.shown):
+            if self._writer.closed:
+                raise StoreError(CLOSED)
+            with self._engine.connect() as connection:
+                try:
+                    with for_reading(connection).begin():
+                        yield connection
+                finally:
+                    if self._writer.closed:
+                        # A stream that outlives its store has no pool to give its connection back to.
+                        connection.invalidate()
+
+    def _stream(self, question: Callable[[Connection], Iterator[Value]]) -> Iterator[Value]:
+        with self._reading() as connection:
+            yield from question(connection)
+
+    def _now(self) -> datetime:
+        now = self._clock()
+        if now.tzinfo is None:
+            raise InputError(
+                f"the clock gave a time without a zone: {now.isoformat()}; use datetime.now(UTC)"
+            )
+        return now.astimezone(UTC)

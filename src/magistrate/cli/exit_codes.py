@@ -1,7 +1,8 @@
-"""How a run ends on the command line: its report, what is said of it, and the exit code."""
+"""The exit codes of commands, and the end of a run: its report, gates, JUnit document and exit code."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from magistrate.cli.options import console, hush, print_json
+from magistrate.cli.output import console, hush, print_json
+from magistrate.errors import EngineError, InputError, MagistrateError, ModelError
 
 if TYPE_CHECKING:
+    from magistrate.api.evaluate import RunSession
     from magistrate.api.run import Run
     from magistrate.datasets import Problem
     from magistrate.report import Report
@@ -20,40 +23,60 @@ if TYPE_CHECKING:
     from magistrate.runs.progress import ProgressBar
     from magistrate.runs.spec import RunSpec
 
+DONE, GATE_FAILED, BAD_INPUT, ENGINE_GONE = 0, 1, 2, 3
+SIGNALLED = 128  # plus the signal's number, as shells report what ended a program
+UNREAD = SIGNALLED + 13  # as after SIGPIPE: the reader of a pipe stopped early
 PROBLEMS_TOLD = 10
 
+_received = [signal.SIGINT]
 
-def ended(
-    judging: Callable[[], Run],
+
+def exit_code(error: MagistrateError) -> int:
+    """The exit code for an error: 3 if no model can answer, else 2."""
+    return ENGINE_GONE if isinstance(error, ModelError | EngineError) else BAD_INPUT
+
+
+def note_signal(number: int) -> None:
+    """Remember which signal ends the program."""
+    _received.append(signal.Signals(number))
+
+
+def interrupted_code() -> int:
+    """The exit code after the last signal, that of Ctrl-C if none came."""
+    return SIGNALLED + _received[-1]
+
+
+def finish_run(
+    execute: Callable[[], Run],
     bar: ProgressBar,
-    store: str,
-    as_json: bool,
+    session: RunSession,
     spec: RunSpec,
+    as_json: bool,
     *,
     again: str = "resume",
     junit: Path | None = None,
 ) -> int:
-    """Judge, print the report and answer the exit code, also where Ctrl-C or an error cuts it short.
+    """Execute a run, print its report and return the exit code, also if Ctrl-C or an error cuts it short.
 
-    `bar` watches the run; `spec` says what its figures must reach; `again` is the command that goes on;
-    `junit` is where a document for CI goes, whatever ends the run; the command has taken away an earlier one.
+    `bar` shows the progress; `spec` holds the gates; `again` is the command that goes on with the run;
+    `junit` is where a JUnit document is written, whatever ends the run.
     """
-    from magistrate.api.run import Run
-    from magistrate.cli import ENGINE_GONE, interrupted_code
+    from magistrate.api.run import Run, report_of
 
     cut_short = False
-    with _kept(bar, again), _told(bar, store, spec, junit):
+    with _say_what_is_kept(bar, again), _junit_of_failed_run(bar, session, spec, junit):
         try:
-            run = judging()
+            run = execute()
         except KeyboardInterrupt:
             if bar.run_id is None:
                 raise
             cut_short = True
-            run = Run(bar.run_id, store)
+            run = Run(bar.run_id, session.place)
     try:
-        report = run.summary()
+        # After a second Ctrl-C the run may still be writing, so its store is opened anew.
+        report = run.summary() if cut_short else report_of(session.store, run.id)
         checked = gates_of(report, spec)
-        tell_ci(junit, report, checked, spec, error="interrupted" if cut_short else None)
+        write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
         show(report, bar.problems, as_json, checked)
     except KeyboardInterrupt:
         click.echo(f"interrupted while the report was made; see: magistrate show {run.id}", err=True)
@@ -61,7 +84,7 @@ def ended(
     if cut_short:
         click.echo(f"interrupted; {_kept_in(run, again)}", err=True)
         return interrupted_code()
-    answer = code(report, spec, checked)
+    answer = code_of_report(report, spec, checked)
     if bar.stopped is not None:
         click.echo(f"stopped: {bar.stopped}; {_kept_in(run, again)}", err=True)
     elif report.run.status != "done":
@@ -71,17 +94,18 @@ def ended(
 
 
 @contextmanager
-def _told(bar: ProgressBar, store: str, spec: RunSpec, junit: Path | None) -> Iterator[None]:
-    """Write for CI what an error left of a run."""
+def _junit_of_failed_run(
+    bar: ProgressBar, session: RunSession, spec: RunSpec, junit: Path | None
+) -> Iterator[None]:
+    """Write the JUnit document of a run that an error has ended."""
     from magistrate.api.run import Run
-    from magistrate.errors import MagistrateError
 
     try:
         yield
     except MagistrateError as error:
         if junit is not None and bar.run_id is not None:
-            report = Run(bar.run_id, store).summary()
-            tell_ci(junit, report, gates_of(report, spec), spec, error=str(error))
+            report = Run(bar.run_id, session.place).summary()
+            write_gates(junit, report, gates_of(report, spec), spec, error=str(error))
         raise
 
 
@@ -92,7 +116,7 @@ def gates_of(report: Report, spec: RunSpec) -> list[GateResult]:
     return results(spec.gates, report)
 
 
-def tell_ci(
+def write_gates(
     target: Path | None,
     report: Report,
     checked: Sequence[GateResult],
@@ -115,10 +139,8 @@ def _kept_in(run: Run, again: str) -> str:
 
 
 @contextmanager
-def _kept(bar: ProgressBar, again: str) -> Iterator[None]:
-    """Say beside an error that what was judged before it is not lost."""
-    from magistrate.errors import InputError, MagistrateError
-
+def _say_what_is_kept(bar: ProgressBar, again: str) -> Iterator[None]:
+    """After an error, say on standard error that what was judged before it is not lost."""
     try:
         yield
     except MagistrateError as error:
@@ -131,7 +153,7 @@ def _kept(bar: ProgressBar, again: str) -> Iterator[None]:
 def show(
     report: Report, problems: Sequence[Problem], as_json: bool, checked: Sequence[GateResult] = ()
 ) -> None:
-    """The report and the rows that were left out; whoever has stopped reading misses it, no more."""
+    """Print the report and the rows that were left out; a closed pipe is no error."""
     from magistrate.report import render
 
     try:
@@ -144,10 +166,10 @@ def show(
         sys.stdout.flush()
     except BrokenPipeError:
         hush()
-    left_out(problems)
+    print_problems(problems)
 
 
-def left_out(problems: Sequence[Problem | str]) -> None:
+def print_problems(problems: Sequence[Problem | str]) -> None:
     """Say on standard error which rows could not be read."""
     from magistrate.report.plain import plain
 
@@ -157,16 +179,15 @@ def left_out(problems: Sequence[Problem | str]) -> None:
         click.echo(f"… and {len(problems) - PROBLEMS_TOLD} more rows that cannot be read", err=True)
 
 
-def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
-    """What a script should see of the figures; what the gates say stands on standard error.
+def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
+    """The exit code for the figures of a run; the gates' results are printed on standard error.
 
     Too many failures and a judge without a verdict win over a gate: they are no measurement.
     """
-    from magistrate.cli import ENGINE_GONE
     from magistrate.report.gates import too_many_failures, without_verdict
     from magistrate.report.plain import plain
 
-    answer = passed(checked)
+    answer = code_of_gates(checked)
     if told := too_many_failures(report, spec.limits.max_failures):
         click.echo(f"{plain(told)}; judge them again with: magistrate retry {report.run.id}", err=True)
         answer = ENGINE_GONE
@@ -176,9 +197,8 @@ def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
     return answer
 
 
-def passed(checked: Sequence[GateResult]) -> int:
-    """Say on standard error what gates say, and answer what a script should see of it."""
-    from magistrate.cli import DONE, GATE_FAILED
+def code_of_gates(checked: Sequence[GateResult]) -> int:
+    """Print the gates' results on standard error, and return the exit code for them."""
     from magistrate.report.plain import plain
 
     for gate in checked:

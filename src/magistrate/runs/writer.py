@@ -1,0 +1,230 @@
+"""Executes a run: every outcome is written to the store as soon as it is there, whatever ends the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+
+from magistrate import _logging
+from magistrate.datasets import Problem
+from magistrate.errors import InputError, MagistrateError, SpecError, StoreError
+from magistrate.runs.execute import Judged, stream
+from magistrate.runs.limits import Budget
+from magistrate.runs.prepare import RunPlan
+from magistrate.runs.progress import ProgressListener
+from magistrate.store import FinishedStatus, Store
+from magistrate.store.runs import ROWS_AT_ONCE
+from magistrate.types import Failure, Outcome, Sample
+
+Pair = tuple[str, str]  # a sample's id and a judge's name
+SECONDS_BETWEEN_NOTES = 5.0
+AHEAD = 50  # samples that are stored together, before the first of them is judged
+
+_log = _logging.get("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkList:
+    """What a run has to do: its samples, and the (sample, judge) pairs that are already stored.
+
+    `total` is the number of outcomes expected in all, None if unknown, `before` how many of them are stored.
+    With `store_first` all samples are stored before the first is judged, because they cannot be read again.
+    `stored` are the ids of the samples that the run has, `made` of those whose output the task has made;
+    pairs that are `done` are not judged. With `again` an outcome may replace a failure, and the run's status
+    stays as it is. `problems` returns the rows that could not be read so far.
+    """
+
+    samples: Iterable[Sample]
+    total: int | None
+    before: int = 0
+    store_first: bool = False
+    stored: Collection[str] = ()
+    made: Container[str] = frozenset()
+    done: Container[Pair] = frozenset()
+    again: bool = False
+    problems: Callable[[], Sequence[Problem]] = tuple
+
+
+async def execute_run(
+    store: Store,
+    run_id: str,
+    plan: RunPlan,
+    work: WorkList,
+    listener: ProgressListener | None = None,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Judge what is not done and store every outcome as it comes; then set the status of the run.
+
+    The status is `done` when nothing is left, `interrupted` when a limit was reached or this was cancelled,
+    `failed` when an error ended it. That error, or CancelledError, is raised after the status is written.
+    """
+    budget = Budget(plan.limits, plan.cost, store.spent(run_id), store.dearest(run_id))
+    writer = OutcomeWriter(store, run_id, plan, work, budget, clock, listener)
+    judges = [judge.info.name for judge in plan.judges]
+    _log.info("run.started", run=run_id, judges=judges, total=work.total, before=work.before)
+    reason = None
+    try:
+        if work.store_first:
+            await writer.store_all()
+        if listener is not None:
+            listener.started(run_id, work.total, plan.engine, work.before)
+        reason = await writer.judge_all()
+        writer.finish("done" if reason is None else "interrupted", reason)
+    except BaseException as error:
+        stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        told = _logging.error_text(error) if isinstance(error, MagistrateError) else None
+        with suppress(StoreError, SpecError):  # where the store itself is what failed, the error says so
+            if isinstance(error, InputError) and not writer.whole:
+                store.delete(run_id)  # a source that cannot be read makes no run
+            else:
+                writer.finish("interrupted" if stopped else "failed", told)
+        raise
+    finally:
+        if listener is not None:
+            listener.finished(work.problems(), reason)
+
+
+@dataclass(slots=True)
+class OutcomeWriter:
+    """Writes the samples and outcomes of one run to the store."""
+
+    store: Store
+    run_id: str
+    plan: RunPlan
+    work: WorkList
+    budget: Budget
+    clock: Callable[[], float]
+    listener: ProgressListener | None
+    kept: set[str] = field(default_factory=set)
+    unmade: set[str] = field(default_factory=set)
+    noted: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run has samples, and all of them where they are stored first."""
+        record = self.store.find_run(self.run_id)
+        return record.n_samples > 0 and not (self.work.store_first and record.n_total is None)
+
+    async def store_all(self) -> None:
+        """Store every sample, and only then how many there are: until that is said, some are missing."""
+        for chunk in _chunks(self.work.samples, ROWS_AT_ONCE):
+            self._store(chunk)
+            await asyncio.sleep(0)
+        self.store.expect(self.run_id, len(self.kept))
+
+    async def judge_all(self) -> str | None:
+        """Judge all samples. Returns in words which limit ended it, None if nothing is left."""
+        plan, work, undelivered = self.plan, self.work, list[Judged]()
+        self.kept.update(work.stored)
+        if plan.task is not None:
+            self.unmade = {sample_id for sample_id in work.stored if sample_id not in work.made}
+        self.noted = self.clock()
+        outcomes = stream(
+            self._pulled(),
+            plan.judges,
+            plan.engine,
+            task=plan.task,
+            made=work.made,
+            done=work.done,
+            limits=plan.limits,
+            gate=self.budget,
+            undelivered=undelivered,
+        )
+        try:
+            async with asyncio.timeout(plan.limits.max_seconds) as limit, aclosing(outcomes):  # type: ignore[type-var]
+                async for judged in outcomes:
+                    self._take(judged)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return f"{plan.limits.max_seconds:,g} seconds have passed (max_seconds)"
+        finally:
+            for judged in undelivered:  # it is paid for
+                self._take(judged)
+        return self.budget.reached if self.budget.refused else None
+
+    def finish(self, status: FinishedStatus, reason: str | None) -> None:
+        """Write to the store and the log what ended the run."""
+        _log.info("run.ended", run=self.run_id, status=status, reason=reason)
+        self._note()
+        if not self.work.again:
+            n = len(self.kept) if status == "done" else None
+            self.store.finish_run(self.run_id, status, n_total=n, reason=reason)
+
+    def _pulled(self) -> Iterator[Sample]:
+        if self.plan.task is not None:
+            yield from self.work.samples  # they are stored when their output is known
+            return
+        for chunk in _chunks(self.work.samples, AHEAD):
+            self._store([sample for sample in chunk if sample.id not in self.kept])
+            yield from chunk
+
+    def _store(self, samples: Sequence[Sample]) -> None:
+        if samples:
+            self.store.add_samples(self.run_id, samples)
+            self.kept.update(sample.id for sample in samples)
+
+    def _keep(self, sample: Sample) -> None:
+        if sample.id not in self.kept:
+            self._store([sample])
+        elif sample.id in self.unmade:
+            self.store.replace_sample(self.run_id, sample)  # it was stored without what the task makes
+            self.unmade.remove(sample.id)
+
+    def _take(self, judged: Judged) -> None:
+        self._keep(judged.sample)
+        outcome = self._add(judged.outcome)
+        self.budget.spend(outcome.usage)
+        if isinstance(outcome, Failure):
+            about = {"run": self.run_id, "sample": outcome.sample_id, "judge": outcome.judge}
+            _log.info("outcome.failed", **about, code=outcome.code, message=outcome.message)
+        if self.clock() - self.noted >= SECONDS_BETWEEN_NOTES:
+            self._note()
+        if self.listener is not None:
+            self.listener.judged(Judged(judged.sample, outcome))
+
+    def _add(self, outcome: Outcome) -> Outcome:
+        """Store an outcome; one whose values cannot be stored is a failure of its judge, not of the run."""
+        again = self.work.again
+        try:
+            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
+        except InputError as error:
+            message = f"the outcome cannot be stored: {error}"
+            outcome = Failure(
+                outcome.sample_id,
+                outcome.judge,
+                "invalid_output",
+                message,
+                (),
+                outcome.usage,
+                outcome.seconds,
+            )
+            self.store.add_outcome(self.run_id, outcome, replace_failure=again)
+        return outcome
+
+    def _note(self) -> None:
+        """Write down how long the run has been at work; now and then, so that little is lost with it."""
+        passed = self.clock() - self.noted
+        self.noted += passed
+        self.store.add_seconds(self.run_id, passed)
+
+
+def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
+    """Samples, so many at a time; what came before an error comes before it here too."""
+    chunk: list[Sample] = []
+    try:
+        for sample in samples:
+            chunk.append(sample)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except Exception:
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
