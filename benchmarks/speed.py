@@ -32,8 +32,8 @@ from benchmarks.speed_report import (
 )
 from benchmarks.speed_rounds import QUICK, Bench, Opener, Plan, soak
 from magistrate._paths import home
-from magistrate.cli import DONE, main
-from magistrate.cli.exit_codes import ENGINE_GONE
+from magistrate.cli import main
+from magistrate.cli.exit_codes import DONE, ENGINE_GONE
 from magistrate.cli.models import Stages
 from magistrate.cli.options import json_option
 from magistrate.cli.output import console, print_json
