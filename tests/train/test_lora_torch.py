@@ -412,7 +412,7 @@ def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -
             hidden = model.model(input_ids=one.ids, position_ids=one.places, attention_mask=one.mask)
             logits = model.lm_head(hidden.last_hidden_state[one.rows, one.columns])
             at = 0
-            for each in one.lessons:
+            for each in one.examples:
                 told[each.name] = logits[at : at + len(each.answer)]
                 at += len(each.answer)
         return told

@@ -224,7 +224,7 @@ def _from_pattern(pattern: re.Pattern[Any]) -> Constraint:
         re.compile(text)
     except re.error:  # flags are written at the beginning of the pattern already
         text = pattern.pattern
-    compiled(python(text))  # what a finished text is held against
+    compiled(python(text))  # finished texts are validated with it
     return Constraint("regex", regex_grammar(text), {"pattern": text}, name="regex")
 
 

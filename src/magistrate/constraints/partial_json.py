@@ -115,7 +115,7 @@ def _whole(text: str, values: bool) -> Any:
 
 
 def _finite(numeral: str) -> float:
-    """A number that a float can hold; RFC 8259 §6 leaves the range of numbers to whoever reads them."""
+    """A number that a float can hold; RFC 8259 §6 leaves the range of numbers to the reader."""
     if math.isinf(value := float(numeral)):
         raise ValueError(f"{numeral[:40]} is too large a number")
     return value

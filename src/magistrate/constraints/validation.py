@@ -1,7 +1,7 @@
 """Validates finished values outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written.
 
-What it checks is hostile, and schemas come from outside too: patterns are searched by `constraints.patterns`,
-which stops them, and every rule that is applied is counted, since references can fan out without end.
+Values and schemas may be hostile: patterns are searched by `searched`, which has a time limit, and every rule
+that is applied is counted, since references can fan out without end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads files of labels alone: an id, the label somebody gave the sample, and perhaps who."""
+"""Reads files of labels: an id, the label that a person gave the sample, and perhaps their name."""
 
 from __future__ import annotations
 

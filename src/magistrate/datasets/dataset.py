@@ -50,11 +50,11 @@ SampleSource = str | Path | Iterable[Any]
 
 @dataclass(eq=False, slots=True)
 class Dataset:
-    """Samples that can be gone through again and again, in the order of their source.
+    """Samples that can be iterated again and again, in the order of their source.
 
     Rows that cannot be read are in `problems` once an iteration has passed them; the others go on.
-    Going through it raises DatasetError where no row at all can be read and, at the end, where a greater
-    share than `max_unread` of the rows could not be.
+    Iterating raises DatasetError if no row can be read and, at the end, if a greater share of the rows than
+    `max_unread` could not be read.
     """
 
     name: str

@@ -188,7 +188,7 @@ WORDS = (
 
 
 def like_context(samples: Iterable[Sample]) -> tuple[str, ...]:
-    """Columns, or dotted paths, that look like a context: by name, else by long texts; the best first."""
+    """Columns or dotted paths that no field took and that look like a context, the best first."""
     lengths: dict[str, list[int]] = {}
     outputs = [1]
     looked_at = list(islice(samples, LOOKED_AT))

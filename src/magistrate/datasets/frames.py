@@ -115,7 +115,7 @@ def rows_of_frame(source: object, name: str, mapping: Mapping[str, str]) -> Iter
     index that has a name is a column more. Where a row stood, `index_of_frame` says how to find. DatasetError
     where two columns have one name.
     """
-    # Whoever holds a frame has imported its library.
+    # A program that has a frame has imported its library.
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     if pandas is not None and isinstance(source, pandas.DataFrame):
         return _of_pandas(source, pandas, name, mapping)

@@ -1,7 +1,7 @@
 """The sets that have a name, found in `MAGISTRATE_DATA_DIR`, in the package, or by a pinned download; and
 families.
 
-A family are sets of one making: what is learnt from one of them shows on the others too.
+Sets of one family are made in the same way: a model trained on one of them is better on the others too.
 """
 
 from __future__ import annotations

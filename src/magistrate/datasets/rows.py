@@ -1,5 +1,4 @@
-"""Rows of a source of samples: where each stands, what it holds as JSON values, and those that cannot be
-read.
+"""Rows of a data source: their file and line, their values as JSON, and those that cannot be read.
 
 `Unread` says how many rows of how many could not be read, why, and what to do about it; `Tally` counts them.
 """
@@ -158,7 +157,7 @@ def json_row(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_UNREAD = 0.1
-"""The share of rows that may go unread before a run is refused, unless somebody asks for another one."""
+"""The share of rows that may go unread before a run is refused; the default."""
 
 SETTING = "unread"  # the setting of a stored run that holds what went unread
 REASONS_TOLD = 3

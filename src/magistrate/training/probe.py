@@ -52,7 +52,7 @@ class Activations:
 
 
 def kept_in() -> Path:
-    """The folder of activations. Whatever lies there may be deleted; it is asked for again."""
+    """The folder of activations. Its files may be deleted; they are computed again."""
     return home() / "activations"
 
 
@@ -65,7 +65,7 @@ async def activations(
 ) -> tuple[list[Activations], int]:
     """The states of every sample's output, and how many samples did not fit the model.
 
-    They are read from `folder` where they lie there already, else asked for and written there. `watcher` is
+    They are read from `folder` if they are there, else asked for and written there. `watcher` is
     told how many samples are done. Raises what the engine raises.
     """
     found: list[Activations] = []
@@ -106,7 +106,7 @@ def digest_of(prompt: Prompt, output: str) -> str:
 
 
 def _read(path: Path) -> dict[Pooling, np.ndarray] | None:
-    """What lies there; None where nothing does, and where it is damaged: then it is asked for again."""
+    """The states in a file; None if there is none or it is damaged: they are then computed again."""
     import numpy as np
 
     try:

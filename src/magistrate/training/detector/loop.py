@@ -51,7 +51,7 @@ class Rounds(Protocol):
 
 
 class Training:
-    """A network on its way. Its state is kept in `folder`, and one that is found there is gone on with.
+    """A network being trained. Its state is kept in `folder`; training resumes from a state found there.
 
     `data` names what is learnt from: a state of other data is refused. Raises `InputError` for it, and
     `ModelError` where the loss is no number.

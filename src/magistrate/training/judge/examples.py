@@ -62,7 +62,7 @@ class Examples:
 def from_samples(
     samples: Sequence[Sample], judge: Judge, chat: ChatTokenizer, most: int
 ) -> tuple[list[Example], Counter[str]]:
-    """A lesson for each labelled sample: the judge's question about it and the label's answer.
+    """An example for each labelled sample: the judge's question about it and the label's answer.
 
     What takes more than `most` tokens is left out, not cut: a cut context would make right labels wrong.
     """
@@ -82,7 +82,7 @@ def from_samples(
         place = next(
             (at for at, pair in enumerate(zip(right, other, strict=False)) if len(set(pair)) > 1), None
         )
-        lesson = Example(
+        example = Example(
             sample.id,
             str(group),
             tuple(chat.tokens(question_of(asked, sample))),
@@ -90,12 +90,12 @@ def from_samples(
             sample.label == HALLUCINATED,
             (place, other[place]) if told_apart and place is not None else None,
         )
-        _keep(lesson, most, found, left_out)
+        _keep(example, most, found, left_out)
     return found, left_out
 
 
 def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[list[Example], Counter[str]]:
-    """A lesson for each chat; its texts are data, so that none of them opens a turn."""
+    """An example for each chat; its texts are data, so that none of them opens a turn."""
     found, left_out = list[Example](), Counter[str]()
     for number, each in enumerate(chats, 1):
         *asked, (_, answer) = each.messages
@@ -103,19 +103,19 @@ def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[l
         known = each.metadata
         shared = known.get("context") or hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
         label = known.get("label")
-        lesson = Example(
+        example = Example(
             str(known.get("sample", number)),
             str(shared),
             tuple(chat.tokens(prompt)),
             _answered(chat, answer),
             label == HALLUCINATED if label in KNOWN else None,
         )
-        _keep(lesson, most, found, left_out)
+        _keep(example, most, found, left_out)
     return found, left_out
 
 
 def parted(found: Sequence[Example], left_out: Mapping[str, int], test: float, seed: int) -> Examples:
-    """Lessons with the share `test` of their groups held out.
+    """The examples, with the share `test` of their groups held out.
 
     Raises `InputError` where there are too few to learn from, and where all of them have one label.
     """
@@ -155,8 +155,8 @@ def _answered(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
     return (*chat.encode(text).tokens, chat.ends[0])
 
 
-def _keep(lesson: Example, most: int, found: list[Example], left_out: Counter[str]) -> None:
-    if len(lesson) <= most:
-        found.append(lesson)
+def _keep(example: Example, most: int, found: list[Example], left_out: Counter[str]) -> None:
+    if len(example) <= most:
+        found.append(example)
     else:
         left_out[f"longer than {most:,} tokens"] += 1

@@ -93,15 +93,15 @@ class Progress:
 
 
 class Training:
-    """A model on its way; its state is kept in `folder`, whole at any moment.
+    """A model being trained; its state is kept in `folder`, whole at any moment.
 
-    `pins` is what a state must be of to be gone on with: base, data, settings.
+    `pins` names base, data and settings; training resumes only from a state with the same pins.
     """
 
     def __init__(
         self,
         model: Any,
-        lessons: Examples,
+        examples: Examples,
         settings: Settings,
         folder: Path,
         pins: str,
@@ -115,7 +115,7 @@ class Training:
 
         keep_freed_memory()
         self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
-        self._lessons, self._clock, self._device = lessons, clock, device
+        self._examples, self._clock, self._device = examples, clock, device
         torch.manual_seed(settings.seed)
         if settings.checkpointing:
             model.activation_checkpointing_enable({"use_reentrant": False})
@@ -125,7 +125,7 @@ class Training:
         self.model = model
         self._learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._optimizer = torch.optim.AdamW(self._learnt.values(), lr=settings.rate, weight_decay=0.0)
-        self._groups = _groups(lessons.train)
+        self._groups = _groups(examples.train)
         self._epoch, self._steps = -1, list[list[Example]]()
         self._an_epoch = len(self._updates(0))
         self.updates = max(1, math.ceil(settings.epochs * self._an_epoch))
@@ -180,13 +180,13 @@ class Training:
         self._merge(0.0 if base else 1.0)
         self.model.eval()
         with torch.no_grad():
-            for some in batches(self._lessons.test, self._settings.together):
+            for some in batches(self._examples.test, self._settings.together):
                 found = laid(some, self._device)
                 logits = self._logits(found)
                 total += float(self._loss(logits, found))
                 tokens += len(found.answers)
                 at = 0
-                for each in found.lessons:
+                for each in found.examples:
                     if each.rival is not None and each.wrong is not None:
                         place, other = each.rival
                         right = bool(logits[at + place, each.answer[place]] >= logits[at + place, other])
@@ -312,10 +312,10 @@ def pinned(**parts: Any) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def _groups(lessons: Sequence[Example]) -> list[list[Example]]:
-    """The lessons of each context, at most `TOGETHER` in a group."""
+def _groups(examples: Sequence[Example]) -> list[list[Example]]:
+    """The examples of each context, at most `TOGETHER` in a group."""
     found: dict[str, list[Example]] = {}
-    for each in lessons:
+    for each in examples:
         found.setdefault(each.group, []).append(each)
     return [every[at : at + TOGETHER] for every in found.values() for at in range(0, len(every), TOGETHER)]
 

@@ -94,8 +94,8 @@ def _trained(
     clock: Callable[[], float],
 ) -> Outcome:
     _prepare()
-    pins = pinned(base=base.digest, lessons=read.lessons.digest, settings=settings.pins)
-    training = Training(base.load(), read.lessons, settings, work, pins, clock=clock, device=device)
+    pins = pinned(base=base.digest, lessons=read.examples.digest, settings=settings.pins)
+    training = Training(base.load(), read.examples, settings, work, pins, clock=clock, device=device)
     if not training.run(seconds, tell):
         return Outcome(target, training.update, training.updates, None)
     if training.best_update == 0:
@@ -110,9 +110,9 @@ def _trained(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The lessons and what they were read from."""
+    """The examples and what they were read from."""
 
-    lessons: Examples
+    examples: Examples
     sources: tuple[dict[str, Any], ...]
 
 
@@ -171,8 +171,8 @@ def _recipe(
     training: Training,
     device: str,
 ) -> Recipe:
-    lessons = read.lessons
-    contexts = lessons.contexts
+    examples = read.examples
+    contexts = examples.contexts
     after = training.measure()
     before = training.measure(base=True)
     asked = None if judge is None else asked_of(judge)
@@ -183,13 +183,13 @@ def _recipe(
         sources=read.sources,
         settings=asdict(settings),
         examples={
-            "train": len(lessons.train),
-            "test": len(lessons.test),
+            "train": len(examples.train),
+            "test": len(examples.test),
             "train_contexts": contexts[0],
             "test_contexts": contexts[1],
         },
-        left_out=lessons.left_out,
-        lessons=lessons.digest,
+        left_out=examples.left_out,
+        lessons=examples.digest,
         device=device,
         updates=training.update,
         best_update=training.best_update,

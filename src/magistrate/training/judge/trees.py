@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Lessons whose prompts share their first `stem` tokens, each with a token of its own behind them."""
+    """Examples whose prompts share their first `stem` tokens, each with a token of its own behind them."""
 
     stem: int
-    lessons: tuple[Example, ...]
+    examples: tuple[Example, ...]
 
     def __len__(self) -> int:
         """How many tokens are read."""
-        return self.stem + sum(len(each) - self.stem for each in self.lessons)
+        return self.stem + sum(len(each) - self.stem for each in self.examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Laid:
     """Trees as the rows of a batch.
 
     `ids` and `places` are `[rows, length]`, `mask` is bool `[rows, 1, length, length]`: what each token sees.
-    `rows`, `columns` and `answers` are of the answers' tokens, lesson by lesson: where each is foretold, and
-    what it is. `lessons` are in the same order.
+    `rows`, `columns` and `answers` are of the answers' tokens, example by example: where each is
+    predicted, and what it is. `examples` are in the same order.
     """
 
     ids: Tensor
@@ -40,13 +40,13 @@ class Laid:
     rows: Tensor
     columns: Tensor
     answers: Tensor
-    lessons: tuple[Example, ...]
+    examples: tuple[Example, ...]
 
 
-def trees(lessons: Iterable[Example], most: int) -> Iterator[Tree]:
-    """Lessons of one context in trees of at most `most` tokens; a longer lesson is a tree alone."""
+def trees(examples: Iterable[Example], most: int) -> Iterator[Tree]:
+    """Examples of one context in trees of at most `most` tokens; a longer example is a tree alone."""
     tree: Tree | None = None
-    for each in sorted(lessons, key=lambda lesson: (lesson.group, lesson.prompt, lesson.answer)):
+    for each in sorted(examples, key=lambda example: (example.group, example.prompt, example.answer)):
         if tree is not None and (grown := _grown(tree, each)) is not None and len(grown) <= most:
             tree = grown
             continue
@@ -57,21 +57,21 @@ def trees(lessons: Iterable[Example], most: int) -> Iterator[Tree]:
         yield tree
 
 
-def _grown(tree: Tree, lesson: Example) -> Tree | None:
-    """The tree with one more lesson; None where both have nothing in common."""
-    last = tree.lessons[-1]
-    if last.group != lesson.group:
+def _grown(tree: Tree, example: Example) -> Tree | None:
+    """The tree with one more example; None where both have nothing in common."""
+    last = tree.examples[-1]
+    if last.group != example.group:
         return None
-    pairs = zip(last.prompt, lesson.prompt, strict=False)
+    pairs = zip(last.prompt, example.prompt, strict=False)
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    stem = min(tree.stem, alike, len(lesson.prompt) - 1)
-    return Tree(stem, (*tree.lessons, lesson)) if stem else None
+    stem = min(tree.stem, alike, len(example.prompt) - 1)
+    return Tree(stem, (*tree.examples, example)) if stem else None
 
 
-def batches(lessons: Sequence[Example], most: int) -> Iterator[list[Tree]]:
+def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
     """Trees of like length, with padding at most `most` tokens at once, at least one tree."""
     some: list[Tree] = []
-    for each in sorted(trees(lessons, most), key=len):
+    for each in sorted(trees(examples, most), key=len):
         if some and (len(some) + 1) * len(each) > most:
             yield some
             some = []
@@ -93,21 +93,21 @@ def laid(some: Sequence[Tree], device: str) -> Laid:
     rows, columns, answers = list[int](), list[int](), list[int]()
     for row, tree in enumerate(some):
         stem = tree.stem
-        ids[row, :stem] = torch.tensor(tree.lessons[0].prompt[:stem])
+        ids[row, :stem] = torch.tensor(tree.examples[0].prompt[:stem])
         places[row, :stem] = torch.arange(stem)
         mask[row, 0, :stem, :stem] = before[:stem, :stem]
         at = stem
-        for lesson in tree.lessons:
-            own = (*lesson.prompt[stem:], *lesson.answer)
+        for example in tree.examples:
+            own = (*example.prompt[stem:], *example.answer)
             end = at + len(own)
             ids[row, at:end] = torch.tensor(own)
             places[row, at:end] = torch.arange(stem, stem + len(own))
             mask[row, 0, at:end, :stem] = True
             mask[row, 0, at:end, at:end] = before[: len(own), : len(own)]
-            first = at + len(lesson.prompt) - stem - 1
-            rows += [row] * len(lesson.answer)
-            columns += range(first, first + len(lesson.answer))
-            answers += lesson.answer
+            first = at + len(example.prompt) - stem - 1
+            rows += [row] * len(example.answer)
+            columns += range(first, first + len(example.answer))
+            answers += example.answer
             at = end
     return Laid(
         ids.to(device),
@@ -116,5 +116,5 @@ def laid(some: Sequence[Tree], device: str) -> Laid:
         torch.tensor(rows, device=device),
         torch.tensor(columns, device=device),
         torch.tensor(answers, device=device),
-        tuple(each for tree in some for each in tree.lessons),
+        tuple(each for tree in some for each in tree.examples),
     )

@@ -306,7 +306,7 @@ DOMINANT = 0.7  # share of a word's occurrences that its first sense must have f
 FREQUENT = 3  # times a word was seen in the sense-tagged texts for it to be one that people write
 SURE = 0.85  # share of a form's occurrences that one part of speech must have, neighbours apart
 
-# What WordNet gives for everyday words and nobody would write in their place.
+# Words that WordNet gives for everyday words, but that no one would write in their place.
 ODD = word_set("odd")
 DETERMINERS = word_set("determiners")
 BEFORE_VERBS = word_set("before_verbs")
