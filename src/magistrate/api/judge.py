@@ -100,7 +100,7 @@ def sample_of(
     messages: Sequence[Mapping[str, Any]] = (),
     id: str = "sample",
 ) -> Sample:
-    """A sample of texts and a conversation. Raises `DatasetError` where there is no output to judge."""
+    """A sample of texts and a conversation. Raises `DatasetError` if there is no output to judge."""
     row = {
         "output": output,
         "context": context,

@@ -131,7 +131,7 @@ def write_gates(
 
 
 def _kept_in(run: Run, again: str) -> str:
-    """What to say where a run, or a second try of its failures, ended before its time."""
+    """The message for a run, or a retry of its failures, that ended early."""
     record = run.record
     left = record.status != "done" if again == "resume" else record.n_failures > 0
     told = f"what was judged is kept in run {run.id}"

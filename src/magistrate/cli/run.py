@@ -231,7 +231,7 @@ def _spec(context: click.Context) -> RunSpec:
 
 
 def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
-    """Whether the unfinished run of the very same is to be resumed, asking where somebody can be asked."""
+    """Whether to resume the unfinished run; a person at a terminal is asked."""
     known = unfinished.n_total or unfinished.n_samples
     told = (
         f"run {unfinished.id} judges the very same and was not finished "
@@ -247,7 +247,7 @@ def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:
 
 
 def somebody_is_there() -> bool:
-    """Whether there is a person who can be asked."""
+    """Whether a person at a terminal can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 

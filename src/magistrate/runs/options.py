@@ -1,7 +1,8 @@
 """The options of a run, each declared once: command-line flag, key of the run file and Python argument.
 
-`spec` makes the keys of a run file of them, and the command line its flags. A test holds the arguments of
-`evaluate`, `judge` and `generate` and the fields of `Limits` to them.
+`spec` makes the keys of a run file of them, and the command line its flags; tests compare the arguments of
+`evaluate`, `judge` and `generate` and the fields of `Limits` with them. They are plain values rather than a
+pydantic model, because `--help` must not wait for pydantic to be imported.
 """
 
 from __future__ import annotations

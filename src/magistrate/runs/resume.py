@@ -80,7 +80,7 @@ def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
 
 
 def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """What of a run is still to be judged. Raises `SpecError` if its samples are not what they were."""
+    """The work list of what is not judged yet. Raises `SpecError` if the samples have changed."""
     done, stored = store.judged(record.id), store.sample_ids(record.id)
     dataset = _dataset(store, record, plan)
     size: int | None

@@ -73,7 +73,7 @@ def place_of(place: str | os.PathLike[str]) -> Place:
 
 
 def exists(place: str | os.PathLike[str]) -> bool:
-    """Is there a file? A server is taken to be there; opening it says otherwise."""
+    """Whether there is a file. A server is taken to exist; opening it says otherwise."""
     path = place_of(place).path
     return path is None or path.exists()
 
@@ -170,7 +170,7 @@ Value = TypeVar("Value")
 
 
 class Transactions:
-    """What the parts of a store share: one connection that writes, and one for every question that reads."""
+    """Transactions of an open store: one connection that writes, and a new one for every read."""
 
     def __init__(
         self, place: Place, engine: Engine, clock: Callable[[], datetime], randomness: random.Random
@@ -195,7 +195,7 @@ class Transactions:
         return f"{type(self).__name__}({self.shown!r})"
 
     def close(self) -> None:
-        """Let go of the file or the server; the store cannot be used any more."""
+        """Close the connections; the store cannot be used afterwards."""
         self._writer.close()
         self._engine.dispose()
 

@@ -44,7 +44,7 @@ _IDS_TRIED = 100
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(RunLists, OutcomeLists):
-    """A store as it is at one moment, whatever is written meanwhile; ends with the `with` that gave it.
+    """The store at one moment, whatever is written meanwhile; valid inside the `with` that made it.
 
     Methods that take a run's id raise `SpecError` where there is no run of exactly this id.
     """
@@ -262,7 +262,7 @@ class Store(DatasetShelf):
             require_run(connection, run_id)
 
     def hold(self, run_id: str) -> RunLock:
-        """The right to judge this run: one process has it at a time, until it lets go or ends.
+        """Lock this run: one process at a time may judge it, until it releases the lock or ends.
 
         `StoreError` names the process that has it already.
         """
@@ -271,12 +271,12 @@ class Store(DatasetShelf):
             return locks.hold(self._place, self._engine, run_id)
 
     def held(self, run_id: str) -> bool:
-        """Is a process judging this run right now?"""
+        """Whether a process is judging this run right now."""
         with explained(self.shown):
             return locks.held(self._place, self._engine, run_id)
 
     def seen(self, record: RunRecord) -> RunRecord:
-        """The record as things are: a run that says it is `running` and that nobody is at was `killed`."""
+        """The record with its real status: a run that is `running` without a process was `killed`."""
         if record.status != "running" or self.held(record.id):
             return record
         return replace(record, status="killed")
