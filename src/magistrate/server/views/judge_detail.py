@@ -386,6 +386,11 @@ class JudgeReader:
         key = ("figures", self.record.id, revision, self.judge, flag if redecided else ())
         return self.cache.get(key, lambda: figures_of(report, scores, "c"))
 
+    def slices(self, by: str) -> Sliced | Refused | None:
+        """The outcomes by a field of metadata; None while they are being read."""
+        run_id, judge = self.record.id, self.judge
+        return self.computed("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
+
     def keys(self) -> tuple[str, ...]:
         """The fields of metadata to slice by."""
         key = ("keys", self.record.id, min(self.record.n_samples, SAMPLES_READ))
@@ -410,7 +415,8 @@ def detail_of(reader: JudgeReader, counted: Counted | None, query: RunQuery) -> 
     cuts = figures is not None and figures.n_scores and figures.report.scoring is not None
     threshold = query.wanted.threshold if cuts else None
     labelled = figures is not None and figures.report.result is not None
-    slices = _slices(reader, query.by) if query.by and labelled else None
+    turned = figures is not None and figures.report.turned
+    slices = reader.slices(query.by) if query.by and labelled else None
     view = None
     if isinstance(slices, Refused):
         problem = slices.message
@@ -427,15 +433,10 @@ def detail_of(reader: JudgeReader, counted: Counted | None, query: RunQuery) -> 
         choices=choices_of(cells, codes),
         keys=reader.keys() if labelled else (),
         slices=view,
-        outcomes=_list(reader, query, fresh, cells, threshold, figures),
+        outcomes=_list(reader, query, fresh, cells, query.wanted.but(threshold=threshold), turned),
         pending=(switches is not None and switches.pending) or bool(query.by and labelled and slices is None),
         refused=problem,
     )
-
-
-def _slices(reader: JudgeReader, by: str) -> Sliced | Refused | None:
-    run_id, judge = reader.record.id, reader.judge
-    return reader.computed("slices", by, lambda moment: sliced(moment, run_id, judge, by), MOST_SLICED)
 
 
 def _list(
@@ -443,22 +444,10 @@ def _list(
     query: RunQuery,
     fresh: Decided | None,
     cells: Mapping[Cell, int],
-    threshold: float | None,
-    figures: Figures | None,
+    wanted: ListFilter,
+    turned: bool,
 ) -> ListView:
-    wanted = query.wanted.but(threshold=threshold)
-    turned = figures is not None and figures.report.turned
-    source = (
-        decided_list(reader.moment, reader.record.id, reader.judge, wanted, fresh)
-        if fresh
-        else stored_list(reader.moment, reader.record.id, reader.judge, wanted, cells, turned)
-    )
-    return list_view(
-        source,
-        wanted,
-        sum(cells.values()),
-        turned,
-        after=query.after,
-        before=query.before,
-        limit=query.limit,
-    )
+    place = reader.moment, reader.record.id, reader.judge, wanted
+    source = decided_list(*place, fresh) if fresh else stored_list(*place, cells, turned)
+    n_all = sum(cells.values())
+    return list_view(source, wanted, n_all, turned, after=query.after, before=query.before, limit=query.limit)

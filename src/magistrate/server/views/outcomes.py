@@ -182,9 +182,12 @@ class StoredList:
 
     def lines(self, beyond: Cursor | None, direction: Direction, limit: int) -> list[OutcomeLine]:
         """The next outcomes `after` or `before` a cursor, in the order of the list."""
-        asked = self.moment, self.run_id, self.judge
         if self.by_score:
-            return _scored(*asked, self.ranges, beyond, direction, limit)
+            edge = None if beyond is None or beyond.score is None else (beyond.score, beyond.position)
+            ranges = [each.scored for each in self.ranges if each.cell.kind == "verdict"]
+            return self.moment.by_score(
+                self.run_id, self.judge, ranges, beyond=edge, direction=direction, limit=limit
+            )
         chosen = [each.cell for each in self.ranges]
         return self.moment.in_cells(
             self.run_id,
@@ -207,20 +210,6 @@ class StoredList:
         n = sum(self.cells[cell] for cell in whole)
         unscored = sum(self.cells[cell] for cell in whole if cell.kind != "verdict")
         return n + self.moment.count_scored(self.run_id, self.judge, parts), unscored
-
-
-def _scored(
-    moment: Snapshot,
-    run_id: str,
-    judge: str,
-    found: Iterable[CellRange],
-    beyond: Cursor | None,
-    direction: Direction,
-    limit: int,
-) -> list[OutcomeLine]:
-    edge = None if beyond is None or beyond.score is None else (beyond.score, beyond.position)
-    ranges = [each.scored for each in found if each.cell.kind == "verdict"]
-    return moment.by_score(run_id, judge, ranges, beyond=edge, direction=direction, limit=limit)
 
 
 def stored_list(
