@@ -35,7 +35,7 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.considering import planned
 from magistrate.judges.likelihood import prompts
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample
 

@@ -23,24 +23,24 @@ from scipy.stats import bootstrap
 from statsmodels.stats.proportion import proportion_confint
 
 from magistrate import Candidates, Hallucination, Rubric, ScriptedEngine, classifier
-from magistrate.analysis.audit import PERTURBATIONS
-from magistrate.analysis.audit.perturbations import (
+from magistrate.analysis.audit import CHECKS, Audit, Finding, Pair, effect, gravest_first
+from magistrate.analysis.perturbations import (
     FUNCTION_WORDS,
+    PERTURBATIONS,
     formatted,
     lengthened,
     noisy,
+    options_swapped,
     padded,
+    reasons_moved,
     shuffled,
     shuffled_by,
 )
-from magistrate.analysis.audit.plan import CHECKS
-from magistrate.analysis.audit.variants import options_swapped, reasons_moved
-from magistrate.analysis.stability import Audit, Finding, Pair, effect, gravest_first
 from magistrate.api.audit import Examination, audit_judge
 from magistrate.datasets import load
 from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.judges import Sentences, Windows, instance, registry
-from magistrate.metrics.crossed import crossed_means, share_of
+from magistrate.metrics.resampling import crossed_means, share_of
 from magistrate.report.audit import groups, page, words
 from magistrate.runs.limits import Limits
 from magistrate.types import Abstention, Failure, Prompt, Sample, Span, Verdict

@@ -21,18 +21,16 @@ from sklearn.isotonic import IsotonicRegression
 
 import magistrate
 from magistrate import ScriptedEngine
-from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, fit
-from magistrate.analysis.calibration_remarks import remarks_of
+from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, described, fit, remarks_of
 from magistrate.analysis.columns import Columns
 from magistrate.api.calibrate import Calibration, calibrate
 from magistrate.errors import InputError, SpecError
-from magistrate.judges.calibration_file import CalibrationFile, described, read_calibration, write_calibration
-from magistrate.metrics.calibration import CLIP, METHODS, Calibrator, fitted, shifted
+from magistrate.judges.calibration_file import CalibrationFile, read_calibration, write_calibration
+from magistrate.metrics.calibration import CLIP, LOSSES, METHODS, Calibrator, fitted, reliability, shifted
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.reliability import LOSSES, reliability
 from magistrate.metrics.thresholds import Aim, Unreachable
 from magistrate.report.calibration import diagram
-from magistrate.report.text import as_text
+from magistrate.report.formatting import as_text
 from magistrate.types import Prompt, Recipe
 from terminal import Call
 from two_judges import LOW_IS_GOOD

@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from magistrate import Run
 from magistrate._text import seen
 from magistrate.errors import SpecError
-from magistrate.report.html.blocks import blocks_of
-from magistrate.report.html.marking import Mark, blocked
+from magistrate.report.html.marking import Mark, blocked, blocks_of
 from magistrate.server.addresses import sample_address
 from magistrate.server.app import create_app
 from magistrate.server.settings import Settings

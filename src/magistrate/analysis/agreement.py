@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from magistrate._text import decimal, shorten, table
-from magistrate.analysis.columns import KNOWN, groups_of
-from magistrate.analysis.matching import missing, unlike
+from magistrate.analysis.columns import KNOWN, groups_of, missing, unlike
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.agreement import concordance, many_raters, two_raters
 from magistrate.metrics.classification import Estimate
@@ -276,8 +277,6 @@ def agreement(
 
     `places` says where each label stands among numbers, for weighted kappa; None where labels have no order.
     """
-    import numpy as np
-
     place = {label: at for at, label in enumerate(labels)}
     first = np.array([place[pair.reference] for pair in pairs], dtype=np.int64)
     second = np.array([place[pair.verdict.label] for pair in pairs], dtype=np.int64)
@@ -353,8 +352,6 @@ def raters_of(
     labels: Sequence[str],
 ) -> Raters:
     """Agreement among people, and of people and the judge as one more, over samples that people labelled."""
-    import numpy as np
-
     place = {label: at for at, label in enumerate(labels)}
     rated = [sample for sample in samples.values() if votes.get(sample.id)]
     counts = np.zeros((len(rated), len(labels)))

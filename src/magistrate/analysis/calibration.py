@@ -3,38 +3,43 @@
 The samples are parted into folds that share no context. For each fold a map and a threshold are fitted to
 all the others and applied to it, so that every figure "after" is of held-out samples; the map and threshold
 that are kept are then fitted to all of them. Intervals draw contexts anew, with the folds' maps as they are.
+
+
+What a reader of a calibration must not miss, in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from magistrate._text import decimal, signed
 from magistrate._version import __version__
 from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
-from magistrate.judges.calibration_file import (
-    CalibrationFile,
-    DataPart,
-    EstimatePart,
-    JudgePart,
-    ModelPart,
-)
-from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
-from magistrate.metrics.classification import Estimate, classification
-from magistrate.metrics.reliability import (
+from magistrate.judges.calibration_file import CalibrationFile, DataPart, EstimatePart, JudgePart, ModelPart
+from magistrate.metrics.calibration import (
     BINS,
     LOSSES,
+    METHODS,
     NO_INTERVAL,
     Binning,
+    Calibrator,
+    Method,
     Reliability,
     bin_numbers,
+    fitted,
     losses,
+    reference,
     reliability,
+    shifted,
 )
-from magistrate.metrics.resampling import DRAWS, draws_of, interval_of
-from magistrate.metrics.shift import reference
+from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.resampling import DRAWS, FEW_CONTEXTS, draws_of, interval_of
 from magistrate.metrics.thresholds import (
     FOLDS,
     LEAST_OF_EITHER,
@@ -48,13 +53,10 @@ from magistrate.metrics.thresholds import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from magistrate.types import Recipe
 
-    Floats = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 MOST_FOLDS = 20
 LEAST: Mapping[Method, int] = {"platt": LEAST_SAMPLES, "temperature": LEAST_SAMPLES, "isotonic": 200}
@@ -156,10 +158,6 @@ def fit(
     higher score is no more often hallucinated and where nobody knows how scores are read, `Unreachable` where
     no threshold reaches `aim`, and `SpecError` for options that are none.
     """
-    import numpy as np
-
-    from magistrate.analysis.calibration_remarks import remarks_of
-
     _check(columns, method, folds, base_rate)
     truth, scores = columns.truth, columns.scores
     calibrator = fitted(method, scores, truth, _weights(truth, base_rate))
@@ -200,8 +198,6 @@ def fit(
 
 
 def _weights(truth: Flags, base_rate: float | None) -> Floats:
-    import numpy as np
-
     return shifted(np.ones(truth.size), truth, base_rate)
 
 
@@ -231,8 +227,6 @@ def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int
 
 def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
     """Refuse options that are none, and samples that are too few to be parted and to be learnt from."""
-    import numpy as np
-
     if method not in METHODS:
         raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     if not 2 <= folds <= MOST_FOLDS:
@@ -282,8 +276,6 @@ def _measured(
     seed: int,
 ) -> tuple[Measured, Measured, dict[str, Estimate]]:
     """Before, after, and after minus before draw by draw."""
-    import numpy as np
-
     truth, n_groups = columns.truth, columns.n_groups
     names: tuple[str, ...] = (*LOSSES, *RATES, *((COST,) if aim is not None and aim.kind == "costs" else ()))
     sides = ((columns.scores, columns.said), (held_out, said))
@@ -322,8 +314,6 @@ def _figures(
     truth: Flags, scores: Floats, said: Flags, aim: Aim | None, binning: Binning
 ) -> Callable[[Floats], Floats]:
     """All figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
-    import numpy as np
-
     lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
     counted = confusion_of(truth, said)
 
@@ -375,3 +365,98 @@ def _parts_of(measured: Measured) -> dict[str, EstimatePart]:
         )
         for name, each in measured.figures.items()
     }
+
+
+# --- calibration remarks ----------------------------------------------------------------------------
+
+
+LOSS_NAMES = {"ece": "ECE", "brier": "Brier score", "log_loss": "log loss"}
+ENOUGH_FOR_STEPS = 1000
+
+
+def remarks_of(fit: Fit) -> tuple[str, ...]:
+    """Sentences about what limits a calibration, the gravest first."""
+    return tuple(_remarks(fit))
+
+
+def _remarks(fit: Fit) -> Iterator[str]:
+    yield from _ranking(fit)
+    yield from _help(fit)
+    yield from _aim_reached(fit)
+    if fit.method == "isotonic" and fit.n < ENOUGH_FOR_STEPS:
+        yield (
+            f"Isotonic steps fitted to {fit.n} samples follow chance too; below some "
+            f"{ENOUGH_FOR_STEPS:,} samples platt is usually the better one."
+        )
+    if fit.contexts < FEW_CONTEXTS:
+        yield f"Only {fit.contexts} independent contexts: intervals are wide for that, and still rough."
+
+
+def _ranking(fit: Fit) -> Iterator[str]:
+    if fit.turned:
+        yield (
+            "A low score of this judge means hallucinated (its direction is maximize): all figures are of "
+            "1 - score, and so is the map in the file."
+        )
+    area = fit.auroc
+    if area.low is None or area.high is None:
+        return
+    shown = f"AUROC {decimal(area.value)} [{decimal(area.low)}, {decimal(area.high)}]"
+    if area.low <= 0.5 <= area.high:
+        yield (
+            f"As far as {fit.n} samples can tell the judge ranks no better than chance ({shown}). "
+            "Calibrating it gives every output about the base rate: honest, and no use for telling outputs "
+            "apart."
+        )
+    elif area.high < 0.5:
+        yield f"The judge ranks the wrong way round ({shown}). Look for the reason before you use it."
+
+
+def _help(fit: Fit) -> Iterator[str]:
+    worse, unsure, still = list[str](), list[str](), list[str]()
+    for name in LOSSES:
+        change = fit.change[name]
+        if change.low is None or change.high is None:
+            unsure.append(f"{LOSS_NAMES[name]} ({change.undefined})")
+        elif change.low > 0 and decimal(change.value) == decimal(0):
+            still.append(LOSS_NAMES[name])
+        elif change.low > 0:
+            worse.append(f"{LOSS_NAMES[name]} {_shown(change)}")
+        elif change.high >= 0:
+            unsure.append(f"{LOSS_NAMES[name]} {_shown(change)}")
+    if worse:
+        yield f"Calibrating made it worse on held-out samples: {', '.join(worse)}."
+    if still:
+        yield f"No change on held-out samples that two decimals would show: {', '.join(still)}."
+    if unsure:
+        yield f"Not shown to help on held-out samples, the change may be none: {', '.join(unsure)}."
+
+
+def _aim_reached(fit: Fit) -> Iterator[str]:
+    if fit.unreached:
+        yield (
+            f"In {fit.unreached} of {fit.folds} folds no threshold reached the aim on the other samples; "
+            "nothing was flagged there, and the figures count that."
+        )
+    if fit.aim is not None and fit.aim.kind in ("precision", "recall"):
+        reached = fit.after.figures[fit.aim.kind]
+        if reached.value is None:
+            yield f"Nothing was flagged in any held-out fold: whether the {fit.aim.kind} holds is not known."
+        elif reached.value < fit.aim.least:
+            ends = "" if reached.low is None else f" [{decimal(reached.low)}, {decimal(reached.high)}]"
+            yield (
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)}{ends}: short of the "
+                f"{fit.aim.least:g} aimed at, which the threshold reaches on the samples it was chosen by."
+            )
+        elif reached.low is None or reached.low < fit.aim.least:
+            ends = "has no interval" if reached.low is None else f"may be {decimal(reached.low)}"
+            yield (
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)} and {ends}: this many "
+                f"samples do not show that it is {fit.aim.least:g}."
+            )
+    if fit.constant:
+        yield "With this threshold every held-out sample gets the same label."
+
+
+def _shown(change: Estimate) -> str:
+    return f"{signed(change.value)} [{signed(change.low)}, {signed(change.high)}]"

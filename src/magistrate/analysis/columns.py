@@ -1,4 +1,7 @@
-"""One judge's verdicts beside the labels of people, as columns: what every analysis begins with."""
+"""Whether two runs speak of the same sample, and why a sample has no verdict.
+
+One judge's verdicts beside the labels of people, as columns: what every analysis begins with.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.matching import missing
 from magistrate.errors import InputError, SpecError
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Scoring, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+READ = ("output", "context", "input", "messages", "expected", "alternatives")
+"""What a judge may read of a sample besides its metadata."""
+
+
+def unlike(first: Sample, second: Sample) -> str | None:
+    """What differs between two samples of one id, in words; None where judges read the same."""
+    if first is second:
+        return None
+    for name in READ:
+        if getattr(first, name) != getattr(second, name):
+            return f"another {name}"
+    return None
+
+
+def missing(outcome: Outcome | None) -> str:
+    """Why there is no verdict."""
+    match outcome:
+        case Failure():
+            return "failed"
+        case Abstention():
+            return "abstained"
+    return "not judged"
+
+
+# --- columns ----------------------------------------------------------------------------------------
+
 
 KNOWN = (FAITHFUL, HALLUCINATED)
 NOT_STORED = "the run does not say whether a high or a low score means hallucinated"

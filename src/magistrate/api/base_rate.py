@@ -14,7 +14,7 @@ from magistrate.judges.base import Judge
 from magistrate.judges.registry import judge as judge_of
 from magistrate.judges.registry import split_options, unenclosed
 from magistrate.judges.spelling import settable, spelled
-from magistrate.metrics.prior import EVEN, estimated_base_rate
+from magistrate.metrics.calibration import EVEN, estimated_base_rate
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample, Verdict
 

@@ -10,8 +10,7 @@ from magistrate.analysis.calibration import Fit, fit
 from magistrate.analysis.columns import columns
 from magistrate.api.stored import RunRef, StorePlace, judged
 from magistrate.errors import SpecError
-from magistrate.metrics.calibration import Method
-from magistrate.metrics.reliability import Binning
+from magistrate.metrics.calibration import Binning, Method
 from magistrate.metrics.thresholds import FOLDS, Aim
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Calibration:
 
     def __str__(self) -> str:
         from magistrate.report.calibration import render_calibration
-        from magistrate.report.text import as_text
+        from magistrate.report.formatting import as_text
 
         return as_text(lambda console: render_calibration(self.fit, self.file, console))
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate._text import decimal
-from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring
-from magistrate.analysis.matching import unlike
+from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring, unlike
 from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.prevalence import Prevalence
@@ -58,8 +57,8 @@ class PrevalenceReport:
         }
 
     def __str__(self) -> str:
+        from magistrate.report.formatting import as_text
         from magistrate.report.prevalence import render_prevalence
-        from magistrate.report.text import as_text
 
         return as_text(
             lambda console: render_prevalence(self.estimates, self.head, self.facts, self.remarks, console)

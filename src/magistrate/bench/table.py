@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from magistrate.bench.result import Result
 from magistrate.bench.rows import KINDS, Row
-from magistrate.report.plain import plain
+from magistrate.report.formatting import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

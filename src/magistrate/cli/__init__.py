@@ -148,7 +148,7 @@ def _run() -> int:
         click.echo("interrupted", err=True)
         return interrupted_code()
     except MagistrateError as error:
-        from magistrate.report.plain import plain
+        from magistrate.report.formatting import plain
 
         click.echo(f"error: {plain(str(error))}", err=True)
         return exit_code(error)
@@ -156,7 +156,7 @@ def _run() -> int:
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as a line for people, without the place in the code."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     click.echo(f"warning: {plain(str(message))}", err=True)
 

@@ -141,7 +141,7 @@ def quality(
 
 
 def _say(text: str) -> None:
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     click.echo(plain(text), err=True)
 

@@ -10,8 +10,7 @@ import click
 from magistrate.cli.options import console, json_option, print_json, store_option
 
 if TYPE_CHECKING:
-    from magistrate.metrics.calibration import Method
-    from magistrate.metrics.reliability import Binning
+    from magistrate.metrics.calibration import Binning, Method
     from magistrate.metrics.thresholds import Aim
 
 EXAMPLE = (

@@ -149,7 +149,7 @@ def show(
 
 def left_out(problems: Sequence[Problem | str]) -> None:
     """Say on standard error which rows could not be read."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     for problem in problems[:PROBLEMS_TOLD]:
         click.echo(f"left out {plain(str(problem))}", err=True)
@@ -163,8 +163,8 @@ def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
     Too many failures and a judge without a verdict win over a gate: they are no measurement.
     """
     from magistrate.cli import ENGINE_GONE
+    from magistrate.report.formatting import plain
     from magistrate.report.gates import too_many_failures, without_verdict
-    from magistrate.report.plain import plain
 
     answer = passed(checked)
     if told := too_many_failures(report, spec.limits.max_failures):
@@ -179,7 +179,7 @@ def code(report: Report, spec: RunSpec, checked: Sequence[GateResult]) -> int:
 def passed(checked: Sequence[GateResult]) -> int:
     """Say on standard error what gates say, and answer what a script should see of it."""
     from magistrate.cli import DONE, GATE_FAILED
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     for gate in checked:
         word = "passed" if gate.passed else "failed"

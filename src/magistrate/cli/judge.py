@@ -75,7 +75,7 @@ def command(
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.engines.settings import EngineSettings
     from magistrate.judges import registry
-    from magistrate.report.data import outcome_data
+    from magistrate.report.export import outcome_data
     from magistrate.report.terminal import print_outcome
     from magistrate.runs.progress import waiting
     from magistrate.types import Verdict

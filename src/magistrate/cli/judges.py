@@ -121,7 +121,7 @@ def show(name: str, as_json: bool) -> None:
 
     from magistrate.judges import registry
     from magistrate.judges.quality import measured
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     judge = registry.judge(name)
     described = facts(judge)

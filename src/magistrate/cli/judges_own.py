@@ -11,7 +11,7 @@ import click
 
 from magistrate.cli.judges_shown import grid, labels_of
 from magistrate.cli.options import console, json_option, model_options, print_json, tell_unasked
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.report.judges import asks_of, facts
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def new(name: str, kind: str, folder: Path, force: bool, as_json: bool) -> None:
 
     from magistrate.errors import SpecError
     from magistrate.judges.definitions import NAME
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     if not NAME.fullmatch(name):
         raise SpecError(
@@ -148,7 +148,7 @@ def try_judge(
 
 def _first(dataset: Dataset) -> Sample:
     """The first sample that can be read; rows before it that cannot are told on standard error."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     sample = next(iter(dataset))
     if dataset.problems:
@@ -166,7 +166,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
 
     from magistrate.judges.base import FIELDS
     from magistrate.judges.considering import present
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     info, asks = judge.info, asks_of(judge)
     has = [name for name in FIELDS if present(sample, name, (name,))]

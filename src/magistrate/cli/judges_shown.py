@@ -72,7 +72,7 @@ def grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="dim")
@@ -87,7 +87,7 @@ def labels_of(labels: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     columns = 3 + any(each["means"] for each in labels)

@@ -158,7 +158,7 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     """
     from magistrate.engines.catalog import check_named
     from magistrate.judges.registry import asks_none, engine_kind
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     options = ("model", "base_url", "device", "threads", "timeout")
     given = [f"--{name.replace('_', '-')}" for name in options if context.params.get(name) is not None]
@@ -277,7 +277,7 @@ def open_store(place: str | None) -> Store:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
-    from magistrate.report.data import json_values
+    from magistrate.report.export import json_values
 
     click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
 

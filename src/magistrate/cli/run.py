@@ -205,7 +205,7 @@ def _estimated(spec: RunSpec, store: str, as_json: bool) -> int:
     from magistrate.api import evaluate as evaluation
     from magistrate.cli import DONE, ENGINE_GONE
     from magistrate.report.estimate import render
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     estimate = evaluation.estimated(spec, store=store)
     if as_json:

@@ -41,7 +41,7 @@ def print_table(
     from rich.cells import cell_len
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     terminal = console()
     as_lines = is_pipe(terminal)

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from magistrate._version import __version__
 from magistrate._yaml import Document
 from magistrate.errors import InputError, SpecError
-from magistrate.metrics.calibration import Calibrator, Method
-from magistrate.metrics.shift import MOST
+from magistrate.metrics.calibration import MOST_KEPT, Calibrator, Method
 from magistrate.metrics.thresholds import Aim
 
 FORMAT = 2
@@ -87,7 +86,7 @@ class CalibrationFile(_Part):
     after: dict[str, EstimatePart]
     package: str
     turned: bool = False
-    scores: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(None, max_length=MOST)
+    scores: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(None, max_length=MOST_KEPT)
 
     @model_validator(mode="after")
     def _makes_a_map(self) -> CalibrationFile:

@@ -13,7 +13,7 @@ from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.familiar import strange
 from magistrate.judges.base import JudgeInfo
-from magistrate.metrics.prior import EVEN, check_base_rate
+from magistrate.metrics.calibration import EVEN, check_base_rate
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from magistrate.features.prepared import prepared
 from magistrate.features.reading import Reading
 from magistrate.features.support import UNSUPPORTED
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
-from magistrate.metrics.calibration import sigmoid
-from magistrate.metrics.prior import EVEN, check_base_rate, shifted_odds
+from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")

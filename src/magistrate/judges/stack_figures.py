@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from magistrate._text import decimal
 from magistrate.errors import InputError
 from magistrate.judges.stack_fit import FOLDS, Table, Weights, check, families_of, fitted, folds_of
+from magistrate.metrics.calibration import reliability
 from magistrate.metrics.classification import Estimate, classification
-from magistrate.metrics.reliability import reliability
 from magistrate.metrics.resampling import FEW_CONTEXTS
 
 if TYPE_CHECKING:

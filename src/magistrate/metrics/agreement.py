@@ -17,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.resampling import DRAWS, SEED, draws_of, interval_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
     from magistrate.metrics.resampling import Statistic
 
-    Tables = NDArray[np.float64]
+Tables = NDArray[np.float64]
 
 FIGURES = ("observed", "kappa", "linear", "quadratic", "alpha", "ac1")
 NOTHING = "there are no samples"
@@ -39,8 +39,6 @@ ONE_LABEL = "both gave one label to everything"
 
 def observed_agreement(tables: Tables) -> NDArray[np.float64]:
     """The share on the diagonal of tables `[b, k, k]`; NaN for an empty one."""
-    import numpy as np
-
     return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
 
 
@@ -54,8 +52,6 @@ def cohen_kappa(
     `places` `[k]` says where the labels stand, 0, 1, 2 and so on unless it is given. NaN where chance alone
     gives full agreement.
     """
-    import numpy as np
-
     stands = np.arange(tables.shape[1]) if weights is None or places is None else np.asarray(places)
     apart = np.abs(np.subtract.outer(stands, stands)).astype(np.float64)
     cost = (apart > 0).astype(np.float64) if weights is None else apart if weights == "linear" else apart**2
@@ -69,8 +65,6 @@ def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
 
     For two raters the matrix is their confusion table and its transpose together.
     """
-    import numpy as np
-
     each = coincidences.sum(2)
     n: NDArray[np.float64] = each.sum(1)
     apart = n - np.trace(coincidences, axis1=1, axis2=2)
@@ -82,8 +76,6 @@ def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDAr
 
     k counts the labels that could have been given, also those that nobody gave; NaN where it is 1.
     """
-    import numpy as np
-
     if shares.shape[1] < 2:
         return np.full(observed.shape, np.nan)
     chance = (shares * (1 - shares)).sum(1) / (shares.shape[1] - 1)
@@ -92,8 +84,6 @@ def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDAr
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
     """The quotient, NaN where it has none."""
-    import numpy as np
-
     nothing = np.full(np.shape(below), np.nan)
     quotient: NDArray[np.float64] = np.divide(above, below, out=nothing, where=below > 0)
     return quotient
@@ -117,7 +107,6 @@ def two_raters(
     Weighted kappas only where `places` says where the labels stand, and they are more than two: of two they
     are kappa.
     """
-    import numpy as np
     from scipy.sparse import csr_matrix
 
     one, two = _numbers(first, k), _numbers(second, k)
@@ -138,8 +127,6 @@ def two_raters(
 
 
 def _figure(name: str, tables: Tables, places: Sequence[float] | None) -> NDArray[np.float64]:
-    import numpy as np
-
     match name:
         case "observed":
             return observed_agreement(tables)
@@ -162,8 +149,6 @@ def many_raters(
     `counts` `[n, k]`: how many gave each of the k labels to each sample. Alpha and the agreement in AC1 rest
     on samples with two labels or more (Krippendorff 2011; Gwet 2014, for missing ratings).
     """
-    import numpy as np
-
     given = np.asarray(counts, dtype=np.float64)
     n, k = given.shape
     size = given.sum(1)
@@ -192,8 +177,6 @@ def concordance(
 ) -> Estimate:
     """How far two scores `[n]` are the same: Lin's (1989) concordance, which is kappa of the scores weighted
     by their squared distance."""
-    import numpy as np
-
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if not x.size:
         return Estimate.none(NOTHING)
@@ -209,8 +192,6 @@ def concordance(
 def _estimates(
     names: list[str], figures: Statistic, groups: ArrayLike, draws: int, seed: int
 ) -> dict[str, Estimate]:
-    import numpy as np
-
     numbers = np.asarray(groups)
     values = figures(np.ones((1, numbers.size)))[0]
     drawn = draws_of(figures, numbers, draws=draws, seed=seed)
@@ -224,8 +205,6 @@ def _estimates(
 
 
 def _numbers(labels: ArrayLike, k: int) -> NDArray[np.int64]:
-    import numpy as np
-
     array = np.asarray(labels)
     array = array.astype(np.int64) if not array.size else array
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or ((array < 0) | (array >= k)).any():

@@ -12,18 +12,46 @@ isotonic     the non-decreasing steps nearest to the labels, joined by straight 
 The first two are fitted to Platt's targets, (N+ + 1) / (N+ + 2) for the N+ hallucinated and 1 / (N- + 2) for
 the N- faithful, by log loss: they stay finite where the score separates the classes. Scores are held within
 [`CLIP`, 1 - `CLIP`] before their log odds are taken, so that 0 and 1 have some, and so are all probabilities.
+
+
+Probabilities under another share of hallucinated outputs than they were fitted to.
+
+What changes between two batches is taken to be how frequent the hallucinated are, not what they look like
+(prior shift): then odds are multiplied by a constant (Elkan 2001), and the share itself can be found from
+the probabilities alone (Saerens, Latinne and Decaestecker 2002).
+
+How far scores are probabilities: expected calibration error, Brier score, log loss, and the bins.
+
+All three are 0 for scores that are certain and right. Of n samples each with a weight, over bins of scores:
+
+========  ========================================================================================
+ece       mean over the bins, by weight, of |mean score - observed share| (Naeini and others 2015)
+brier     mean of (score - truth)² (Brier 1950)
+log_loss  mean of -log of the probability that the truth was given, scores held within [`CLIP`, 1 - `CLIP`]
+========  ========================================================================================
+
+A mean of distances is above 0 even where every score is the very probability: the fewer samples a bin has,
+the more. `ece_by_chance` is what such scores would show here, the mean over labels drawn from the scores
+themselves (consistency resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval: what
+is drawn anew from the samples adds to the distances once more, and its interval lies above the truth.
+
+Whether scores come from where others came from: the two-sample test of Kolmogorov and Smirnov.
+
+Samples that share a context are not independent, so one of each context is taken, at random with a seed. Both
+sides are rounded alike, so that the same score computed in two ways is the same score.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, isfinite, log
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from magistrate.errors import InputError
+from magistrate.errors import InputError, SpecError
+from magistrate.metrics.classification import Estimate, wilson
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +59,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
 
 Method = Literal["platt", "isotonic", "temperature"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -232,3 +261,304 @@ def _between(score: float, points: tuple[float, ...], values: tuple[float, ...])
 
 def _short(value: float) -> float:
     return float(f"{value:.10g}")
+
+
+# --- prior ------------------------------------------------------------------------------------------
+
+
+EVEN = 0.5
+LEAST_SHARE, MOST_SHARE = 0.01, 0.99  # no batch is taken to be all of one kind
+STEPS, STILL = 1_000, 1e-6  # at most so many rounds, or until a round moves the share by less
+
+
+def check_base_rate(base_rate: float) -> None:
+    """Raise `SpecError` for what is no share between 0 and 1."""
+    if not 0 < base_rate < 1:
+        raise SpecError(f"a base rate is a share of hallucinated outputs in (0, 1), got {base_rate}")
+
+
+def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
+    """Log-odds that hold where `fitted` of the outputs are hallucinated, where `base_rate` are."""
+    return odds + log_odds(base_rate) - log_odds(fitted)
+
+
+def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) -> float:
+    """The share of hallucinated outputs in a batch, by expectation maximization; held within [.01, .99].
+
+    `probabilities` hold where a share `fitted` is hallucinated. It is as good as they are calibrated: the
+    probabilities of a judge that ranks at chance say nothing of the share. Raises `InputError` without any.
+    """
+    odds = [log_odds(each) for each in probabilities]
+    if not odds:
+        raise InputError("a base rate is estimated from verdicts, and there are none")
+    share = fitted
+    for _ in range(STEPS):
+        before = share
+        mean = sum(sigmoid(shifted_odds(each, before, fitted)) for each in odds) / len(odds)
+        share = min(max(mean, LEAST_SHARE), MOST_SHARE)
+        if abs(share - before) < STILL:
+            break
+    return share
+
+
+# --- reliability ------------------------------------------------------------------------------------
+
+
+Binning = Literal["mass", "width"]
+BINS = 10
+LOSSES = ("ece", "brier", "log_loss")
+NO_INTERVAL = "no interval: chance adds to an ECE, see how much by chance"
+
+_DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, fewer where there would be more labels in all
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Samples whose scores lie within [`low`, `high`]: their mean score and the share that is hallucinated.
+
+    `observed` has the Wilson interval of `n` samples as if each had a context of its own.
+    """
+
+    low: float
+    high: float
+    n: int
+    mean_score: float
+    observed: Estimate
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        ends = {"low": self.low, "high": self.high, "n": self.n, "mean_score": self.mean_score}
+        return ends | {"observed": self.observed.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Scores beside labels: three losses (ece and brier in [0, 1], log loss from 0 on), and the bins.
+
+    `ece_by_chance`, in [0, 1], is the ECE that scores which are the very probabilities show on average at
+    this n, in these bins. `base_rate` is the share of the hallucinated that they are weighted to, None for
+    that of the data.
+    """
+
+    n: int
+    ece: float
+    ece_by_chance: float
+    brier: float
+    log_loss: float
+    bins: tuple[Bin, ...]
+    binning: Binning = "mass"
+    base_rate: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "n": self.n,
+            **{name: getattr(self, name) for name in LOSSES},
+            "ece_by_chance": self.ece_by_chance,
+            "binning": self.binning,
+            "base_rate": self.base_rate,
+            "bins": [each.to_dict() for each in self.bins],
+        }
+
+
+def reliability(
+    truth: ArrayLike,
+    scores: ArrayLike,
+    *,
+    bins: int = BINS,
+    binning: Binning = "mass",
+    base_rate: float | None = None,
+    seed: int = 0,
+) -> Reliability:
+    """Measure scores `[n]` in [0, 1] as probabilities of `truth` bool `[n]`, n > 0.
+
+    Bins hold equally many samples (`mass`; equal scores are never parted, so there may be fewer) or are
+    equally wide. `seed` is that of the labels drawn for `ece_by_chance`. Raises `InputError` for other
+    shapes or ranges, and where `base_rate` needs a class that is not there.
+    """
+    import numpy as np
+
+    flags, values = _checked(truth, scores)
+    members = bin_numbers(values, bins, binning)
+    weights = shifted(np.ones(values.size), flags, base_rate)
+    if np.isnan(weights).any():
+        raise InputError("a base rate needs samples of both classes")
+    ece, brier, log_loss = losses(flags, values, members)(weights.reshape(1, -1))[0]
+    found = tuple(_bin(flags, values, weights, members == number) for number in np.unique(members))
+    chance = _by_chance(values, weights, members, seed)
+    return Reliability(
+        values.size, float(ece), chance, float(brier), float(log_loss), found, binning, base_rate
+    )
+
+
+def _by_chance(scores: Floats, weights: Floats, members: Ints, seed: int) -> float:
+    """The mean ECE of labels drawn from the scores, in the same bins and at the same weights."""
+    import numpy as np
+
+    source, total = np.random.default_rng(seed), weights.sum()
+    draws = max(_FEWEST, min(_DRAWS, _LABELS // scores.size))
+    found = []
+    for _ in range(draws):
+        off = weights * (scores - (source.random(scores.size) < scores))
+        found.append(np.abs(np.bincount(members, off)).sum() / total)
+    return float(np.mean(found))
+
+
+def losses(truth: Flags, scores: Floats, members: Ints) -> Callable[[Floats], Floats]:
+    """The three losses `[b, 3]` as a function of weights `[b, n]`, over bins that stay as they are.
+
+    All of them are ratios of weighted sums, so many draws cost one product of matrices.
+    """
+    import numpy as np
+
+    held = np.clip(scores, CLIP, 1 - CLIP)
+    rows = np.arange(scores.size)
+    columns = np.zeros((scores.size, int(members.max()) + 4))
+    columns[rows, members] = scores - truth
+    columns[:, -3] = (scores - truth) ** 2
+    columns[:, -2] = -np.log(np.where(truth, held, 1 - held))
+    columns[:, -1] = 1
+
+    def of(weights: Floats) -> Floats:
+        sums = weights @ columns
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = sums[:, :-1] / sums[:, -1:]
+        return np.column_stack([np.abs(shares[:, :-2]).sum(axis=1), shares[:, -2:]])
+
+    return of
+
+
+def bin_numbers(scores: Floats, bins: int, binning: Binning) -> Ints:
+    """The number of the bin `[n]` that each score is in, from 0 on; a bin may be empty."""
+    import numpy as np
+
+    if bins < 1:
+        raise InputError(f"there must be at least one bin, got {bins}")
+    if binning == "width":
+        return np.minimum((scores * bins).astype(np.int64), bins - 1)
+    # A score belongs to the bin in which the middle one of its equals stands.
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts + 1) / 2
+    return np.asarray((middle * bins / scores.size).astype(np.int64)[inverse])
+
+
+def _bin(truth: Flags, scores: Floats, weights: Floats, inside: Flags) -> Bin:
+    """One bin; under other weights of the classes the interval's ends are odds times the same factor."""
+    import numpy as np
+
+    own, n = scores[inside], int(inside.sum())
+    hits = int(truth[inside].sum())
+    low, high = wilson(hits / n, n)
+    positive, negative = truth & inside, ~truth & inside
+    up = float(weights[truth][0]) if truth.any() else 1.0
+    down = float(weights[~truth][0]) if not truth.all() else 1.0
+
+    def moved(share: float) -> float:
+        return share * up / (share * up + (1 - share) * down)
+
+    mean = float(np.average(own, weights=weights[inside]))
+    share = float(weights[positive].sum() / (weights[positive].sum() + weights[negative].sum()))
+    return Bin(float(own.min()), float(own.max()), n, mean, Estimate(share, moved(low), moved(high)))
+
+
+def _checked(truth: ArrayLike, scores: ArrayLike) -> tuple[Flags, Floats]:
+    import numpy as np
+
+    flags, values = np.asarray(truth), np.asarray(scores, dtype=np.float64)
+    if flags.dtype != np.bool_ or flags.ndim != 1 or values.shape != flags.shape or not values.size:
+        raise InputError(
+            "labels must be booleans and scores as many numbers, at least one; got "
+            f"{flags.dtype} of {flags.shape} and {values.shape}"
+        )
+    if not ((values >= 0) & (values <= 1)).all():
+        raise InputError("scores must be in [0, 1]")
+    return flags, values
+
+
+# --- shift ------------------------------------------------------------------------------------------
+
+
+LEAST_CONTEXTS, MOST_KEPT = 20, 500
+"""Fewer scores on either side say nothing; of more than this a calibration keeps so many at random."""
+LEVEL = 0.01  # the chance at most that a shift is seen where there is none
+LEAST_DISTANCE = 0.1  # a smaller one is no reason to distrust a calibration, however sure it is
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreShift:
+    """How far `n` scores are from `n_before` others: one a context on either side.
+
+    `distance` is the greatest difference of the two shares of scores up to any one value, in [0, 1]; `p` is
+    its p value where both come from one distribution.
+    """
+
+    distance: float
+    p: float
+    n: int
+    n_before: int
+
+    @property
+    def shown(self) -> bool:
+        """Whether the scores are shown to come from elsewhere, by enough to matter."""
+        return self.p < LEVEL and self.distance >= LEAST_DISTANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "distance": self.distance,
+            "p": self.p,
+            "n": self.n,
+            "n_before": self.n_before,
+            "shown": self.shown,
+        }
+
+
+def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> ScoreShift | None:
+    """How far scores `[n]` are from those `before` `[m]`, which are of a context each and rounded.
+
+    `groups` int `[n]` is the same for samples of one context. None where either side has too few contexts.
+    """
+    import numpy as np
+    from scipy.stats import ks_2samp
+
+    values, known = np.asarray(scores, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    own = np.round(values[one_of_each(groups)], DIGITS)
+    if min(own.size, known.size) < LEAST_CONTEXTS:
+        return None
+    found = ks_2samp(own, known, method="asymp")
+    return ScoreShift(float(found.statistic), float(found.pvalue), int(own.size), int(known.size))
+
+
+def reference(
+    scores: ArrayLike, truth: ArrayLike, groups: ArrayLike, base_rate: float | None = None, *, seed: int = 0
+) -> tuple[float, ...]:
+    """Scores `[n]` to hold later ones against: at most `MOST`, one a context, rounded and sorted.
+
+    With a `base_rate` in (0, 1) so many of the more frequent class of `truth` bool `[n]` are left out at
+    random that this is the share of the hallucinated.
+    """
+    import numpy as np
+
+    values, flags = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=np.bool_)
+    chosen = one_of_each(groups, seed=seed)
+    source = np.random.default_rng(seed)
+    chosen = source.permutation(chosen)
+    if base_rate is not None:
+        bad, good = chosen[flags[chosen]], chosen[~flags[chosen]]
+        whole = min(bad.size / base_rate, good.size / (1 - base_rate))
+        chosen = np.concatenate([bad[: round(whole * base_rate)], good[: round(whole * (1 - base_rate))]])
+        chosen = source.permutation(chosen)
+    kept = np.sort(np.round(values[chosen[:MOST_KEPT]], DIGITS))
+    return tuple(float(each) for each in kept)
+
+
+def one_of_each(groups: ArrayLike, *, seed: int = 0) -> NDArray[np.int64]:
+    """The places `[contexts]` of one sample of each context, chosen at random."""
+    import numpy as np
+
+    numbers = np.asarray(groups)
+    order = np.random.default_rng(seed).permutation(numbers.size)
+    _, first = np.unique(numbers[order], return_index=True)
+    found: NDArray[np.int64] = np.sort(order[first])
+    return found

@@ -1,4 +1,15 @@
-"""How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
+"""How many independent samples a share or an area is worth where samples share a context.
+
+The design effect (Kish 1965) is how many times greater the variance of a figure is that lets samples of a
+context go together, by its residuals summed context by context, than the one that takes them all for
+independent; never below 1. Samples divided by it are the effective number, at which an interval of
+independent samples holds (Rao and Scott 1992). Few contexts know their own variance badly, so it is also
+multiplied by (t of n - 1 / t of m - 1)² for m contexts of n samples (Korn and Graubard 1998). A figure of 0
+or 1 has no residuals; it is then worth as many samples as it has contexts. With every sample alone in its
+context all of this is 1 and changes nothing.
+
+
+How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
 
 Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
 and stays honest at the edges: a judge that was right four times out of four is not certain to be
@@ -23,18 +34,113 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from math import hypot
+from math import hypot, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
-from magistrate.metrics.clustering import CONFIDENCE as CONFIDENCE
-from magistrate.metrics.clustering import Worth, of_area, of_both, of_share
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+CONFIDENCE = 0.95
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """`n` samples in `contexts` contexts and how many independent ones they are worth, in [1, n]."""
+
+    n: int
+    contexts: int
+    effective: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether any two of the samples have the same context."""
+        return self.contexts < self.n
+
+
+def of_share(hits: Flags, among: Flags, groups: Ints) -> Worth:
+    """What the samples `among` are worth for the share of them that are `hits`; all `[n]`, one at least."""
+    own, members = hits[among], groups[among]
+    return _worth(own - own.mean(), members)
+
+
+def of_both(hits: Flags, truth: Flags, groups: Ints) -> tuple[Worth, Worth]:
+    """What the positives and the negatives are worth for the mean of their two shares of `hits`.
+
+    Both by the design effect of the mean itself, since a hard context makes for errors on either class; a
+    class without any error, or without any hit, is worth its contexts at most.
+    """
+    import numpy as np
+
+    residuals = np.zeros(truth.size)
+    for among in (truth, ~truth):
+        residuals[among] = (hits[among] - hits[among].mean()) / among.sum()
+    return _of_classes(residuals, truth, groups)
+
+
+def of_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[Worth, Worth]:
+    """What the positives and the negatives are worth for the area under the ROC curve.
+
+    By the structural components of the area (DeLong and others 1988): how often a sample is on the right
+    side of those of the other class, summed context by context (Obuchowski 1997).
+    """
+    import numpy as np
+    from scipy.stats import rankdata
+
+    ranks, residuals = rankdata(scores), np.zeros(truth.size)
+    for among in (truth, ~truth):
+        below = (ranks[among] - rankdata(scores[among])) / (~among).sum()
+        residuals[among] = (below - below.mean()) / among.sum()
+    # A negative sample below many makes the area smaller, so that its residual has the other sign.
+    return _of_classes(np.where(truth, residuals, -residuals), truth, groups)
+
+
+def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[Worth, Worth]:
+    whole, parts = _worth(residuals, groups), list[Worth]()
+    for among in (truth, ~truth):
+        n, contexts = int(among.sum()), _count(groups[among])
+        effective = n * whole.effective / whole.n if residuals.any() else contexts
+        if not residuals[among].any() and contexts < n:
+            effective = min(effective, contexts)
+        parts.append(Worth(n, contexts, max(effective, 1.0)))
+    return parts[0], parts[1]
+
+
+def _worth(residuals: Floats, groups: Ints) -> Worth:
+    """What samples with these residuals `[n]`, which sum to 0, are worth."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    _, members = np.unique(groups, return_inverse=True)
+    n, contexts = residuals.size, int(members.max()) + 1
+    if contexts == n:
+        return Worth(n, contexts, n)
+    alone = float((residuals**2).sum()) * n / (n - 1)
+    if contexts == 1 or not alone > 1e-18:
+        return Worth(n, contexts, contexts)
+    together = float((np.bincount(members, residuals) ** 2).sum()) * contexts / (contexts - 1)
+    middle = (1 + CONFIDENCE) / 2
+    known = float(stdtrit(n - 1, middle) / stdtrit(contexts - 1, middle)) ** 2
+    return Worth(n, contexts, max(n / max(together / alone, 1.0) * known, 1.0))
+
+
+def _count(groups: Ints) -> int:
+    import numpy as np
+
+    return int(np.unique(groups).size)
+
+
+# --- classification ---------------------------------------------------------------------------------
+
 
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
 
@@ -206,34 +312,30 @@ def _one_class(c: Confusion) -> str | None:
     return f"every sample is {'hallucinated' if c.positives else 'faithful'}"
 
 
-@lru_cache(maxsize=1024)
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """95 % Wilson score interval of `hits` out of `n` > 0."""
-    from scipy.stats import binomtest
+def wilson(share: float, n: float) -> tuple[float, float]:
+    """95 % Wilson score interval of a share of `n` > 0 samples, which need not be a whole number.
 
-    low, high = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
-    return float(low), float(high)
-
-
-def wilson_at(share: float, n: float) -> tuple[float, float]:
-    """95 % Wilson score interval of a share of `n` > 0 samples, which need not be a whole number."""
-    from statsmodels.stats.proportion import proportion_confint
-
-    low, high = proportion_confint(share * n, n, alpha=1 - CONFIDENCE, method="wilson")
-    return min(max(float(low), 0.0), share), max(min(float(high), 1.0), share)
+    >>> low, high = wilson(0.5, 10)
+    >>> round(low, 3), round(high, 3)
+    (0.237, 0.763)
+    """
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    far = Z * sqrt(share * (1 - share) / n + (Z / (2 * n)) ** 2) / (1 + Z**2 / n)
+    return min(max(middle - far, 0.0), share), max(min(middle + far, 1.0), share)
 
 
 def _proportion(hits: int, n: int, undefined: str) -> Estimate:
-    return Estimate(hits / n, *wilson(hits, n)) if n else Estimate.none(undefined)
+    return Estimate(hits / n, *wilson(hits / n, n)) if n else Estimate.none(undefined)
 
 
 def _balanced_accuracy(c: Confusion) -> Estimate:
     """Mean of recall and specificity, by square-and-add over their Wilson intervals."""
     if reason := _one_class(c):
         return Estimate.none(reason)
+    recall, specificity = c.true_positive / c.positives, c.true_negative / c.negatives
     return _averaged(
-        (c.true_positive / c.positives, *wilson(c.true_positive, c.positives)),
-        (c.true_negative / c.negatives, *wilson(c.true_negative, c.negatives)),
+        (recall, *wilson(recall, c.positives)),
+        (specificity, *wilson(specificity, c.negatives)),
     )
 
 
@@ -251,7 +353,7 @@ def _f1(c: Confusion) -> Estimate:
     if not union:
         reason = "no sample is hallucinated and none was called so" if c.n else "there are no samples"
         return Estimate.none(reason)
-    low, high = (2 * j / (1 + j) for j in wilson(c.true_positive, union))
+    low, high = (2 * j / (1 + j) for j in wilson(c.true_positive / union, union))
     return Estimate(2 * c.true_positive / (union + c.true_positive), low, high)
 
 
@@ -275,7 +377,7 @@ def _clustered(
         value = alone[name].value
         if value is None or not (worth := of_share(hits, among, groups)).shared:
             continue
-        low, high = wilson_at(float(hits[among].mean()), worth.effective)
+        low, high = wilson(float(hits[among].mean()), worth.effective)
         if name == "f1":
             low, high = 2 * low / (1 + low), 2 * high / (1 + high)
         found[name] = _without(value, worth) or Estimate(value, min(low, value), max(high, value))
@@ -286,8 +388,8 @@ def _clustered(
     positive, negative = of_both(right, truth, groups)
     recall, specificity = float(said[truth].mean()), float((~said[~truth]).mean())
     found["balanced_accuracy"] = _without(value, whole, positive, negative) or _averaged(
-        (recall, *wilson_at(recall, positive.effective)),
-        (specificity, *wilson_at(specificity, negative.effective)),
+        (recall, *wilson(recall, positive.effective)),
+        (specificity, *wilson(specificity, negative.effective)),
     )
     return found
 
@@ -312,15 +414,37 @@ def _auroc(
     negatives = truth.size - positives
     if reason := _one_class(Confusion(positives, 0, negatives, 0)):
         return Estimate.none(reason)
-    from sklearn.metrics import roc_auc_score
-
-    value = float(roc_auc_score(truth, scores))
+    value = _area(truth, scores)
     whole = None if groups is None else of_share(truth, np.ones_like(truth), groups)
     if groups is None or whole is None or not whole.shared:
         return Estimate(value, *auroc_interval(value, positives, negatives))
     positive, negative = of_area(truth, scores, groups)
     ends = auroc_interval(value, positive.effective, negative.effective)
     return _without(value, whole, positive, negative) or Estimate(value, *ends)
+
+
+def _area(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
+    """The area under the ROC curve, by the ranks of the hallucinated samples (Mann and Whitney)."""
+    from scipy.stats import rankdata
+
+    positives = int(truth.sum())
+    above = float(rankdata(scores)[truth].sum()) - positives * (positives + 1) / 2
+    return above / (positives * (truth.size - positives))
+
+
+def roc_curve(
+    truth: NDArray[np.bool_], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """False positive rates, true positive rates and thresholds, `[k + 1]` for k different scores.
+
+    The highest threshold, infinity, comes first. `truth` bool `[n]` has both values.
+    """
+    import numpy as np
+
+    cuts, place = np.unique(-scores, return_inverse=True)
+    rates = [np.bincount(place, each).cumsum() / each.sum() for each in (~truth, truth)]
+    false_rate, true_rate = (np.concatenate([[0.0], each]) for each in rates)
+    return false_rate, true_rate, np.concatenate([[np.inf], -cuts])
 
 
 def auroc_interval(value: float, positives: float, negatives: float) -> tuple[float, float]:
@@ -330,15 +454,13 @@ def auroc_interval(value: float, positives: float, negatives: float) -> tuple[fl
     McNeil's variance V at t itself and both group sizes replaced by their mean in its numerator.
     """
     from scipy.optimize import brentq
-    from scipy.special import ndtri
 
     pairs = positives * negatives
     others = (positives + negatives) / 2 - 1
-    z_squared = float(ndtri((1 + CONFIDENCE) / 2)) ** 2
 
     def spread(t: float) -> float:
         """z² V(t) times the number of pairs, without its factor t (1 - t)."""
-        return z_squared * (1 + others * ((1 - t) / (2 - t) + t / (1 + t)))
+        return Z**2 * (1 + others * ((1 - t) / (2 - t) + t / (1 + t)))
 
     def excess(t: float) -> float:
         return pairs * (t - value) ** 2 - t * (1 - t) * spread(t)

@@ -7,21 +7,20 @@ what makes a sample hard for both sides cancels out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from magistrate.metrics.resampling import ALPHA
 
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
 PRIMARY = "balanced_accuracy"
 """What judges are compared by where nobody names anything else: it counts both classes alike, whatever their
 shares, it needs no scores, and it heads every report."""
-ALPHA, POWER = 0.05, 0.8
+POWER = 0.8
 
 
 def exact_mcnemar(only_first: int, only_second: int) -> float:
@@ -74,8 +73,6 @@ class Figures:
         scores: NDArray[np.float64],
         names: Sequence[str] = COMPARED,
     ) -> None:
-        import numpy as np
-
         self._truth, self._said = truth, said
         if unknown := [name for name in names if name not in COMPARED]:
             raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
@@ -86,8 +83,6 @@ class Figures:
 
     def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The figures `[b, names]` of each draw, NaN where one is not defined."""
-        import numpy as np
-
         sums = weights @ self._pieces
         tp, fp, tn, fn, brier = sums.T
         n = sums[:, :4].sum(1)
@@ -105,8 +100,6 @@ class Figures:
 
     def support(self, name: str, groups: NDArray[np.int64]) -> int:
         """How many contexts the figure rests on: the fewest that its numerators or denominators count in."""
-        import numpy as np
-
         truth, said = self._truth, self._said
         halves = [truth, ~truth]
         parts = {
@@ -124,8 +117,6 @@ class _Ranks:
     """Where the score of each hallucinated sample stands among those of the faithful ones."""
 
     def __init__(self, truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> None:
-        import numpy as np
-
         self._positive = np.flatnonzero(truth)
         negative = np.flatnonzero(~truth)
         self._negative = negative[np.argsort(scores[negative], kind="stable")]
@@ -135,8 +126,6 @@ class _Ranks:
 
     def area(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """How often a hallucinated sample scores above a faithful one, ties a half; `[b]` of `[b, n]`."""
-        import numpy as np
-
         drawn = np.ascontiguousarray(weights.T)  # samples down, so that each is one stretch of memory
         sums = np.zeros((self._negative.size + 1, drawn.shape[1]))
         np.cumsum(drawn[self._negative], axis=0, out=sums[1:])
@@ -146,7 +135,5 @@ class _Ranks:
 
 
 def _over(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    import numpy as np
-
     quotient: NDArray[np.float64] = np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
     return quotient

@@ -14,16 +14,14 @@ same shares with the judges' places averaged. For accuracy this is the sample si
 from __future__ import annotations
 
 from math import ceil, sqrt
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from magistrate.errors import InputError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Shares = NDArray[np.float64]
-    """`[truth, A right, B right]`, 2 x 2 x 2: how many of all samples are of each kind; sums to 1."""
+Shares = NDArray[np.float64]
+"""`[truth, A right, B right]`, 2 x 2 x 2: how many of all samples are of each kind; sums to 1."""
 
 POWERED = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
 
@@ -37,8 +35,6 @@ def assumed(
     give the same label, in either class; without it they err independently. Raises `InputError` where no
     judges are like this, with what is possible.
     """
-    import numpy as np
-
     rights = [_right(metric, each, base_rate) for each in (value, value + difference)]
     a, b = rights
     least, most = abs(a + b - 1), 1 - abs(a - b)
@@ -104,8 +100,6 @@ def _ratios(
     metric: str, shares: Shares, second: bool
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64], float, float]]:
     """The ratios whose mean is the metric: weights of the eight kinds above and below the line, and sums."""
-    import numpy as np
-
     ones = np.ones((2, 2, 2))
     truth = ones * np.array([0.0, 1.0])[:, None, None]
     right = ones * (np.array([0.0, 1.0])[None, None, :] if second else np.array([0.0, 1.0])[None, :, None])
@@ -128,8 +122,6 @@ def _ratios(
 
 def _gradient(metric: str, shares: Shares, *, second: bool) -> NDArray[np.float64]:
     """The derivative of one judge's metric by each of the eight shares."""
-    import numpy as np
-
     parts = []
     for above, below, over, under in _ratios(metric, shares, second):
         if not under:

@@ -23,17 +23,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
-from magistrate.metrics.classification import CONFIDENCE, Estimate
+from magistrate.metrics.classification import CONFIDENCE, Estimate, wilson
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,6 @@ def prevalence(
     fixes λ. Raises `InputError` for fewer than two labelled groups, for no unlabelled sample, and for shapes
     that do not match.
     """
-    import numpy as np
-
     y, f, u = (np.asarray(each, dtype=np.float64) for each in (truth, predicted, unlabelled))
     if f.shape != y.shape or y.ndim != 1 or u.ndim != 1 or not u.size:
         raise InputError(
@@ -138,8 +135,6 @@ def prevalence(
 
 def _labelled(labels: Floats, members: NDArray[np.int64]) -> Estimate:
     """The mean of all labels."""
-    import numpy as np
-
     value, error = _Spread(members, labels.size).mean(labels, np.zeros(0))
     return _interval(_Uncut(value, error, np.unique(members).size), "labelled", {})
 
@@ -159,8 +154,6 @@ class _Spread:
 
     def error(self, labelled: Floats, unlabelled: Floats) -> float:
         """The standard error of a figure to which each sample contributes so much."""
-        import numpy as np
-
         moves = np.zeros(self.members.size)
         moves[: labelled.size] = labelled
         moves[self.n : self.n + unlabelled.size] = unlabelled
@@ -206,18 +199,13 @@ def _interval(uncut: _Uncut, name: str, beyond: dict[str, tuple[float, float, fl
 
 def _constant(value: float, n_groups: int) -> Estimate:
     """Wilson's interval of something that never or always was so, each group counted once."""
-    from statsmodels.stats.proportion import proportion_confint
-
     if value not in (0, 1):
         return Estimate(value, None, None, "no interval: nothing varies")
-    low, high = proportion_confint(value * n_groups, n_groups, alpha=1 - CONFIDENCE, method="wilson")
-    return Estimate(value, min(float(low), value), max(float(high), value))
+    return Estimate(value, *wilson(value, n_groups))
 
 
 def _tuning(y: Floats, f: Floats, u: Floats) -> float:
     """λ of least variance: cov(label, prediction) / ((1 + n / N) var(prediction)), within [0, 1]."""
-    import numpy as np
-
     variance = float(np.var(np.concatenate([f, u]), ddof=1))
     if variance == 0:
         return 0.0  # predictions that are all the same say nothing
@@ -233,8 +221,6 @@ def _rogan_gladen(
     n_groups: int,
     beyond: dict[str, tuple[float, float, float]],
 ) -> Estimate:
-    import numpy as np
-
     if truth.all() or not truth.any():
         return Estimate.none("the labelled samples are all of one class")
     recall, specificity = float(said[truth].mean()), float(1 - said[~truth].mean())

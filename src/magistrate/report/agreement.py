@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from magistrate._text import percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
-from magistrate.report.figures import decimal
-from magistrate.report.plain import plain
-from magistrate.report.tables import cut, estimated, lines, numbers, tallied
+from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tallied
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate.analysis.stability import Audit, Effect, Finding
+from magistrate.analysis.audit import Audit, Effect, Finding
 from magistrate.metrics.classification import Estimate
-from magistrate.report.figures import decimal, duration, interval, tally
-from magistrate.report.plain import plain
+from magistrate.report.formatting import decimal, duration, interval, plain, tally
 from magistrate.types import FAITHFUL, HALLUCINATED
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
 
 def _table(findings: Sequence[Finding]) -> Table:
     """A line a check."""
-    from magistrate.report.tables import numbers
+    from magistrate.report.formatting import numbers
 
     table = numbers("check", "pairs", "flipped", "control", "score")
     for finding in findings:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 from magistrate import _text
 from magistrate._text import decimal, signed
-from magistrate.analysis.calibration_remarks import LOSS_NAMES
+from magistrate.analysis.calibration import LOSS_NAMES
+from magistrate.metrics.calibration import LOSSES, Bin, Reliability
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.reliability import LOSSES, Bin, Reliability
 from magistrate.metrics.thresholds import RATES
-from magistrate.report.figures import interval, tally
-from magistrate.report.plain import plain
-from magistrate.report.tables import estimated, lines, numbers
+from magistrate.report.formatting import estimated, interval, lines, numbers, plain, tally
 
 if TYPE_CHECKING:
     from rich.console import Console

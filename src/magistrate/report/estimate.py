@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.datasets.unread import Unread
 from magistrate.engines.none import NO_MODEL
-from magistrate.report.figures import duration, tally
-from magistrate.report.plain import plain
+from magistrate.report.formatting import duration, plain, tally
 from magistrate.report.values import context_advice
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from magistrate.errors import SpecError
+from magistrate.metrics.calibration import LOSSES
 from magistrate.metrics.classification import METRICS, Estimate
-from magistrate.metrics.reliability import LOSSES
 from magistrate.report.values import JudgeReport, Report
 
 Sign = Literal[">=", "<="]

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from magistrate import _text
 from magistrate._text import decimal
-from magistrate.report.figures import interval
-from magistrate.report.plain import plain
-from magistrate.report.tables import estimated, lines, numbers
+from magistrate.report.formatting import estimated, interval, lines, numbers, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

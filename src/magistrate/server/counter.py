@@ -7,8 +7,7 @@ from collections import OrderedDict
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.report.counts import Counted, counted
-from magistrate.report.kept import MADE_BY
+from magistrate.report.counts import MADE_BY, Counted, counted
 from magistrate.server.preparing import prepare
 from magistrate.server.stores import Stores
 

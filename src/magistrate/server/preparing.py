@@ -1,8 +1,7 @@
-"""What counting and drawing need, imported and drawn once before the first page asks for it."""
+"""What counting needs, imported before the first page asks for it."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from threading import Lock
 
 _one_at_a_time = Lock()
@@ -10,7 +9,7 @@ _is_done = False
 
 
 def prepare() -> None:
-    """Return when everything is there; whoever counts or draws in a thread calls this first.
+    """Return when everything is there; call this before counting in a thread.
 
     Some libraries look at others that are loaded and fail where one is half imported by another thread.
     """
@@ -18,11 +17,7 @@ def prepare() -> None:
     if _is_done:
         return
     with _one_at_a_time:
-        import_module("statsmodels.stats.proportion")
-        import_module("sklearn.metrics")
         from magistrate.metrics.classification import classification
-        from magistrate.report.charts import warm_up
 
         classification([True, False], [True, False], [1.0, 0.0], [0, 1])
-        warm_up()
         _is_done = True

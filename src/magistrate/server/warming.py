@@ -17,7 +17,7 @@ def warm() -> None:
     What draws and counts takes seconds to import, the judges' modules one.
     """
     import magistrate.runs.resume  # noqa: F401
-    from magistrate.report.scores import Scores
+    from magistrate.report.counts import Scores
     from magistrate.report.summary import summarize
     from magistrate.report.values import RunFacts
     from magistrate.server.preparing import prepare
@@ -32,6 +32,6 @@ def warm() -> None:
     scores = Scores(samples)
     facts = RunFacts("warm", "warm", "none", "done", len(samples))
     report = summarize(facts, samples, scores.noting(verdicts), {}, {"judge": Scoring("minimize")})
-    figures_of(report.judges[0], scores.of("judge"), "warm")
+    figures_of(report.judges[0], scores.of("judge"))
     compile_all()
     judges_view()

@@ -13,8 +13,8 @@ from magistrate.bench.quality.baselines import AIM, Part, Ruled, ruled
 from magistrate.bench.quality.measuring import IN_FLIGHT, Measured
 from magistrate.bench.quality.protocol import PROTOCOL, Split
 from magistrate.bench.quality.rows import BASELINE, Figure, QualityRow
+from magistrate.metrics.calibration import reliability
 from magistrate.metrics.classification import Estimate, classification
-from magistrate.metrics.reliability import reliability
 from magistrate.metrics.thresholds import best_cut
 from magistrate.types import HALLUCINATED, Abstention, Failure, Sample, Usage, Verdict
 

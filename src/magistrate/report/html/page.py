@@ -3,6 +3,9 @@
 A policy in the file names the hashes of the one style sheet and the one script, so a browser runs nothing
 else, whatever stands in the texts on trial. Everything that a template prints is escaped, after every control
 character was made visible.
+
+
+A report as a fragment of HTML for notebooks, in the colours of the notebook around it.
 """
 
 from __future__ import annotations
@@ -14,21 +17,22 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import seen
+from magistrate._text import NEUTRAL, card, safe, seen, table
 from magistrate._version import __version__
 from magistrate.engines.prices import Price
-from magistrate.report.baselines import FOOTNOTE
-from magistrate.report.figures import decimal
-from magistrate.report.html.listing import Listed, is_right, listed
-from magistrate.report.html.rows import row_of, said_of
-from magistrate.report.html.views import comparison, judge_view, matrix, run_facts
-from magistrate.report.scores import Scores
-from magistrate.report.values import Report
+from magistrate.metrics.classification import METRICS
+from magistrate.report.charts import charts_of
+from magistrate.report.counts import Scores
+from magistrate.report.formatting import decimal, duration, interval
+from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
+from magistrate.report.values import FOOTNOTE, JudgeReport, Report
+from magistrate.report.views import NAMES, comparison, fact_lines, judge_view, matrix, run_facts
 from magistrate.store.records import RunRecord
-from magistrate.types import Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
 
 ROWS = 2_000
 """Outcomes listed in a page, unless somebody asks for another number."""
@@ -54,7 +58,7 @@ def page(
     scores = Scores(samples)
     listing = listed(samples, scores.noting(outcomes), rows)
     judges = [
-        judge_view(judge, number, scores.of(judge.judge).charts(judge, f"c{number}"), price)
+        judge_view(judge, number, charts_of(scores.of(judge.judge), judge), price)
         for number, judge in enumerate(report.judges, 1)
     ]
     yield from document(
@@ -158,3 +162,68 @@ def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
     gold = any(samples[o.sample_id].spans for o in listing.outcomes)
     kinds: list[str] = [kind for kind in ("contradiction", "unsupported", "agreement") if kind in found]
     return [*kinds, "gold"] if gold else kinds
+
+
+# --- notebook ---------------------------------------------------------------------------------------
+
+
+def report_html(report: Report) -> str:
+    """The run, a comparison where there are several judges, and each judge's figures, matrix and remarks."""
+    run = report.run
+    facts = [("data", run.dataset), ("samples", f"{run.n_total:,}"), ("status", run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.append(("unread", str(run.unread)))
+    if run.seconds is not None:
+        facts.append(("time", duration(run.seconds)))
+    if run.name != run.id:
+        facts.append(("run", run.id))
+    parts = [card(run.name, NEUTRAL, facts, run.reason)]
+    if len(report.judges) > 1:
+        metrics = ("balanced_accuracy", "f1", "auroc")
+        rows = (
+            (j.judge, f"{j.n_ok:,}/{j.n_total:,}", *(_figure(j, metric) for metric in metrics))
+            for j in report.judges
+        )
+        parts.append(table(("judge", "verdicts", *map(_name, metrics)), rows))
+    for judge in report.judges:
+        parts += _judge_html(judge)
+    return f'<div style="max-width:60em">{"".join(parts)}</div>'
+
+
+def _judge_html(judge: JudgeReport) -> Iterator[str]:
+    name = safe(judge.judge)
+    yield f'<h4 style="margin:1.2em 0 .2em;font-family:system-ui,sans-serif">{name}</h4>'
+    if judge.result is not None:
+        yield table(
+            ("figure", "judge", *(_name(each.name) for each in judge.baselines)),
+            (
+                (
+                    _name(metric),
+                    _figure(judge, metric),
+                    *(decimal(b.metrics[metric]) for b in judge.baselines),
+                )
+                for metric in METRICS
+            ),
+        )
+        c = judge.result.confusion
+        yield table(
+            ("truth \\ judged", HALLUCINATED, FAITHFUL),
+            (
+                (HALLUCINATED, f"{c.true_positive:,}", f"{c.false_negative:,}"),
+                (FAITHFUL, f"{c.false_positive:,}", f"{c.true_negative:,}"),
+            ),
+        )
+    remarks = [("remark", remark) for remark in judge.remarks]
+    yield table(("", ""), [*remarks, *fact_lines(judge)], left=2)
+
+
+def _figure(judge: JudgeReport, metric: str) -> str:
+    """`.62 [.55, .69]`, or a dash."""
+    if judge.result is None or judge.result.metrics[metric].value is None:
+        return "-"
+    found = judge.result.metrics[metric]
+    return f"{decimal(found.value)} {interval(found)}"
+
+
+def _name(metric: str) -> str:
+    return NAMES.get(metric, metric).replace("\n", " ")

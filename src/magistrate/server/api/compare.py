@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from magistrate._text import seen
-from magistrate.analysis.compared import Comparison
+from magistrate.analysis.comparison import Comparison
 from magistrate.server.answers import Answer, Pending, Refused, answers_of
 from magistrate.server.api.telling import Refusal, refusals
 from magistrate.server.pages.compare import AnAsked, Asked, answer

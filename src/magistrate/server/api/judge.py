@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, create_model
 from magistrate import _async
 from magistrate.errors import EngineGone, MagistrateError, MissingExtra, ModelError, SpecError
 from magistrate.judges.registry import DEFAULT_JUDGE
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.runs.limits import DEADLINE
 from magistrate.server.api.telling import Refusal, told
 from magistrate.server.asking import LONGEST_DEADLINE, LONGEST_WORDS, question

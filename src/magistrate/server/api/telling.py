@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import Response
 from pydantic import BaseModel
 
-from magistrate.report.data import json_values
+from magistrate.report.export import json_values
 
 
 class Refusal(BaseModel):

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from magistrate._text import percent, signed
-from magistrate.analysis.compared import Comparison
-from magistrate.analysis.saying import name_of, p_of
+from magistrate.analysis.comparison import Comparison
+from magistrate.analysis.comparison_text import name_of, p_of
 from magistrate.metrics.paired import COMPARED
 from magistrate.report.comparison import KEY, family_told
-from magistrate.report.figures import tally
+from magistrate.report.formatting import tally
 from magistrate.server.addresses import run_address, sample_address
 from magistrate.server.answers import Answer, Answers, Pending, Refused, answers_of
 from magistrate.server.pages.runs import Number, Words

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
-from magistrate.report.charts import POINTS, SIZE
+from magistrate.report.charts import VIEW_BOX
 from magistrate.server.addresses import query_of, run_address, sample_address
 from magistrate.server.memory import memory_of
 from magistrate.server.rendering import page
@@ -19,8 +19,6 @@ from magistrate.server.views.run_detail import Asked
 from magistrate.server.views.run_list import KINDS
 
 router = APIRouter()
-
-BOX = f"0 0 {SIZE[0] * POINTS:g} {SIZE[1] * POINTS:g}"
 
 
 AsAsked = Annotated[Asked, Depends(page_asked)]
@@ -39,7 +37,7 @@ def run(request: Request, run_id: str, store: AStore, asked: AsAsked) -> Respons
         by=asked.by,
         to=_Addresses(run_id, asked, view.detail.judge if view.detail else None),
         cut=cut,
-        box=BOX,
+        box=VIEW_BOX,
     )
 
 

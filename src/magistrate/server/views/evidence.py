@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from magistrate._text import shorten
-from magistrate.report.heat import without_heat
-from magistrate.report.html.heat import HeatMap, heat_map
-from magistrate.report.html.marking import Mark, blocked
-from magistrate.report.html.rows import (
+from magistrate.report.formatting import without_heat
+from magistrate.report.html.marking import HeatMap, Mark, blocked, heat_map
+from magistrate.report.html.outcomes import (
     Said,
     Text,
     claim_row,

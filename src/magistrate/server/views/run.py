@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from magistrate._text import shorten
 from magistrate.errors import SpecError
 from magistrate.report.counts import Counted, count, counted_before, facts_of
-from magistrate.report.html.views import comparison, run_facts
 from magistrate.report.values import JudgeReport, Report
+from magistrate.report.views import comparison, run_facts
 from magistrate.server.counter import Counter
 from magistrate.server.memory import Memory
 from magistrate.server.preparing import prepare

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from magistrate.api.run import price_of_run
-from magistrate.report.counts import Counted
-from magistrate.report.scores import JudgeScores
+from magistrate.report.counts import Counted, JudgeScores
 from magistrate.report.values import JudgeReport
 from magistrate.server.answers import Refused
 from magistrate.server.memory import Memory
@@ -129,7 +128,7 @@ class Looking:
             return None
         report, scores = found
         key = ("figures", self.record.id, revision, self.judge, flag if anew else ())
-        return self.memory.known(key, lambda: figures_of(report, scores, "c"))
+        return self.memory.known(key, lambda: figures_of(report, scores))
 
     def keys(self) -> tuple[str, ...]:
         """The fields of metadata to slice by."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from magistrate.metrics.classification import Classification, classification
 from magistrate.metrics.thresholds import Aim, best_cut
-from magistrate.report.charts import Chart
-from magistrate.report.remarks import remarks
-from magistrate.report.scores import JudgeScores
+from magistrate.report.charts import Chart, charts_of
+from magistrate.report.counts import JudgeScores
+from magistrate.report.summary import remarks
 from magistrate.report.values import JudgeReport
 from magistrate.types import FAITHFUL, HALLUCINATED
 
@@ -64,14 +64,14 @@ class Figures:
         return sum(group.size for group in _groups(self.scores))
 
 
-def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
-    """What a judge's report and scores give; `name` begins the ids in its charts."""
+def figures_of(report: JudgeReport, scores: JudgeScores) -> Figures:
+    """What a judge's report and scores give."""
     import numpy as np
 
     found = Figures(
         report=report,
         scores=JudgeScores(*(np.sort(group) for group in _groups(scores))),
-        charts=scores.charts(report, name),
+        charts=charts_of(scores, report),
         own=None,
         best=None,
         best_value=None,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from magistrate.judges.flagging import by_claims, check_flag, reflagged
-from magistrate.report.counts import count_these
-from magistrate.report.scores import JudgeScores
+from magistrate.report.counts import JudgeScores, count_these
 from magistrate.report.values import JudgeReport
 from magistrate.server.views.run_list import KNOWN, Cursor, ListFilter, fits, said_at
 from magistrate.store import RunRecord, Snapshot

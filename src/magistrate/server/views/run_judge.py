@@ -9,8 +9,8 @@ from magistrate.engines.prices import Price
 from magistrate.judges.flagging import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Confusion
 from magistrate.report.charts import Chart
-from magistrate.report.html.views import JudgeView, judge_view
 from magistrate.report.values import JudgeReport
+from magistrate.report.views import JudgeView, judge_view
 from magistrate.server.views.run_figures import AtThreshold, Figures, at_threshold
 from magistrate.server.views.run_list import KINDS, KNOWN, UNLABELLED
 from magistrate.store import Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from magistrate.report.kept import MADE_BY
+from magistrate.report.counts import MADE_BY
 from magistrate.store import Store
 from magistrate.store.run_lists import Head, Point, RunFilter, RunLine
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from magistrate.errors import SpecError
-from magistrate.report.html.listing import is_right
+from magistrate.report.html.outcomes import is_right
 from magistrate.server.views.run_list import ListFilter, neighbours
 from magistrate.store import Store
 from magistrate.store.outcome_lists import Elsewhere

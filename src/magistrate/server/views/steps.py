@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate._text import percent
-from magistrate.report.figures import duration
-from magistrate.report.html.rows import json_text, source_title
+from magistrate.report.formatting import duration
+from magistrate.report.html.outcomes import json_text, source_title
 from magistrate.types import Sample, Step
 
 STEPS_AT_ONCE = 100

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from magistrate._text import decimal, signed
 from magistrate.analysis.columns import AGAIN, NOT_STORED
-from magistrate.metrics.paired import ALPHA
-from magistrate.metrics.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
+from magistrate.metrics.resampling import ALPHA, FEW_CONTEXTS, LEAST_GROUPS, least_p
 
 if TYPE_CHECKING:
-    from magistrate.analysis.compared import Comparison, Difference, PairResult
-    from magistrate.analysis.comparison import Side
+    from magistrate.analysis.comparison import Comparison, Difference, PairResult, Side
 
 NAMES = {
     "balanced_accuracy": "balanced accuracy",
