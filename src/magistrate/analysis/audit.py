@@ -1,7 +1,4 @@
-"""How stable a judge is: verdicts on samples as they are beside those on the same samples changed.
-
-What an audit asks: every sample as it is and changed, with each judgement asked once.
-"""
+"""Plan an audit, and measure how often each change of a sample flips the judge's label."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ class Effect:
     `failures` and `abstentions` count, by code and reason, the changed and control outcomes that are no
     verdict; `unjudged` trials have none for the sample as it is. `unchanged` samples are those that the
     change leaves as they are; they are no trials. `contexts` and `changes` are how many different ones the
-    pairs have: what the intervals draw anew.
+    pairs have: what the intervals resample.
     """
 
     trials: int
@@ -64,7 +61,7 @@ class Effect:
 
     @property
     def gravity(self) -> float:
-        """How much the change does beyond its control, for the order of a report; -1 where nobody knows."""
+        """How much the change does beyond its control, for the order of a report; -1 if it is not known."""
         share = self.excess if self.excess is not None else self.flipped
         return -1.0 if share.value is None else share.value
 
@@ -84,7 +81,7 @@ class Effect:
 
 
 def effect(pairs: Sequence[Pair], *, unchanged: int = 0, seed: int = 0) -> Effect:
-    """What the change of these pairs does; intervals draw contexts and changes anew, from `seed`."""
+    """What the change of these pairs does; intervals resample contexts and changes, from `seed`."""
     judged = [pair for pair in pairs if all(isinstance(side, Verdict) for side in _sides(pair))]
     lost = [side for pair in pairs for side in _sides(pair)[1:] if not isinstance(side, Verdict)]
     figures = _figures(judged, controlled=any(pair.control is not None for pair in pairs), seed=seed)

@@ -1,11 +1,6 @@
-"""A judge's scores calibrated on labels, and what that is worth on labels it was not fitted to.
+"""Fit a calibration of a judge's scores, and measure it on held-out folds.
 
-The samples are parted into folds that share no context. For each fold a map and a threshold are fitted to
-all the others and applied to it, so that every figure "after" is of held-out samples; the map and threshold
-that are kept are then fitted to all of them. Intervals draw contexts anew, with the folds' maps as they are.
-
-
-What a reader of a calibration must not miss, in words.
+Binning, losses and maps are those of `metrics.calibration`; `remarks_of` says what limits a fit.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ from magistrate.metrics.calibration import (
     reliability,
     shifted,
 )
-from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.classification import Estimate, classification, fields_of
 from magistrate.metrics.resampling import DRAWS, FEW_CONTEXTS, draws_of, interval_of
 from magistrate.metrics.thresholds import (
     FOLDS,
@@ -79,8 +74,7 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        figures = {name: each.to_dict() for name, each in self.figures.items()}
-        return {"figures": figures, "reliability": self.reliability.to_dict()}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class Fit:
     sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
     threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
     `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
-    `reference` are calibrated scores that those of later runs are held against.
+    `reference` are calibrated scores to compare those of later runs with.
     """
 
     method: Method
@@ -154,9 +148,9 @@ def fit(
     """Calibrate the scores of a judge, and measure that on held-out folds.
 
     `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
-    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, where a
-    higher score is no more often hallucinated and where nobody knows how scores are read, `Unreachable` where
-    no threshold reaches `aim`, and `SpecError` for options that are none.
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, if a
+    higher score is no more often hallucinated and if the run does not say how scores are read, `Unreachable`
+    if no threshold reaches `aim`, and `SpecError` for invalid options.
     """
     _check(columns, method, folds, base_rate)
     truth, scores = columns.truth, columns.scores
@@ -165,7 +159,7 @@ def fit(
     _check_rise(calibrator, columns, area)
     threshold = _threshold(calibrator, scores, truth, aim, base_rate)
     held_out, said, unreached = np.empty(truth.size), np.zeros(truth.size, dtype=np.bool_), 0
-    for train, test in _parts(columns, folds, seed):
+    for train, test in folds_of(columns, folds, seed):
         own = fitted(method, scores[train], truth[train], _weights(truth[train], base_rate))
         held_out[test] = own.of_all(scores[test])
         try:
@@ -208,7 +202,7 @@ def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, r
     return float(f"{best_cut(own.of_all(scores), truth, aim, _weights(truth, rate)):.10g}")
 
 
-def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def folds_of(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Places of the others and of the fold, fold by fold; no context is in two of them."""
     from sklearn.model_selection import StratifiedGroupKFold
 
@@ -226,7 +220,7 @@ def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int
 
 
 def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
-    """Refuse options that are none, and samples that are too few to be parted and to be learnt from."""
+    """Refuse invalid options, and too few samples to split and to learn from."""
     if method not in METHODS:
         raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     if not 2 <= folds <= MOST_FOLDS:
@@ -262,7 +256,7 @@ def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> Non
     )
 
 
-# --- figures ------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _measured(
@@ -332,7 +326,7 @@ def _estimates(names: tuple[str, ...], values: Floats, drawn: Floats, n_groups: 
     return {name: interval_of(float(values[at]), drawn[:, at], n_groups) for at, name in enumerate(names)}
 
 
-def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
+def file_of(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
     """A fit as a file: `recipe` is that of the judge `name`, `digest` that of the data set."""
     return CalibrationFile(
         method=fit.method,
@@ -367,7 +361,7 @@ def _parts_of(measured: Measured) -> dict[str, EstimatePart]:
     }
 
 
-# --- calibration remarks ----------------------------------------------------------------------------
+# --- remarks --------------------------------------------------------------------------------------
 
 
 LOSS_NAMES = {"ece": "ECE", "brier": "Brier score", "log_loss": "log loss"}

@@ -1,7 +1,4 @@
-"""Whether two runs speak of the same sample, and why a sample has no verdict.
-
-One judge's verdicts beside the labels of people, as columns: what every analysis begins with.
-"""
+"""One judge's verdicts beside the labels of people, as columns, and why samples are left out of them."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def missing(outcome: Outcome | None) -> str:
     return "not judged"
 
 
-# --- columns ----------------------------------------------------------------------------------------
+# --- columns --------------------------------------------------------------------------------------
 
 
 KNOWN = (FAITHFUL, HALLUCINATED)
@@ -55,7 +52,7 @@ class Columns:
     """What a judge said of n labelled samples, in the samples' order.
 
     `truth` and `said` are bool `[n]`, True is hallucinated; `raw` float `[n]` in [0, 1], the judge's own
-    scores, which `scoring` says how to read, None where nobody knows; `groups` int `[n]`, the same number for
+    scores, which `scoring` says how to read (None: not known); `groups` int `[n]`, the same number for
     samples of the same context. `left_out` counts the samples that are not among them, by the reason.
     """
 
@@ -70,12 +67,12 @@ class Columns:
 
     @property
     def turned(self) -> bool:
-        """Whether a low score means hallucinated. Raises `InputError` where nobody knows."""
+        """Whether a low score means hallucinated. Raises `InputError` if it is not known."""
         return known_scoring(self.scoring, self.judge).turned
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises `InputError` likewise."""
+        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises like `turned`."""
         return 1 - self.raw if self.turned else self.raw
 
     @property
@@ -117,7 +114,7 @@ def columns(
 ) -> Columns:
     """The verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
 
-    `scoring` says how its scores are read, None where nobody knows.
+    `scoring` says how its scores are read, None if it is not known.
     Raises `InputError` for an outcome of an unknown sample and for a second one of the same sample.
     """
     import numpy as np
@@ -182,7 +179,7 @@ def _place(sample: Sample) -> tuple[str | None, ...]:
 
 
 def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:
-    """The judge that is meant: the one named, or the only one. Raises `SpecError` with those there are."""
+    """The judge named, or the only one. Raises `SpecError` that lists the judges there are."""
     known = list(judges)
     if named in known and named is not None:
         return named

@@ -1,7 +1,4 @@
-"""What a comparison of judges found, as frozen values.
-
-Judges on the very same samples: which is better, by how much, and what cannot be told.
-"""
+"""Compare judges on the very same samples: which is better, by how much, and what cannot be told."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from magistrate._text import decimal, signed, table
 from magistrate.analysis.columns import KNOWN, NOT_STORED, groups_of, missing, unlike
 from magistrate.analysis.comparison_text import remarks_of, sentences_of
 from magistrate.errors import InputError
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.paired import (
     COMPARED,
     PRIMARY,
@@ -64,18 +61,7 @@ class SideResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `labels` are those given to the shared samples."""
-        return {
-            "name": self.name,
-            "run": self.run,
-            "judge": self.judge,
-            "n_total": self.n_total,
-            "n_ok": self.n_ok,
-            "failures": self.failures,
-            "abstentions": self.abstentions,
-            "coverage": self.coverage,
-            "labels": dict(self.labels),
-            "metrics": {name: estimate.to_dict() for name, estimate in self.figures.items()},
-        }
+        return fields_of(self, figures="metrics") | {"coverage": self.coverage}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +126,7 @@ class Flip:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "sample": self.sample_id,
-            "gold": self.gold,
-            "first": self.first,
-            "second": self.second,
-            "first_score": self.first_score,
-            "second_score": self.second_score,
-            "right": self.right,
-        }
+        return fields_of(self, sample_id="sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +148,8 @@ class PairResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, every flip among them."""
-        return {
-            "first": self.first,
-            "second": self.second,
-            "both_right": self.both_right,
-            "only_first_right": self.only_first,
-            "only_second_right": self.only_second,
-            "both_wrong": self.both_wrong,
-            "mcnemar_p": self.mcnemar,
-            "differences": {name: each.to_dict() for name, each in self.differences.items()},
-            "flips": [each.to_dict() for each in self.flips],
-        }
+        names = {"only_first": "only_first_right", "only_second": "only_second_right", "mcnemar": "mcnemar_p"}
+        return fields_of(self, **names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,22 +178,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "n": self.n,
-            "n_all": self.n_all,
-            "n_contexts": self.n_contexts,
-            "left_out": dict(self.left_out),
-            "gold": self.gold,
-            "metrics": list(self.metrics),
-            "primary": list(self.primary),
-            "corrected_together": self.family,
-            "draws": self.draws,
-            "seed": self.seed,
-            "sides": [side.to_dict() for side in self.sides],
-            "pairs": [pair.to_dict() for pair in self.pairs],
-            "sentences": list(self.sentences),
-            "remarks": list(self.remarks),
-        }
+        return fields_of(self, family="corrected_together")
 
     def _repr_html_(self) -> str:
         sides = [

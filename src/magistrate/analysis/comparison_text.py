@@ -1,4 +1,4 @@
-"""What a comparison shows, in words that do not say more than it does."""
+"""The sentences and remarks of a comparison, which do not say more than it shows."""
 
 from __future__ import annotations
 

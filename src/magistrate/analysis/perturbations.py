@@ -1,10 +1,6 @@
-"""Edits that leave it as it was whether an output is faithful: what a judge should not mind.
+"""Harmless changes for an audit: of a sample's words, and of the form in which the judge is asked.
 
-Each is a pure function of a sample and a seed. Id and label stay; spans are dropped, for they are offsets
-into another text. A sample that an edit cannot change is answered as it is.
-
-
-The same judge asked in another form: what should not matter to its verdicts.
+All are drawn from a seed and a sample's id alone, so the same sample is always changed in the same way.
 """
 
 from __future__ import annotations
@@ -183,7 +179,7 @@ PERTURBATIONS: Mapping[str, Edit] = {
 """Edits by the name of the check that makes them."""
 
 
-# --- variants ---------------------------------------------------------------------------------------
+# --- the judge in another form --------------------------------------------------------------------
 
 
 ORDERS: Mapping[str, str] = {

@@ -225,7 +225,7 @@ def plan_from(
 def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.float64]:
     """A side's scores `[n]`, the higher the more hallucinated.
 
-    Raises `InputError` where that is needed and nobody knows.
+    Raises `InputError` if that is needed and not known.
     """
     scores = np.array([each.score for each in verdicts], dtype=np.float64)
     turned = metric == "auroc" and known_scoring(side.scoring, side.name).turned

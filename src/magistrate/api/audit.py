@@ -1,4 +1,4 @@
-"""An audit of a judge: it is asked about samples as they are and changed, and its flips are counted."""
+"""`audit_judge`: ask a judge about samples as they are and changed, and count its flips."""
 
 from __future__ import annotations
 

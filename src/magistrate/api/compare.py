@@ -1,7 +1,4 @@
-"""Judges of stored runs beside each other on the same samples.
-
-How many labelled samples a comparison of two judges needs.
-"""
+"""`compare` judges of stored runs, and say how many samples a comparison takes: `samples_needed`."""
 
 from __future__ import annotations
 
@@ -136,7 +133,7 @@ def _names(sides: Sequence[Judged]) -> list[str]:
     return [f"{side.record.id}:{side.judge}" for side in sides]
 
 
-# --- power ------------------------------------------------------------------------------------------
+# --- samples needed -------------------------------------------------------------------------------
 
 
 VALUE, BASE_RATE = 0.7, 0.5

@@ -1,4 +1,4 @@
-"""The share of hallucinated outputs where nobody has labelled them, corrected for the judge's errors."""
+"""`prevalence`: the share of hallucinated outputs in unlabelled data, corrected for the judge's errors."""
 
 from __future__ import annotations
 

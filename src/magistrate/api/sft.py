@@ -1,6 +1,6 @@
-"""A run's verdicts as chats to fine-tune a model on: only what a person's label bears out.
+"""`export_sft`: a judge of a stored run as chats to fine-tune a model on.
 
-A judge of a stored run as chats to fine-tune a model on.
+A chat is kept only if a person's label confirms the verdict.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _chat(step: Step, answer: str) -> Messages:
     return (*before, ("assistant", f"{text}{between}{answer}"))
 
 
-# --- chats ------------------------------------------------------------------------------------------
+# --- the public function --------------------------------------------------------------------------
 
 
 def export_sft(

@@ -1,9 +1,4 @@
-"""Labelled data to a probe: read, asked for the states of a model, fitted.
-
-What the parts of a stack say of labelled samples: judges are asked, signals read, sets put together.
-
-A stack made of labelled data or of stored runs: its parts asked, weighed, measured and written down.
-"""
+"""`train_probe` and `train_stack`: from labelled data or stored runs to a judge in a folder."""
 
 from __future__ import annotations
 
@@ -125,7 +120,7 @@ def _usable(data: Dataset, left_out: dict[str, int]) -> _Read:
     return _Read(data, kept)
 
 
-# --- stack data -------------------------------------------------------------------------------------
+# --- a stack's parts ------------------------------------------------------------------------------
 
 
 SIGNAL = "signal:"
@@ -355,7 +350,7 @@ def _row(parts: Sequence[Part], each: Labelled, sample: Sample) -> list[float] |
     return found
 
 
-# --- stacking ---------------------------------------------------------------------------------------
+# --- training a stack -----------------------------------------------------------------------------
 
 
 ASKING = Asking()

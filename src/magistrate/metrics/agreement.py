@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.resampling import DRAWS, SEED, draws_of, interval_of
+from magistrate.metrics.resampling import DRAWS, SEED, draws_of, interval_of, ratio
 
 if TYPE_CHECKING:
     from magistrate.metrics.resampling import Statistic
@@ -39,7 +39,7 @@ ONE_LABEL = "both gave one label to everything"
 
 def observed_agreement(tables: Tables) -> NDArray[np.float64]:
     """The share on the diagonal of tables `[b, k, k]`; NaN for an empty one."""
-    return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
+    return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
 
 
 def cohen_kappa(
@@ -57,7 +57,7 @@ def cohen_kappa(
     cost = (apart > 0).astype(np.float64) if weights is None else apart if weights == "linear" else apart**2
     expected = tables.sum(2)[:, :, None] * tables.sum(1)[:, None, :]
     found = (cost * tables).sum((1, 2)) * tables.sum((1, 2))
-    return 1 - _ratio(found, (cost * expected).sum((1, 2)))
+    return 1 - ratio(found, (cost * expected).sum((1, 2)))
 
 
 def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
@@ -68,7 +68,7 @@ def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
     each = coincidences.sum(2)
     n: NDArray[np.float64] = each.sum(1)
     apart = n - np.trace(coincidences, axis1=1, axis2=2)
-    return 1 - (n - 1) * _ratio(apart, n**2 - (each**2).sum(1))
+    return 1 - (n - 1) * ratio(apart, n**2 - (each**2).sum(1))
 
 
 def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -79,14 +79,7 @@ def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDAr
     if shares.shape[1] < 2:
         return np.full(observed.shape, np.nan)
     chance = (shares * (1 - shares)).sum(1) / (shares.shape[1] - 1)
-    return _ratio(observed - chance, 1 - chance)
-
-
-def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The quotient, NaN where it has none."""
-    nothing = np.full(np.shape(below), np.nan)
-    quotient: NDArray[np.float64] = np.divide(above, below, out=nothing, where=below > 0)
-    return quotient
+    return ratio(observed - chance, 1 - chance)
 
 
 # --- with intervals ------------------------------------------------------------------------------
@@ -165,7 +158,7 @@ def many_raters(
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         sums = weights @ pieces
         alpha = krippendorff_alpha(sums[:, : k * k].reshape(-1, k, k))
-        observed = _ratio(sums[:, k * k], sums[:, k * k + 1])
+        observed = ratio(sums[:, k * k], sums[:, k * k + 1])
         mean = sums[:, k * k + 2 : -1] / np.maximum(sums[:, -1:], 1)
         return np.stack([alpha, gwet_ac1(observed, mean)], axis=1)
 
@@ -184,7 +177,7 @@ def concordance(
 
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         n, sum_x, sum_y, apart, squares = (weights @ pieces).T
-        return (1 - _ratio(n * apart, n * squares - 2 * sum_x * sum_y))[:, None]
+        return (1 - ratio(n * apart, n * squares - 2 * sum_x * sum_y))[:, None]
 
     return _estimates(["scores"], figures, groups, draws, seed)["scores"]
 

@@ -1,4 +1,6 @@
-"""From a score to a probability: maps with few parameters, fitted to labels.
+"""Scores as probabilities: maps fitted to labels, how well they hold, and where they no longer do.
+
+Maps have few parameters:
 
 ===========  ======================================================================================
 platt        sigmoid of slope times the score's log odds plus intercept, fitted without penalty
@@ -13,16 +15,13 @@ The first two are fitted to Platt's targets, (N+ + 1) / (N+ + 2) for the N+ hall
 the N- faithful, by log loss: they stay finite where the score separates the classes. Scores are held within
 [`CLIP`, 1 - `CLIP`] before their log odds are taken, so that 0 and 1 have some, and so are all probabilities.
 
+A probability can be moved to another share of hallucinated outputs than it was fitted to. What changes
+between two batches is taken to be how frequent the hallucinated are, not what they look like (prior shift):
+then odds are multiplied by a constant (Elkan 2001), and the share itself can be found from the
+probabilities alone (Saerens, Latinne and Decaestecker 2002).
 
-Probabilities under another share of hallucinated outputs than they were fitted to.
-
-What changes between two batches is taken to be how frequent the hallucinated are, not what they look like
-(prior shift): then odds are multiplied by a constant (Elkan 2001), and the share itself can be found from
-the probabilities alone (Saerens, Latinne and Decaestecker 2002).
-
-How far scores are probabilities: expected calibration error, Brier score, log loss, and the bins.
-
-All three are 0 for scores that are certain and right. Of n samples each with a weight, over bins of scores:
+Three losses say how far scores are from probabilities. All are 0 for scores that are certain and right. Of
+n samples each with a weight, over bins of scores:
 
 ========  ========================================================================================
 ece       mean over the bins, by weight, of |mean score - observed share| (Naeini and others 2015)
@@ -32,12 +31,11 @@ log_loss  mean of -log of the probability that the truth was given, scores held 
 
 A mean of distances is above 0 even where every score is the very probability: the fewer samples a bin has,
 the more. `ece_by_chance` is what such scores would show here, the mean over labels drawn from the scores
-themselves (consistency resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval: what
-is drawn anew from the samples adds to the distances once more, and its interval lies above the truth.
+themselves (consistency resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval:
+resampling adds to the distances once more, and the interval would lie above the truth.
 
-Whether scores come from where others came from: the two-sample test of Kolmogorov and Smirnov.
-
-Samples that share a context are not independent, so one of each context is taken, at random with a seed. Both
+Whether scores come from where others came from is tested by Kolmogorov and Smirnov's two-sample test. Samples
+that share a context are not independent, so one of each context is taken, at random with a seed. Both
 sides are rounded alike, so that the same score computed in two ways is the same score.
 """
 
@@ -51,7 +49,7 @@ from math import exp, isfinite, log
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from magistrate.errors import InputError, SpecError
-from magistrate.metrics.classification import Estimate, wilson
+from magistrate.metrics.classification import Estimate, fields_of, wilson
 
 if TYPE_CHECKING:
     import numpy as np
@@ -189,7 +187,7 @@ def shifted(weights: Floats, truth: Flags, base_rate: float | None) -> Floats:
         return np.asarray(weights * np.where(truth, up, down))
 
 
-# --- fits ---------------------------------------------------------------------------------------
+# --- fits -----------------------------------------------------------------------------------------
 
 
 def _platt(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
@@ -263,7 +261,7 @@ def _short(value: float) -> float:
     return float(f"{value:.10g}")
 
 
-# --- prior ------------------------------------------------------------------------------------------
+# --- another base rate ----------------------------------------------------------------------------
 
 
 EVEN = 0.5
@@ -301,7 +299,7 @@ def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) ->
     return share
 
 
-# --- reliability ------------------------------------------------------------------------------------
+# --- reliability ----------------------------------------------------------------------------------
 
 
 Binning = Literal["mass", "width"]
@@ -327,8 +325,7 @@ class Bin:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        ends = {"low": self.low, "high": self.high, "n": self.n, "mean_score": self.mean_score}
-        return ends | {"observed": self.observed.to_dict()}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,14 +348,7 @@ class Reliability:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "n": self.n,
-            **{name: getattr(self, name) for name in LOSSES},
-            "ece_by_chance": self.ece_by_chance,
-            "binning": self.binning,
-            "base_rate": self.base_rate,
-            "bins": [each.to_dict() for each in self.bins],
-        }
+        return fields_of(self)
 
 
 def reliability(
@@ -475,7 +465,7 @@ def _checked(truth: ArrayLike, scores: ArrayLike) -> tuple[Flags, Floats]:
     return flags, values
 
 
-# --- shift ------------------------------------------------------------------------------------------
+# --- other data -----------------------------------------------------------------------------------
 
 
 LEAST_CONTEXTS, MOST_KEPT = 20, 500
@@ -505,13 +495,7 @@ class ScoreShift:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "distance": self.distance,
-            "p": self.p,
-            "n": self.n,
-            "n_before": self.n_before,
-            "shown": self.shown,
-        }
+        return fields_of(self) | {"shown": self.shown}
 
 
 def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> ScoreShift | None:

@@ -1,15 +1,4 @@
-"""How many independent samples a share or an area is worth where samples share a context.
-
-The design effect (Kish 1965) is how many times greater the variance of a figure is that lets samples of a
-context go together, by its residuals summed context by context, than the one that takes them all for
-independent; never below 1. Samples divided by it are the effective number, at which an interval of
-independent samples holds (Rao and Scott 1992). Few contexts know their own variance badly, so it is also
-multiplied by (t of n - 1 / t of m - 1)² for m contexts of n samples (Korn and Graubard 1998). A figure of 0
-or 1 has no residuals; it is then worth as many samples as it has contexts. With every sample alone in its
-context all of this is 1 and changes nothing.
-
-
-How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
+"""How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
 
 Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
 and stays honest at the edges: a judge that was right four times out of four is not certain to be
@@ -27,16 +16,23 @@ auroc               score interval over Hanley and McNeil's variance (Newcombe 2
                     wider than need be where many scores are tied
 ==================  ============================================================================
 
-Samples that share a context are worth fewer: the same forms hold at their effective number (`clustering`).
+Samples that share a context are worth fewer: the same forms hold at their effective number (`Worth`). The
+design effect (Kish 1965) is how many times greater the variance of a figure is that lets samples of a
+context go together, by its residuals summed context by context, than the one that takes them all for
+independent; never below 1. Samples divided by it are the effective number, at which an interval of
+independent samples holds (Rao and Scott 1992). Few contexts know their own variance badly, so it is also
+multiplied by (t of n - 1 / t of m - 1)² for m contexts of n samples (Korn and Graubard 1998). A figure of 0
+or 1 has no residuals; it is then worth as many samples as it has contexts. With every sample alone in its
+context all of this is 1 and changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import hypot, sqrt
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
@@ -145,6 +141,19 @@ def _count(groups: Ints) -> int:
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
 
 
+def fields_of(value: Any, **renamed: str) -> dict[str, Any]:
+    """The fields of a dataclass as plain JSON values, those in `renamed` under another name."""
+    return {renamed.get(each.name, each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A figure and its 95 % interval `low <= value <= high`; metrics are in [0, 1].
@@ -199,12 +208,7 @@ class Confusion:
 
     def to_dict(self) -> dict[str, int]:
         """The four counts by name."""
-        return {
-            "true_positive": self.true_positive,
-            "false_positive": self.false_positive,
-            "true_negative": self.true_negative,
-            "false_negative": self.false_negative,
-        }
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS
-from magistrate.metrics.resampling import ALPHA
+from magistrate.metrics.resampling import ALPHA, ratio
+from magistrate.metrics.thresholds import rates
 
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
@@ -85,15 +86,7 @@ class Figures:
         """The figures `[b, names]` of each draw, NaN where one is not defined."""
         sums = weights @ self._pieces
         tp, fp, tn, fn, brier = sums.T
-        n = sums[:, :4].sum(1)
-        found = {
-            "accuracy": _over(tp + tn, n),
-            "balanced_accuracy": (_over(tp, tp + fn) + _over(tn, tn + fp)) / 2,
-            "precision": _over(tp, tp + fp),
-            "recall": _over(tp, tp + fn),
-            "f1": _over(2 * tp, 2 * tp + fp + fn),
-            "brier": _over(brier, n),
-        }
+        found = rates(tp, fp, fn, tn) | {"brier": ratio(brier, tp + fp + fn + tn)}
         if self._ranks is not None:
             found["auroc"] = self._ranks.area(weights)
         return np.stack([found[name] for name in self.names], axis=1)
@@ -131,9 +124,4 @@ class _Ranks:
         np.cumsum(drawn[self._negative], axis=0, out=sums[1:])
         positive = drawn[self._positive]
         beaten = (sums[self._below] + sums[self._not_above]) / 2
-        return _over(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])
-
-
-def _over(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    quotient: NDArray[np.float64] = np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
-    return quotient
+        return ratio(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])

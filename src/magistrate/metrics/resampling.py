@@ -8,8 +8,7 @@ With few groups the plain percentile interval is too narrow. Its percentiles are
 Student's t with G - 1 degrees of freedom and the variance of G - 1, for G groups (the expanded percentile
 interval: Hesterberg 2015, section 4.3), which keeps to the range of the figure.
 
-
-Intervals of figures over pairs of two things that were both sampled, such as contexts and attacks.
+`crossed_means` draws pairs of two things that were both sampled, such as contexts and attacks.
 """
 
 from __future__ import annotations
@@ -38,6 +37,15 @@ LEAST_DEFINED = 0.5
 """An interval needs a value in at least this share of the draws."""
 
 _AT_ONCE = 4_000_000  # weights in memory at a time
+
+
+def ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The quotient of two arrays, NaN where there is nothing to divide by."""
+    import numpy as np
+
+    nothing = np.full(np.shape(below), np.nan)
+    quotient: NDArray[np.float64] = np.divide(above, below, out=nothing, where=below > 0)
+    return quotient
 
 
 def draws_of(
@@ -165,7 +173,7 @@ def _expanded(tail: float, n_groups: int) -> float:
     return float(2 * t.cdf(ndtri(tail) * sqrt((n_groups - 1) / n_groups), n_groups - 1))
 
 
-# --- crossed ----------------------------------------------------------------------------------------
+# --- pairs of two sampled things ------------------------------------------------------------------
 
 
 _AT_ONCE = 4_000_000  # weights in memory at a time

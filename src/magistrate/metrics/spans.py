@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.resampling import draws_of, interval_of
+from magistrate.metrics.resampling import draws_of, interval_of, ratio
 
 if TYPE_CHECKING:
     import numpy as np
@@ -122,4 +122,4 @@ def _figures(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
     gold, said, both = sums.T
     pairs = [(both, said), (both, gold), (2 * both, gold + said), (both, gold + said - both)]
-    return np.stack([np.divide(a, b, out=np.full(b.shape, np.nan), where=b > 0) for a, b in pairs], axis=1)
+    return np.stack([ratio(above, below) for above, below in pairs], axis=1)

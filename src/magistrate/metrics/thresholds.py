@@ -22,6 +22,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError, SpecError
+from magistrate.metrics.classification import fields_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -161,14 +162,7 @@ class ThresholdGain:
 
     def to_dict(self) -> dict[str, float | bool]:
         """Plain values."""
-        return {
-            "own": self.own,
-            "held_out": self.held_out,
-            "gain": self.gain,
-            "low": self.low,
-            "high": self.high,
-            "shown": self.shown,
-        }
+        return fields_of(self) | {"gain": self.gain, "shown": self.shown}
 
 
 def threshold_gain(

@@ -1,7 +1,4 @@
-"""Judges beside each other, in the terminal.
-
-How many samples a comparison needs, in the terminal.
-"""
+"""Comparisons of judges, and the samples that one needs, in the terminal."""
 
 from __future__ import annotations
 
@@ -173,7 +170,7 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     yield table
 
 
-# --- power ------------------------------------------------------------------------------------------
+# --- samples needed -------------------------------------------------------------------------------
 
 
 def render_plan(plan: Plan, console: Console) -> None:

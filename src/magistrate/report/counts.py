@@ -1,8 +1,6 @@
-"""The scores of a run by judge and true label, noted while its outcomes pass by, and their pictures.
+"""The figures of a stored run: read from the store if the run has not changed since, else counted.
 
-Figures that a store keeps: a judge's report and scores as it holds them, and back.
-
-A stored run counted: read from what the store kept where the run has not changed since, else anew.
+`Scores` gathers each judge's scores by true label while outcomes pass by.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ class Scores:
         return JudgeScores.of(self._found.get(judge, {}))
 
 
-# --- kept -------------------------------------------------------------------------------------------
+# --- figures as the store keeps them --------------------------------------------------------------
 
 
 MADE_BY = f"{__version__}/4"
@@ -167,7 +165,7 @@ def _adapter() -> TypeAdapter[Any]:
     return TypeAdapter(JudgeReport)
 
 
-# --- counts -----------------------------------------------------------------------------------------
+# --- counting a run -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +201,14 @@ def counted_before(moment: Snapshot, record: RunRecord) -> Counted | None:
     try:
         report = Report(facts_of(record), tuple(report_from(each) for each in figures))
         return Counted(revision, report, {each.judge: scores_from(each) for each in figures})
-    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted anew
+    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted again
         return None
 
 
 def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> Counted:
     """Count a run's outcomes, all of them.
 
-    With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
+    With `flag`, kinds of claims, verdicts that their claims had decided are decided again; no model is asked.
     What is damaged in the store is in no figure, and named in the report.
     """
     damaged: list[str] = []
@@ -226,7 +224,7 @@ def count_these(
     outcomes: Iterable[Outcome],
     flag: Collection[str] | None = None,
 ) -> Counted:
-    """The same for whoever has read the run's samples, by id, and its outcomes."""
+    """Count outcomes that were read already, with the run's samples by id."""
     from magistrate.judges.flagging import by_claims, check_flag, reflagged
 
     facts = facts_of(record)

@@ -1,12 +1,6 @@
-"""Outcomes as rows: one plain dict or one data-frame row each.
+"""Outcomes as rows, data frames, JSON values, and CSV, JSON Lines or Parquet files.
 
-Outcomes as a Parquet file: the columns of the other formats, every one of them nullable.
-
-`context` is a list of texts. `claims` is a JSON text, which every reader of the format can hold.
-
-Outcomes as files for other tools: one row an outcome, with its sample.
-
-Outcomes as data for other programs.
+In Parquet every column is nullable, `context` is a list of texts and `claims` a JSON text.
 """
 
 from __future__ import annotations
@@ -139,7 +133,7 @@ def _row(sample: Sample | None, outcome: Outcome, scoring: Scoring | None) -> di
     return row
 
 
-# --- parquet ----------------------------------------------------------------------------------------
+# --- parquet --------------------------------------------------------------------------------------
 
 
 AT_ONCE = 5_000  # rows in memory, and in a row group
@@ -178,7 +172,7 @@ def _utf8(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
-# --- export -----------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 MORE = ("input", "context", "output", "claims")
@@ -299,7 +293,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-# --- data -------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def outcome_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:

@@ -1,14 +1,8 @@
-"""How numbers are written in reports.
-
-Foreign text made fit for a terminal: it can be read, and it can do nothing.
+"""How numbers, foreign text and tables are written in the terminal.
 
 Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
 read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
 rich as `Text`, never as markup.
-
-Tables in the terminal: words to the left, numbers to the right, no frame.
-
-What is rendered for a terminal as a plain text.
 """
 
 from __future__ import annotations
@@ -20,6 +14,7 @@ from magistrate._text import Heat, Marked
 from magistrate._text import decimal as decimal
 from magistrate._text import plain as plain
 from magistrate.metrics.classification import Estimate
+from magistrate.metrics.spans import characters
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +51,7 @@ def tally(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
-# --- plain ------------------------------------------------------------------------------------------
+# --- foreign text ---------------------------------------------------------------------------------
 
 
 OPEN, CLOSE = "⟦", "⟧"
@@ -70,7 +65,8 @@ def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
     from rich.text import Text
 
     shown, end = Text(), 0
-    for start, stop in _merged(spans, len(text)):
+    inside = ((max(span.start, 0), min(span.end, len(text))) for span in spans)
+    for start, stop in characters(inside):
         shown.append(plain(text[end:start]))
         shown.append(f"{OPEN}{plain(text[start:stop])}{CLOSE}", style=style)
         end = stop
@@ -85,19 +81,7 @@ def around(text: str, start: int, end: int, by: int) -> tuple[int, int]:
     return first, min(end + 2 * by, len(text)) if stop < 0 else stop
 
 
-def _merged(spans: Iterable[Marked], length: int) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted((max(s.start, 0), min(s.end, length)) for s in spans):
-        if stop <= start:
-            continue
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
-        else:
-            merged.append((start, stop))
-    return merged
-
-
-# --- tables -----------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def numbers(*columns: str) -> Table:
@@ -162,7 +146,7 @@ def tallied(left_out: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in left_out)
 
 
-# --- text -------------------------------------------------------------------------------------------
+# --- rendered as text and heat maps ---------------------------------------------------------------
 
 
 PLAIN_WIDTH = 80

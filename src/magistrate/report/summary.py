@@ -1,19 +1,10 @@
-"""What one gets without judging: trivial rules to stand beside every judge's numbers.
+"""Outcomes become numbers: for every judge its metrics, counts, costs, baselines and remarks.
 
-`majority` gives the commoner label to everything (a tie goes to faithful); `always_hallucinated`
-says so. `length` looks at nothing but how many characters the output has, `ngram_overlap` at nothing
-but the share of its bigrams that no context has.
-
-The last two use the threshold and the direction with the best balanced accuracy **on this very
-data**, and their AUROC is direction-free, max(a, 1 - a). No such rule could be fixed in advance, so
-their figures are an upper bound of what the shortcut gives: a judge above it has done more.
-
-
-What a judge quoted as wrong beside what people marked as hallucinated.
-
-What a reader of the numbers must not miss, in words.
-
-Outcomes become numbers: for every judge its metrics, counts, costs, baselines and caveats.
+Baselines are trivial rules beside every judge's numbers. `majority` gives the commoner label to everything
+(a tie goes to faithful); `always_hallucinated` says so. `length` looks at nothing but how many characters the
+output has, `ngram_overlap` at nothing but the share of its bigrams that no context has. These two use the
+threshold and the direction with the best balanced accuracy **on this very data**, and their AUROC is
+direction-free, max(a, 1 - a): an upper bound of what the shortcut gives.
 """
 
 from __future__ import annotations
@@ -123,7 +114,7 @@ def _measured(
     return Baseline(name, rule, metrics)
 
 
-# --- quoting ----------------------------------------------------------------------------------------
+# --- quotes beside marked spans -------------------------------------------------------------------
 
 
 AGAINST = ("contradiction", "unsupported")
@@ -157,7 +148,7 @@ def measured_spans(samples: Sequence[Sample], quoted: Mapping[str, Sequence[Stre
     )
 
 
-# --- remarks ----------------------------------------------------------------------------------------
+# --- remarks --------------------------------------------------------------------------------------
 
 
 def remarks(report: JudgeReport) -> tuple[str, ...]:
@@ -297,7 +288,7 @@ def _beside_baselines(report: JudgeReport) -> Iterator[str]:
         )
 
 
-# --- summary ----------------------------------------------------------------------------------------
+# --- summary --------------------------------------------------------------------------------------
 
 
 KNOWN = (FAITHFUL, HALLUCINATED)

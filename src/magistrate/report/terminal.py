@@ -1,7 +1,4 @@
-"""Reports and single samples in the terminal: readable at 80 columns, with and without colour.
-
-A heat map over an output in the terminal, with colours and without.
-"""
+"""Print reports and single samples: readable at 80 columns, with and without colour."""
 
 from __future__ import annotations
 
@@ -12,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from magistrate._text import Heat
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS, Classification, Confusion
+from magistrate.metrics.spans import characters
 from magistrate.report.formatting import (
     CLOSE,
     OPEN,
     around,
     decimal,
     duration,
+    estimated,
     heat_of,
-    interval,
+    lines,
     marked,
     numbers,
     plain,
@@ -81,16 +80,6 @@ def render(report: Report, console: Console) -> None:
         console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
 
 
-def _estimate(result: Classification | None, metric: str) -> Text:
-    """`.62 [.55, .69]`, or a dash."""
-    from rich.text import Text
-
-    if result is None or result.metrics[metric].value is None:
-        return Text("-")
-    estimate = result.metrics[metric]
-    return Text.assemble((decimal(estimate.value), "bold"), " ", (interval(estimate), "dim"))
-
-
 def _comparison(report: Report, width: int) -> Table:
     """One row a judge."""
     from rich.text import Text
@@ -103,7 +92,7 @@ def _comparison(report: Report, width: int) -> Table:
         table.add_row(
             Text(plain(judge.judge)),
             f"{judge.n_ok}/{judge.n_total}",
-            *(_estimate(judge.result, metric) for metric in metrics),
+            *(estimated(judge.result.metrics[metric]) if judge.result else "-" for metric in metrics),
             duration(judge.seconds_per_sample),
         )
     return table
@@ -111,6 +100,7 @@ def _comparison(report: Report, width: int) -> Table:
 
 def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
     from rich.table import Table
+    from rich.text import Text
 
     if judge.result is not None:
         metrics, matrix = _metrics(judge, judge.result), _matrix(judge.result.confusion)
@@ -124,7 +114,10 @@ def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
             yield ""
             yield matrix
         yield ""
-    yield _facts(judge)
+    grid = lines(*fact_lines(judge))
+    for remark in judge.remarks:
+        grid.add_row("remark", Text(plain(remark), style="yellow"))
+    yield grid
 
 
 def _metrics(judge: JudgeReport, result: Classification) -> Table:
@@ -133,7 +126,7 @@ def _metrics(judge: JudgeReport, result: Classification) -> Table:
     for metric in METRICS:
         table.add_row(
             NAMES.get(metric, metric),
-            _estimate(result, metric),
+            estimated(result.metrics[metric]),
             *(decimal(b.metrics[metric]) for b in judge.baselines),
         )
     return table
@@ -147,22 +140,7 @@ def _matrix(confusion: Confusion) -> Table:
     return table
 
 
-def _facts(judge: JudgeReport) -> Table:
-    """Everything else that is known, one line a fact, then the remarks."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in fact_lines(judge):
-        grid.add_row(name, Text(plain(value)))
-    for remark in judge.remarks:
-        grid.add_row("remark", Text(plain(remark), style="yellow"))
-    return grid
-
-
-# --- one sample ---------------------------------------------------------------------------------
+# --- one sample -----------------------------------------------------------------------------------
 
 MARK = {HALLUCINATED: "bold red", FAITHFUL: "bold green"}
 
@@ -300,7 +278,7 @@ def _json(value: object) -> str:
     return plain(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
-# --- heat -------------------------------------------------------------------------------------------
+# --- heat maps ------------------------------------------------------------------------------------
 
 
 HEAT_LONGEST = 1_200  # characters of a text that are shown whole
@@ -362,11 +340,7 @@ def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """The stretches that are shown, in order and apart from each other, cut at a space where one is near."""
     if len(text) <= HEAT_LONGEST:
         return [(0, len(text))]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(worst) or [(0, HEAT_LONGEST)]:
-        first, last = around(text, start, min(end, start + HEAT_LONGEST), HEAT_AROUND)
-        if joined and first <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return joined
+    wanted = sorted(worst) or [(0, HEAT_LONGEST)]
+    return characters(
+        around(text, start, min(end, start + HEAT_LONGEST), HEAT_AROUND) for start, end in wanted
+    )

@@ -1,20 +1,19 @@
-"""A stack that was trained: what each part weighs, and what it is worth on data that it had not seen.
-
-A probe that was trained, in the terminal: what it reads, and what it is worth on folds it had not seen.
-"""
+"""Stacks and probes that were trained, in the terminal: what they weigh, and how good they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from magistrate._text import decimal
 from magistrate.report.formatting import estimated, numbers, plain
-from magistrate.report.views import NAMES
+from magistrate.report.views import name_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from magistrate.judges.stack_figures import Held, StackFit
     from magistrate.judges.stack_folder import StackFile
     from magistrate.training.probe import Probed
@@ -33,8 +32,6 @@ READING_STACK = (
 
 def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], console: Console) -> None:
     """The tables, what they are of, and what a reader must not miss."""
-    from rich.table import Table
-    from rich.text import Text
 
     def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -148,7 +145,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[s
         yield f"| {' | '.join(plain(cell).replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-# --- probe ------------------------------------------------------------------------------------------
+# --- a probe --------------------------------------------------------------------------------------
 
 
 READING_PROBE = (
@@ -160,8 +157,6 @@ READING_PROBE = (
 
 def render_probe(found: Probed, left_out: Mapping[str, int], console: Console) -> None:
     """What it reads, its figures, and how they are to be read."""
-    from rich.text import Text
-
     file = found.file
     console.print(Text(plain(file.line()), style="bold"))
     told = [f"{sum(each.hallucinated for each in file.data)} hallucinated", f"{file.contexts} contexts"]
@@ -170,8 +165,7 @@ def render_probe(found: Probed, left_out: Mapping[str, int], console: Console) -
     console.print()
     table = numbers("figure", "held out")
     for name in file.figures:
-        shown = NAMES.get(name, name).replace("\n", " ")
-        table.add_row(Text(plain(shown)), estimated(found.figures.metrics[name]))
+        table.add_row(Text(plain(name_of(name))), estimated(found.figures.metrics[name]))
     console.print(table)
     console.print()
     console.print(Text(READING_PROBE, style="dim"))

@@ -1,4 +1,4 @@
-"""What a report says, as plain frozen values that become JSON."""
+"""The values of a run's report, which become JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magistrate.metrics.calibration import Reliability, ScoreShift
 from magistrate.metrics.classification import Classification
 from magistrate.metrics.spans import SpanScores
 from magistrate.metrics.thresholds import ThresholdGain
-from magistrate.report.formatting import tally
+from magistrate.report.formatting import as_text, tally
 from magistrate.types import HALLUCINATED, Scoring, Usage
 
 FOOTNOTE = (
@@ -70,7 +70,7 @@ class JudgeReport:
     `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
     was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
     `calibration` says how far the scores of the measured samples are probabilities; None without any.
-    `scoring` says how its scores are read, as the run stored it; None where nobody knows, and then nothing of
+    `scoring` says how its scores are read, as the run stored it; None if it is not known, and then nothing of
     scores is measured. Where a low score means hallucinated (`turned`), 1 - score was. The measured samples
     are of `n_contexts` contexts. `threshold_gain` is what another threshold would change, None where too few
     samples are measured or labels are not the judge's own; `shift` how far the scores are from those that the
@@ -234,21 +234,6 @@ class Report:
 
     def __str__(self) -> str:
         """What `render` prints, without colour and 80 columns wide."""
-        from io import StringIO
-
-        from rich.console import Console
-
         from magistrate.report.terminal import render
 
-        page = StringIO()
-        plain = Console(
-            file=page,
-            width=80,
-            color_system=None,
-            force_terminal=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
-        render(self, plain)
-        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+        return as_text(lambda console: render(self, console))

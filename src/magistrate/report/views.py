@@ -1,7 +1,4 @@
-"""What is known of a judge's part in a run besides its metrics: one name and one line of words a fact.
-
-What a page says of a run and of each judge, as plain values for the templates.
-"""
+"""What every rendering says of a run and of each judge: names, words and figures as plain values."""
 
 from __future__ import annotations
 
@@ -125,7 +122,7 @@ def _spans(spans: SpanScores) -> str:
     return f"{', '.join(figures)}, in characters of {spans.n} samples{lacking}"
 
 
-# --- views ------------------------------------------------------------------------------------------
+# --- values for pages -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,7 @@ def judge_view(judge: JudgeReport, number: int, charts: tuple[Chart, ...], price
         anchor=f"judge-{number}",
         headline=headline(judge),
         metrics=tuple(_metrics(judge)),
-        baselines=tuple(_named(each.name) for each in judge.baselines),
+        baselines=tuple(name_of(each.name) for each in judge.baselines),
         confusion=judge.result.confusion if judge.result else None,
         facts=tuple(facts),
         recipe=judge.recipe or "not recorded",
@@ -219,7 +216,7 @@ def headline(judge: JudgeReport) -> str:
     if own.value is not None:
         words += f" Balanced accuracy is {decimal(own.value)} {interval(own)}"
         best = max(
-            ((value, _named(b.name)) for b in judge.baselines if (value := b.metrics["balanced_accuracy"])),
+            ((value, name_of(b.name)) for b in judge.baselines if (value := b.metrics["balanced_accuracy"])),
             default=None,
         )
         words += f"; the best trivial rule, {best[1]}, reaches {decimal(best[0])}." if best else "."
@@ -229,7 +226,7 @@ def headline(judge: JudgeReport) -> str:
 def comparison(report: Report) -> Iterator[tuple[str, ...]]:
     """One row a judge: its name, how many verdicts, three metrics and the time a sample."""
     for judge in report.judges:
-        cells = (_cell(judge, metric) for metric in ("balanced_accuracy", "f1", "auroc"))
+        cells = (figure(judge, metric) for metric in ("balanced_accuracy", "f1", "auroc"))
         ok = f"{judge.n_ok:,}/{judge.n_total:,}"
         yield (judge.judge, ok, *cells, duration(judge.seconds_per_sample))
 
@@ -253,12 +250,14 @@ def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]
     ]
 
 
-def _cell(judge: JudgeReport, metric: str) -> str:
+def figure(judge: JudgeReport, metric: str) -> str:
+    """A metric with its interval, `.62 [.55, .69]`, or a dash."""
     found = judge.result.metrics[metric] if judge.result else Estimate.none("")
     return f"{decimal(found.value)} {interval(found)}".rstrip()
 
 
-def _named(name: str) -> str:
+def name_of(name: str) -> str:
+    """The name of a metric or baseline on one line."""
     return NAMES.get(name, name).replace("\n", " ")
 
 

@@ -1,8 +1,6 @@
-"""Where a long text can be cut so that a browser lays out only the part that is looked at.
+"""Texts as HTML: quotes and labelled spans marked, overlaps included, and heat maps.
 
-A text as HTML in which quotes and labelled spans are marked, overlaps included.
-
-A heat map over an output as a part of a page: classes of the page's style sheet, no style of its own.
+Long texts are cut into blocks, so that a browser lays out only what is looked at.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from markupsafe import Markup, escape
 
 from magistrate._text import Heat, seen
 from magistrate.errors import InputError
+from magistrate.metrics.spans import characters
 from magistrate.report.formatting import heat_of
 from magistrate.types import Sample, Verdict
 
@@ -153,13 +152,7 @@ def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, in
     if len(text) <= longest:
         return [(0, len(text))]
     wanted = [(0, longest // 2)] + [(m.start - AROUND, min(m.end, m.start + longest) + AROUND) for m in marks]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted((max(start, 0), min(end, len(text))) for start, end in wanted):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
+    return characters((max(start, 0), min(end, len(text))) for start, end in wanted)
 
 
 def _pieces(

@@ -1,7 +1,4 @@
-"""Which outcomes a page lists where there are more than it can hold: those that somebody should see.
-
-One outcome with its sample as a page shows it: a line, and what it opens to.
-"""
+"""Outcomes as a page lists them: which ones, a line for each, and what it opens to."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ def _kind(sample: Sample, outcome: Outcome) -> str:
     return HALLUCINATED if outcome.label == HALLUCINATED else "other"
 
 
-# --- rows -------------------------------------------------------------------------------------------
+# --- an outcome as a row --------------------------------------------------------------------------
 
 
 EXCERPT = 160

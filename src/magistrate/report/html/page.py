@@ -1,11 +1,8 @@
-"""A run's report as one HTML file that stands alone: no network, no handler, no script but its own.
+"""A run's report as HTML: one file that stands alone, and a fragment for notebooks.
 
-A policy in the file names the hashes of the one style sheet and the one script, so a browser runs nothing
-else, whatever stands in the texts on trial. Everything that a template prints is escaped, after every control
-character was made visible.
-
-
-A report as a fragment of HTML for notebooks, in the colours of the notebook around it.
+The file needs no network, and has no handler and no script but its own. A policy in it names the hashes of
+the one style sheet and the one script, so a browser runs nothing else, whatever the judged texts hold.
+Everything that a template prints is escaped, after every control character was made visible.
 """
 
 from __future__ import annotations
@@ -23,10 +20,10 @@ from magistrate.engines.prices import Price
 from magistrate.metrics.classification import METRICS
 from magistrate.report.charts import charts_of
 from magistrate.report.counts import Scores
-from magistrate.report.formatting import decimal, duration, interval
+from magistrate.report.formatting import decimal, duration
 from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
 from magistrate.report.values import FOOTNOTE, JudgeReport, Report
-from magistrate.report.views import NAMES, comparison, fact_lines, judge_view, matrix, run_facts
+from magistrate.report.views import comparison, fact_lines, figure, judge_view, matrix, name_of, run_facts
 from magistrate.store.records import RunRecord
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ROWS = 2_000
-"""Outcomes listed in a page, unless somebody asks for another number."""
+"""Outcomes listed in a page, unless another number is asked for."""
 
 LOOKS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows
 
@@ -130,7 +127,7 @@ def _environment() -> Environment:
 
 
 def _look(label: str | None) -> str:
-    """The class of a label: a word of ours, never one of somebody else's."""
+    """The class of a label: one that the style sheet knows, never foreign text."""
     return label if label in LOOKS else "other"
 
 
@@ -164,7 +161,7 @@ def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
     return [*kinds, "gold"] if gold else kinds
 
 
-# --- notebook ---------------------------------------------------------------------------------------
+# --- a fragment for notebooks ---------------------------------------------------------------------
 
 
 def report_html(report: Report) -> str:
@@ -181,10 +178,10 @@ def report_html(report: Report) -> str:
     if len(report.judges) > 1:
         metrics = ("balanced_accuracy", "f1", "auroc")
         rows = (
-            (j.judge, f"{j.n_ok:,}/{j.n_total:,}", *(_figure(j, metric) for metric in metrics))
+            (j.judge, f"{j.n_ok:,}/{j.n_total:,}", *(figure(j, metric) for metric in metrics))
             for j in report.judges
         )
-        parts.append(table(("judge", "verdicts", *map(_name, metrics)), rows))
+        parts.append(table(("judge", "verdicts", *map(name_of, metrics)), rows))
     for judge in report.judges:
         parts += _judge_html(judge)
     return f'<div style="max-width:60em">{"".join(parts)}</div>'
@@ -195,11 +192,11 @@ def _judge_html(judge: JudgeReport) -> Iterator[str]:
     yield f'<h4 style="margin:1.2em 0 .2em;font-family:system-ui,sans-serif">{name}</h4>'
     if judge.result is not None:
         yield table(
-            ("figure", "judge", *(_name(each.name) for each in judge.baselines)),
+            ("figure", "judge", *(name_of(each.name) for each in judge.baselines)),
             (
                 (
-                    _name(metric),
-                    _figure(judge, metric),
+                    name_of(metric),
+                    figure(judge, metric),
                     *(decimal(b.metrics[metric]) for b in judge.baselines),
                 )
                 for metric in METRICS
@@ -215,15 +212,3 @@ def _judge_html(judge: JudgeReport) -> Iterator[str]:
         )
     remarks = [("remark", remark) for remark in judge.remarks]
     yield table(("", ""), [*remarks, *fact_lines(judge)], left=2)
-
-
-def _figure(judge: JudgeReport, metric: str) -> str:
-    """`.62 [.55, .69]`, or a dash."""
-    if judge.result is None or judge.result.metrics[metric].value is None:
-        return "-"
-    found = judge.result.metrics[metric]
-    return f"{decimal(found.value)} {interval(found)}"
-
-
-def _name(metric: str) -> str:
-    return NAMES.get(metric, metric).replace("\n", " ")
