@@ -38,7 +38,7 @@ class Agreement:
     """How far two sides agree on n samples.
 
     `table[i][j]` counts the samples that the reference calls by label i and the judge by label j, in the
-    order of the report's labels; `figures` are named as in `stats.agreement`, and `scores`, the concordance
+    order of the report's labels; `figures` are named as in `metrics.agreement`, and `scores`, the concordance
     of both sides' scores, where both are judges.
     """
 

@@ -275,7 +275,7 @@ def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
     elif "judges" in objects_of(record):
         raise SpecError(
             f"the judges of run {record.id} came from Python and cannot be written down; export it there: "
-            "magistrate.api.chats.export_sft(run, FILE, judge=…)"
+            "magistrate.api.sft.export_sft(run, FILE, judge=…)"
         )
     else:
         found = next(each for each in judges_of(description(record)) if each.info.name == name)
