@@ -541,14 +541,15 @@ def test_the_command_prints_one_page_writes_another_and_refuses_to_replace_it(
 
 def test_ctrl_c_says_what_was_done(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from magistrate import cli, resolve, ScriptedEngine\n"
+        "import os, signal, sys; from magistrate import cli, ScriptedEngine\n"
+        "from magistrate.judges import registry\n"
         "asked = []\n"
         "def answer(prompt):\n"
         "    asked.append(prompt)\n"
         "    if len(asked) == 5: os.kill(os.getpid(), signal.SIGINT)\n"
         "    return {'faithful': 1.0}\n"
         "engine = ScriptedEngine(answer, delay=0.3, name='slow')\n"
-        "resolve.engine_for = lambda *a, **o: engine\n"
+        "registry.engine_for = lambda *a, **o: engine\n"
         "sys.argv = ['magistrate', 'audit', 'faithfulness', '--data', 'quickstart', '--concurrency', '2']\n"
         "cli.main()"
     )
