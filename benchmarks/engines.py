@@ -35,7 +35,7 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.likelihood import prompts
 from magistrate.judges.preflight import planned_calls
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample
 

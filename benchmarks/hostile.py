@@ -9,7 +9,7 @@ them all.
 
 Printed for each judge and place: the pairs (sample, attack) of which all three are verdicts, of how many; the
 share of them whose label is not the clean one's, under the attack and under its control; the difference of
-these two with its 95 % interval (see `magistrate.metrics.crossed`); the mean changes of the score; and how
+these two with its 95 % interval (see `magistrate.metrics.resampling`); the mean changes of the score; and how
 many outcomes under attack or control were no verdict.
 """
 
@@ -23,8 +23,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from magistrate.analysis.audit import ATTACKS, Attack
-from magistrate.analysis.stability import Effect
+from magistrate.analysis.audit import Effect
+from magistrate.analysis.hostile import ATTACKS, Attack
 from magistrate.api.audit import Examination
 from magistrate.datasets import load
 from magistrate.judges import registry

@@ -24,7 +24,7 @@ from typing import Any
 import magistrate
 from magistrate import Limits, _async
 from magistrate.engines.base import Option
-from magistrate.report.figures import decimal
+from magistrate.report.formatting import decimal
 from magistrate.types import HALLUCINATED, Outcome, Prompt, Sample, Verdict
 
 ROWS = Path(__file__).with_name("judges.jsonl")

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from benchmarks.contenders.base import Measured
 from benchmarks.machine import Geometry, Limits, Machine
 from magistrate.errors import SpecError
-from magistrate.report.plain import plain
+from magistrate.report.formatting import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
-from magistrate.analysis.audit.hostile import ATTACKS
+from magistrate.analysis.hostile import ATTACKS
 from magistrate.server.app import create_app
 from magistrate.server.serve import bind, make_server, url_of
 from magistrate.server.settings import Settings

@@ -23,19 +23,19 @@ from scipy.stats import bootstrap
 from statsmodels.stats.proportion import proportion_confint
 
 from magistrate import Candidates, Hallucination, Rubric, ScriptedEngine, classifier
-from magistrate.analysis.audit import PERTURBATIONS
-from magistrate.analysis.audit.perturbations import (
+from magistrate.analysis.audit import CHECKS, Audit, Finding, Pair, effect, gravest_first
+from magistrate.analysis.perturbations import (
     FUNCTION_WORDS,
+    PERTURBATIONS,
     formatted,
     lengthened,
     noisy,
+    options_swapped,
     padded,
+    reasons_moved,
     shuffled,
     shuffled_by,
 )
-from magistrate.analysis.audit.plan import CHECKS
-from magistrate.analysis.audit.variants import options_swapped, reasons_moved
-from magistrate.analysis.stability import Audit, Finding, Pair, effect, gravest_first
 from magistrate.api.audit import Examination, audit_judge
 from magistrate.datasets import load
 from magistrate.errors import EngineError, InputError, SpecError

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 import magistrate
 from magistrate import Limits, ScriptedEngine
-from magistrate.analysis.calibration import described, fit
+from magistrate.analysis.calibration import file_of, fit
 from magistrate.analysis.columns import Columns
 from magistrate.api.audit import audit_judge
 from magistrate.api.calibrate import calibrate
@@ -52,7 +52,7 @@ def fitted(path: Path, words: str = "faithfulness", *, model: str = "told", aim:
         words, tuple(map(str, range(200))), truth, scores >= 0.5, scores, np.arange(200) // 2, {}, LOW_IS_GOOD
     )
     judge = registry.judge(words)
-    made = described(
+    made = file_of(
         fit(told, aim=aim, draws=50), recipe(judge, engine(model), 0), judge.info.name, "rows", "d" * 64
     )
     write_calibration(made, path, replace=True)

@@ -21,8 +21,14 @@ from sklearn.isotonic import IsotonicRegression
 
 import magistrate
 from magistrate import ScriptedEngine
-from magistrate.analysis.calibration import LEAST, LEAST_OF_EITHER, _parts, described, fit
-from magistrate.analysis.calibration_remarks import remarks_of
+from magistrate.analysis.calibration import (
+    LEAST,
+    LEAST_OF_EITHER,
+    file_of,
+    fit,
+    folds_of,
+    remarks_of,
+)
 from magistrate.analysis.columns import Columns
 from magistrate.api.calibrate import Calibration, calibrate
 from magistrate.errors import InputError, SpecError
@@ -32,7 +38,7 @@ from magistrate.metrics.classification import Estimate
 from magistrate.metrics.reliability import LOSSES, reliability
 from magistrate.metrics.thresholds import Aim, Unreachable
 from magistrate.report.calibration import diagram
-from magistrate.report.text import as_text
+from magistrate.report.formatting import as_text
 from magistrate.types import Prompt, Recipe
 from terminal import Call
 from two_judges import LOW_IS_GOOD
@@ -263,7 +269,7 @@ def test_what_cannot_be_measured_is_refused(truth: Any, scores: Any) -> None:
 
 def test_no_context_is_in_two_folds_and_every_sample_is_in_one() -> None:
     columns = told(200, per=4)
-    parts = _parts(columns, 5, seed=0)
+    parts = folds_of(columns, 5, seed=0)
     assert sorted(np.concatenate([test for _, test in parts]).tolist()) == list(range(200))
     for train, test in parts:
         assert not set(columns.groups[train]) & set(columns.groups[test])
@@ -483,7 +489,7 @@ RECIPE = Recipe("faithfulness@2", "m", "f" * 64, "p", "c", 0, 120, "0.1.0")
 
 
 def a_file(**options: Any) -> CalibrationFile:
-    return described(fit(told(250), **options), RECIPE, "faithfulness", "rows", "d" * 64)
+    return file_of(fit(told(250), **options), RECIPE, "faithfulness", "rows", "d" * 64)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -623,7 +629,7 @@ def test_what_cannot_be_done_is_said(call: Call, words: list[str], says: str) ->
 
 def test_foreign_names_can_do_nothing_in_pages_and_terminals() -> None:
     own = fit(told(60), draws=20)
-    told_of = described(own, replace(RECIPE, judge="<b>\x1b[2J@1"), "<b>", "<script>", "d")
+    told_of = file_of(own, replace(RECIPE, judge="<b>\x1b[2J@1"), "<b>", "<script>", "d")
     found = Calibration(own, told_of)
     assert "<script>" not in found._repr_html_() and "&lt;script&gt;" not in found._repr_html_()
     assert "&lt;b&gt;" in found._repr_html_() and "\x1b" not in str(found)

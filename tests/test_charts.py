@@ -26,10 +26,10 @@ def all_of_them(n: int = 200) -> list[charts.Chart]:
     area = classification(truth, scores > 0.5, scores).metrics["auroc"]
     groups = {"hallucinated": scores[truth].tolist(), "faithful": scores[~truth].tolist()}
     return [
-        charts.roc(truth, scores, area, "a"),
-        charts.precision_recall(truth, scores, "b"),
-        charts.reliability(reliability(truth, scores), "c"),
-        charts.scores_by_label(groups, "d"),
+        charts.roc(truth, scores, area),
+        charts.precision_recall(truth, scores),
+        charts.reliability(reliability(truth, scores)),
+        charts.scores_by_label(groups),
     ]
 
 
@@ -62,23 +62,23 @@ def test_pictures_that_are_drawn_at_once_do_not_mix() -> None:
 
 def test_an_area_says_where_a_point_of_the_curve_is() -> None:
     truth, scores = drawn(50)
-    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9), "a")
+    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9))
     (path,) = re.findall(r'<path d="([^"]*)"[^>]*class="stroke-accent"', chart.svg)
     found = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)]
-    false_rate, true_rate, _ = roc_curve(truth, scores)
+    false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
     expected = [chart.area.at(x, y) for x, y in zip(false_rate, true_rate, strict=True)]
     assert np.array(found) == pytest.approx(np.array(expected), abs=0.02)
 
 
 @pytest.mark.parametrize("n", [1, 3, 7, 101, 4_001, 987_654])
 def test_every_bar_is_below_the_top_of_its_axis(n: int) -> None:
-    chart = charts.scores_by_label({"verdicts": np.full(n, 0.5)}, "x")
+    chart = charts.scores_by_label({"verdicts": np.full(n, 0.5)})
     assert n <= chart.area.last[1] <= max(5, 2.6 * n)
 
 
 def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:
     truth, scores = drawn(50)
-    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9), "a")
+    chart = charts.roc(truth, scores, Estimate(0.8, 0.7, 0.9))
     assert ".80 [.70, .90]" in chart.words
     (path,) = [
         element.get("d", "")
@@ -87,7 +87,7 @@ def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:
     ]
     found = np.array([[float(n) for n in pair] for pair in re.findall(r"[ML] (\S+) (\S+)", path)])
     scaled = (found - found[0]) / (found[-1] - found[0])
-    false_rate, true_rate, _ = roc_curve(truth, scores)
+    false_rate, true_rate, _ = roc_curve(truth, scores, drop_intermediate=False)
     assert scaled == pytest.approx(np.stack([false_rate, true_rate], axis=1), abs=1e-4)
 
 
@@ -108,5 +108,5 @@ def test_very_many_points_stay_a_small_picture() -> None:
 
 
 def test_one_group_is_a_picture_too() -> None:
-    chart = charts.scores_by_label({"verdicts": [0.5]}, "x")
+    chart = charts.scores_by_label({"verdicts": [0.5]})
     assert "Verdicts: 1 sample, median score .50" in chart.words

@@ -17,13 +17,12 @@ from statsmodels.stats.multitest import multipletests
 
 import magistrate
 from magistrate import ScriptedEngine
-from magistrate.analysis.compared import Comparison, PairResult
-from magistrate.analysis.comparison import Side, compare, shared
+from magistrate.analysis.comparison import Comparison, PairResult, Side, compare, shared
 from magistrate.api.compare import compare as compare_runs
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import instance
 from magistrate.metrics.paired import COMPARED, Figures, exact_mcnemar, holm, smallest_difference
-from magistrate.report.tables import told_apart
+from magistrate.report.formatting import told_apart
 from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 from terminal import Call
 from two_judges import LOW_IS_GOOD, a_run, label, rows, samples_of, verdicts

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from magistrate._text import LEVELS, Heat, seen
 from magistrate.errors import InputError
-from magistrate.report.heat import LONGEST, heat_text
-from magistrate.report.terminal import print_outcome
-from magistrate.report.text import as_text
+from magistrate.report.formatting import as_text
+from magistrate.report.terminal import LONGEST, heat_text, print_outcome
 from magistrate.types import HALLUCINATED, Claim, Failure, Sample, Span, Verdict
 from reported import outcomes_of, samples_of, stored
 

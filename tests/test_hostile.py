@@ -16,9 +16,18 @@ from typing import Any, get_args
 import pytest
 
 from desk import Desk
-from magistrate.analysis.audit import ATTACKS, Attack, attacked, control, harmless, spread
-from magistrate.analysis.audit.hostile import RUN, Place, Where
-from magistrate.analysis.stability import Pair, effect
+from magistrate.analysis.audit import Pair, effect
+from magistrate.analysis.hostile import (
+    ATTACKS,
+    RUN,
+    Attack,
+    Place,
+    Where,
+    attacked,
+    control,
+    harmless,
+    spread,
+)
 from magistrate.constraints import Constraint
 from magistrate.constraints.quote import edges
 from magistrate.datasets import load

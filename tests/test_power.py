@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from magistrate.analysis.comparison import Side
-from magistrate.analysis.planning import plan, plan_from
-from magistrate.api.power import samples_needed as needed_samples
+from magistrate.analysis.power import plan, plan_from
+from magistrate.api.compare import samples_needed as needed_samples
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.power import (
     POWERED,

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import magistrate
 from magistrate.api.judge import judge_sample
-from magistrate.api.probe import train_probe
+from magistrate.api.train import train_probe
 from magistrate.engines.base import Capability, Captured
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.engines.settings import EngineSettings

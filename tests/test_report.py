@@ -627,7 +627,7 @@ heavy = {"numpy", "scipy", "sklearn", "rich", "sqlalchemy"} & set(sys.modules)
 assert not heavy, heavy
 try:
     report.to_pandas({}, [])
-except report.frames.MissingExtra as error:
+except report.export.MissingExtra as error:
     print(error)
 """
 

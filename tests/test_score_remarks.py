@@ -17,7 +17,7 @@ from scipy.stats import binom
 import magistrate
 from magistrate import Run, ScriptedEngine
 from magistrate.judges.calibration_file import read_calibration
-from magistrate.metrics.shift import MOST, reference, score_shift
+from magistrate.metrics.shift import MOST_KEPT, reference, score_shift
 from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.values import JudgeReport
 from magistrate.types import Prompt
@@ -192,7 +192,7 @@ def test_the_base_rate_of_a_calibration_is_that_of_what_it_is_held_against() -> 
     truth = source.random(4000) < 0.5
     scores = np.where(truth, 0.9, 0.1)
     kept = reference(scores, truth, np.arange(4000), 0.2)
-    assert len(kept) == MOST and np.mean(kept) == pytest.approx(0.2 * 0.9 + 0.8 * 0.1, abs=0.04)
+    assert len(kept) == MOST_KEPT and np.mean(kept) == pytest.approx(0.2 * 0.9 + 0.8 * 0.1, abs=0.04)
     assert list(kept) == sorted(kept)
 
 

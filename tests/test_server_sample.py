@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from magistrate import Run
 from magistrate._text import seen
 from magistrate.errors import SpecError
-from magistrate.report.html.blocks import blocks_of
-from magistrate.report.html.marking import Mark, blocked
+from magistrate.report.html.marking import Mark, blocked, blocks_of
 from magistrate.server.app import create_app
 from magistrate.server.rendering import sample_address
 from magistrate.server.samples import sample_view

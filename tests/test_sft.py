@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import magistrate
 from magistrate import Run, ScriptedEngine
-from magistrate.api.chats import export_sft
+from magistrate.api.sft import export_sft
 from magistrate.errors import DatasetError, InputError, SpecError, StoreError
 from magistrate.judges import registry
 from magistrate.training.chats import answer_of, escaped, question_of, read_chats, restored

@@ -16,8 +16,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import magistrate
 from magistrate import ScriptedEngine
-from magistrate.api.stack_data import Asking
-from magistrate.api.stacking import Stacked, train_stack
+from magistrate.api.train import Asking, Stacked, train_stack
 from magistrate.datasets.named import family_of, shared
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry

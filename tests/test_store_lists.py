@@ -9,8 +9,7 @@ from itertools import count
 import pytest
 
 from magistrate.errors import SpecError
-from magistrate.report.counts import counted
-from magistrate.report.kept import MADE_BY
+from magistrate.report.counts import MADE_BY, counted
 from magistrate.store import Snapshot, Store
 from magistrate.store.figures import RunFilter
 from magistrate.store.outcome_lists import Cell, OutcomeLine, Scored

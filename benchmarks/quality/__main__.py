@@ -24,7 +24,7 @@ from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import DatasetError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.report.plain import plain
+from magistrate.report.formatting import plain
 from magistrate.runs.progress import ProgressBar
 
 EXAMPLE = "Example: python -m benchmarks.quality --judge faithfulness --judge rubric --samples 100"

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from magistrate.api.agree import agree
     from magistrate.api.audit import aaudit_judge, audit_judge
     from magistrate.api.calibrate import calibrate
-    from magistrate.api.compare import compare
+    from magistrate.api.compare import compare, samples_needed
     from magistrate.api.evaluate import aevaluate, aresume, aretry, evaluate, resume, retry
     from magistrate.api.generate import agenerate, generate
     from magistrate.api.guard import Blocked, Guarded, guard
     from magistrate.api.judge import ajudge, judge
-    from magistrate.api.power import samples_needed
     from magistrate.api.prevalence import prevalence
     from magistrate.api.run import Run
     from magistrate.constraints import Constraint, Lark, check, constraint
@@ -39,8 +38,7 @@ _HOMES = {
     "magistrate.api.agree": ("agree",),
     "magistrate.api.audit": ("aaudit_judge", "audit_judge"),
     "magistrate.api.calibrate": ("calibrate",),
-    "magistrate.api.compare": ("compare",),
-    "magistrate.api.power": ("samples_needed",),
+    "magistrate.api.compare": ("compare", "samples_needed"),
     "magistrate.api.prevalence": ("prevalence",),
     "magistrate.constraints": ("Constraint", "Lark", "check", "constraint"),
     "magistrate.datasets": ("Dataset", "load"),

@@ -124,7 +124,7 @@ def described(sample: Sample, outcome: Outcome) -> str:
 
     Characters that a terminal would obey are made visible.
     """
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     return plain("\n".join([_headline(outcome), *_texts(sample), *_evidence(outcome)]))
 

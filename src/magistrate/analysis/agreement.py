@@ -1,4 +1,4 @@
-"""One judge's labels beside those of people, or of another judge, on the same samples."""
+"""Agreement of one judge with people, or with another judge, on the same samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from magistrate._text import decimal, shorten, table
-from magistrate.analysis.columns import KNOWN, groups_of
-from magistrate.analysis.matching import missing, unlike
+from magistrate.analysis.columns import KNOWN, groups_of, missing, unlike
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.agreement import concordance, many_raters, two_raters
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.resampling import FEW_CONTEXTS
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
@@ -37,7 +38,7 @@ class Agreement:
     """How far two sides agree on n samples.
 
     `table[i][j]` counts the samples that the reference calls by label i and the judge by label j, in the
-    order of the report's labels; `figures` are named as in `stats.agreement`, and `scores`, the concordance
+    order of the report's labels; `figures` are named as in `metrics.agreement`, and `scores`, the concordance
     of both sides' scores, where both are judges.
     """
 
@@ -72,14 +73,7 @@ class Raters:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "n": self.n,
-            "n_raters": self.n_raters,
-            "n_labels": self.n_labels,
-            "ties": self.ties,
-            "people": {name: estimate.to_dict() for name, estimate in self.people.items()},
-            "with_the_judge": {name: estimate.to_dict() for name, estimate in self.all_raters.items()},
-        }
+        return fields_of(self, all_raters="with_the_judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +89,7 @@ class Disagreement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "sample": self.sample_id,
-            "reference": self.reference,
-            "judge": self.said,
-            "score": self.score,
-            "probability": self.probability,
-            "excerpt": self.excerpt,
-        }
+        return fields_of(self, sample_id="sample", said="judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,23 +124,7 @@ class AgreementReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, every disagreement among them."""
-        return {
-            "run": self.run,
-            "judge": self.judge,
-            "reference": self.reference,
-            "n_total": self.n_total,
-            "left_out": dict(self.left_out),
-            "labels": list(self.labels),
-            "ordered": self.ordered,
-            "places": None if self.places is None else list(self.places),
-            "overall": self.overall.to_dict(),
-            "by": self.by,
-            "slices": {name: each.to_dict() for name, each in self.slices.items()},
-            "raters": self.raters.to_dict() if self.raters else None,
-            "disagreements": [each.to_dict() for each in self.disagreements],
-            "remarks": list(self.remarks),
-            "problems": list(self.problems),
-        }
+        return fields_of(self) | {"ordered": self.ordered}
 
     def _repr_html_(self) -> str:
         overall, title = self.overall, f"{self.judge} against {self.reference}: {self.overall.n} samples"
@@ -208,7 +179,7 @@ def pairs_of_judges(
     """Verdicts of two judges on samples of one id and one text; the others are counted by the reason.
 
     `opposed` says that a high score of the one means what a low one of the other does: the other's are then
-    turned round. They are left out where that is None, since nobody knows.
+    turned round. They are left out if that is None: not known.
     """
     pairs, left_out = list[Pair](), Counter[str]()
     for sample in samples.values():
@@ -276,8 +247,6 @@ def agreement(
 
     `places` says where each label stands among numbers, for weighted kappa; None where labels have no order.
     """
-    import numpy as np
-
     place = {label: at for at, label in enumerate(labels)}
     first = np.array([place[pair.reference] for pair in pairs], dtype=np.int64)
     second = np.array([place[pair.verdict.label] for pair in pairs], dtype=np.int64)
@@ -353,8 +322,6 @@ def raters_of(
     labels: Sequence[str],
 ) -> Raters:
     """Agreement among people, and of people and the judge as one more, over samples that people labelled."""
-    import numpy as np
-
     place = {label: at for at, label in enumerate(labels)}
     rated = [sample for sample in samples.values() if votes.get(sample.id)]
     counts = np.zeros((len(rated), len(labels)))

@@ -1,23 +1,25 @@
-"""A judge's scores calibrated on labels, and what that is worth on labels it was not fitted to.
+"""Fit a calibration of a judge's scores, and measure it on held-out folds.
 
-The samples are parted into folds that share no context. For each fold a map and a threshold are fitted to
-all the others and applied to it, so that every figure "after" is of held-out samples; the map and threshold
-that are kept are then fitted to all of them. Intervals draw contexts anew, with the folds' maps as they are.
+Binning, losses and maps are those of `metrics.calibration`; `remarks_of` says what limits a fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from magistrate._text import decimal, signed
 from magistrate._version import __version__
 from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.calibration_file import CalibrationFile, DataPart, JudgePart
 from magistrate.judges.folders import EstimatePart, ModelPart
 from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
-from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.classification import Estimate, classification, fields_of
 from magistrate.metrics.distributions import grouped_folds
 from magistrate.metrics.reliability import (
     BINS,
@@ -29,7 +31,7 @@ from magistrate.metrics.reliability import (
     losses,
     reliability,
 )
-from magistrate.metrics.resampling import DRAWS, draws_of, interval_of
+from magistrate.metrics.resampling import DRAWS, FEW_CONTEXTS, draws_of, interval_of
 from magistrate.metrics.shift import reference
 from magistrate.metrics.thresholds import (
     FOLDS,
@@ -44,13 +46,10 @@ from magistrate.metrics.thresholds import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from magistrate.types import Recipe
 
-    Floats = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 MOST_FOLDS = 20
 LEAST: Mapping[Method, int] = {"platt": LEAST_SAMPLES, "temperature": LEAST_SAMPLES, "isotonic": 200}
@@ -73,8 +72,7 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        figures = {name: each.to_dict() for name, each in self.figures.items()}
-        return {"figures": figures, "reliability": self.reliability.to_dict()}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Fit:
     sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
     threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
     `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
-    `reference` are calibrated scores that those of later runs are held against.
+    `reference` are calibrated scores to compare those of later runs with.
     """
 
     method: Method
@@ -148,14 +146,10 @@ def fit(
     """Calibrate the scores of a judge, and measure that on held-out folds.
 
     `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
-    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, where a
-    higher score is no more often hallucinated and where nobody knows how scores are read, `Unreachable` where
-    no threshold reaches `aim`, and `SpecError` for options that are none.
+    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, if a
+    higher score is no more often hallucinated and if the run does not say how scores are read, `Unreachable`
+    if no threshold reaches `aim`, and `SpecError` for invalid options.
     """
-    import numpy as np
-
-    from magistrate.analysis.calibration_remarks import remarks_of
-
     _check(columns, method, folds, base_rate)
     truth, scores = columns.truth, columns.scores
     calibrator = fitted(method, scores, truth, _weights(truth, base_rate))
@@ -163,7 +157,7 @@ def fit(
     _check_rise(calibrator, columns, area)
     threshold = _threshold(calibrator, scores, truth, aim, base_rate)
     held_out, said, unreached = np.empty(truth.size), np.zeros(truth.size, dtype=np.bool_), 0
-    for train, test in _parts(columns, folds, seed):
+    for train, test in folds_of(columns, folds, seed):
         own = fitted(method, scores[train], truth[train], _weights(truth[train], base_rate))
         held_out[test] = own.of_all(scores[test])
         try:
@@ -196,8 +190,6 @@ def fit(
 
 
 def _weights(truth: Flags, base_rate: float | None) -> Floats:
-    import numpy as np
-
     return shifted(np.ones(truth.size), truth, base_rate)
 
 
@@ -208,7 +200,7 @@ def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, r
     return float(f"{best_cut(own.of_all(scores), truth, aim, _weights(truth, rate)):.10g}")
 
 
-def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def folds_of(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Places of the others and of the fold, fold by fold; no context is in two of them."""
 
     parts = grouped_folds(columns.truth, columns.groups, folds, seed)
@@ -222,9 +214,7 @@ def _parts(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int
 
 
 def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
-    """Refuse options that are none, and samples that are too few to be parted and to be learnt from."""
-    import numpy as np
-
+    """Refuse invalid options, and too few samples to split and to learn from."""
     if method not in METHODS:
         raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     if not 2 <= folds <= MOST_FOLDS:
@@ -260,7 +250,7 @@ def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> Non
     )
 
 
-# --- figures ------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _measured(
@@ -274,8 +264,6 @@ def _measured(
     seed: int,
 ) -> tuple[Measured, Measured, dict[str, Estimate]]:
     """Before, after, and after minus before draw by draw."""
-    import numpy as np
-
     truth, n_groups = columns.truth, columns.n_groups
     names: tuple[str, ...] = (*LOSSES, *RATES, *((COST,) if aim is not None and aim.kind == "costs" else ()))
     sides = ((columns.scores, columns.said), (held_out, said))
@@ -314,8 +302,6 @@ def _figures(
     truth: Flags, scores: Floats, said: Flags, aim: Aim | None, binning: Binning
 ) -> Callable[[Floats], Floats]:
     """All figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
-    import numpy as np
-
     lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
     counted = confusion_of(truth, said)
 
@@ -334,7 +320,7 @@ def _estimates(names: tuple[str, ...], values: Floats, drawn: Floats, n_groups: 
     return {name: interval_of(float(values[at]), drawn[:, at], n_groups) for at, name in enumerate(names)}
 
 
-def described(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
+def file_of(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
     """A fit as a file: `recipe` is that of the judge `name`, `digest` that of the data set."""
     return CalibrationFile(
         method=fit.method,
@@ -367,3 +353,98 @@ def _parts_of(measured: Measured) -> dict[str, EstimatePart]:
         )
         for name, each in measured.figures.items()
     }
+
+
+# --- remarks --------------------------------------------------------------------------------------
+
+
+LOSS_NAMES = {"ece": "ECE", "brier": "Brier score", "log_loss": "log loss"}
+ENOUGH_FOR_STEPS = 1000
+
+
+def remarks_of(fit: Fit) -> tuple[str, ...]:
+    """Sentences about what limits a calibration, the gravest first."""
+    return tuple(_remarks(fit))
+
+
+def _remarks(fit: Fit) -> Iterator[str]:
+    yield from _ranking(fit)
+    yield from _help(fit)
+    yield from _aim_reached(fit)
+    if fit.method == "isotonic" and fit.n < ENOUGH_FOR_STEPS:
+        yield (
+            f"Isotonic steps fitted to {fit.n} samples follow chance too; below some "
+            f"{ENOUGH_FOR_STEPS:,} samples platt is usually the better one."
+        )
+    if fit.contexts < FEW_CONTEXTS:
+        yield f"Only {fit.contexts} independent contexts: intervals are wide for that, and still rough."
+
+
+def _ranking(fit: Fit) -> Iterator[str]:
+    if fit.turned:
+        yield (
+            "A low score of this judge means hallucinated (its direction is maximize): all figures are of "
+            "1 - score, and so is the map in the file."
+        )
+    area = fit.auroc
+    if area.low is None or area.high is None:
+        return
+    shown = f"AUROC {decimal(area.value)} [{decimal(area.low)}, {decimal(area.high)}]"
+    if area.low <= 0.5 <= area.high:
+        yield (
+            f"As far as {fit.n} samples can tell the judge ranks no better than chance ({shown}). "
+            "Calibrating it gives every output about the base rate: honest, and no use for telling outputs "
+            "apart."
+        )
+    elif area.high < 0.5:
+        yield f"The judge ranks the wrong way round ({shown}). Look for the reason before you use it."
+
+
+def _help(fit: Fit) -> Iterator[str]:
+    worse, unsure, still = list[str](), list[str](), list[str]()
+    for name in LOSSES:
+        change = fit.change[name]
+        if change.low is None or change.high is None:
+            unsure.append(f"{LOSS_NAMES[name]} ({change.undefined})")
+        elif change.low > 0 and decimal(change.value) == decimal(0):
+            still.append(LOSS_NAMES[name])
+        elif change.low > 0:
+            worse.append(f"{LOSS_NAMES[name]} {_shown(change)}")
+        elif change.high >= 0:
+            unsure.append(f"{LOSS_NAMES[name]} {_shown(change)}")
+    if worse:
+        yield f"Calibrating made it worse on held-out samples: {', '.join(worse)}."
+    if still:
+        yield f"No change on held-out samples that two decimals would show: {', '.join(still)}."
+    if unsure:
+        yield f"Not shown to help on held-out samples, the change may be none: {', '.join(unsure)}."
+
+
+def _aim_reached(fit: Fit) -> Iterator[str]:
+    if fit.unreached:
+        yield (
+            f"In {fit.unreached} of {fit.folds} folds no threshold reached the aim on the other samples; "
+            "nothing was flagged there, and the figures count that."
+        )
+    if fit.aim is not None and fit.aim.kind in ("precision", "recall"):
+        reached = fit.after.figures[fit.aim.kind]
+        if reached.value is None:
+            yield f"Nothing was flagged in any held-out fold: whether the {fit.aim.kind} holds is not known."
+        elif reached.value < fit.aim.least:
+            ends = "" if reached.low is None else f" [{decimal(reached.low)}, {decimal(reached.high)}]"
+            yield (
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)}{ends}: short of the "
+                f"{fit.aim.least:g} aimed at, which the threshold reaches on the samples it was chosen by."
+            )
+        elif reached.low is None or reached.low < fit.aim.least:
+            ends = "has no interval" if reached.low is None else f"may be {decimal(reached.low)}"
+            yield (
+                f"On held-out samples the {fit.aim.kind} is {decimal(reached.value)} and {ends}: this many "
+                f"samples do not show that it is {fit.aim.least:g}."
+            )
+    if fit.constant:
+        yield "With this threshold every held-out sample gets the same label."
+
+
+def _shown(change: Estimate) -> str:
+    return f"{signed(change.value)} [{signed(change.low)}, {signed(change.high)}]"

@@ -1,4 +1,4 @@
-"""One judge's verdicts beside the labels of people, as columns: what every analysis begins with."""
+"""One judge's verdicts beside the labels of people, as columns, and why samples are left out of them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from magistrate.analysis.matching import missing
 from magistrate.errors import InputError, SpecError
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Scoring, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+READ = ("output", "context", "input", "messages", "expected", "alternatives")
+"""What a judge may read of a sample besides its metadata."""
+
+
+def unlike(first: Sample, second: Sample) -> str | None:
+    """What differs between two samples of one id, in words; None where judges read the same."""
+    if first is second:
+        return None
+    for name in READ:
+        if getattr(first, name) != getattr(second, name):
+            return f"another {name}"
+    return None
+
+
+def missing(outcome: Outcome | None) -> str:
+    """Why there is no verdict."""
+    match outcome:
+        case Failure():
+            return "failed"
+        case Abstention():
+            return "abstained"
+    return "not judged"
+
+
+# --- columns --------------------------------------------------------------------------------------
+
 
 KNOWN = (FAITHFUL, HALLUCINATED)
 NOT_STORED = "the run does not say whether a high or a low score means hallucinated"
@@ -25,7 +52,7 @@ class Columns:
     """What a judge said of n labelled samples, in the samples' order.
 
     `truth` and `said` are bool `[n]`, True is hallucinated; `raw` float `[n]` in [0, 1], the judge's own
-    scores, which `scoring` says how to read, None where nobody knows; `groups` int `[n]`, the same number for
+    scores, which `scoring` says how to read (None: not known); `groups` int `[n]`, the same number for
     samples of the same context. `left_out` counts the samples that are not among them, by the reason.
     """
 
@@ -40,12 +67,12 @@ class Columns:
 
     @property
     def turned(self) -> bool:
-        """Whether a low score means hallucinated. Raises `InputError` where nobody knows."""
+        """Whether a low score means hallucinated. Raises `InputError` if it is not known."""
         return known_scoring(self.scoring, self.judge).turned
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises `InputError` likewise."""
+        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises like `turned`."""
         return 1 - self.raw if self.turned else self.raw
 
     @property
@@ -87,7 +114,7 @@ def columns(
 ) -> Columns:
     """The verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
 
-    `scoring` says how its scores are read, None where nobody knows.
+    `scoring` says how its scores are read, None if it is not known.
     Raises `InputError` for an outcome of an unknown sample and for a second one of the same sample.
     """
     import numpy as np
@@ -152,7 +179,7 @@ def _place(sample: Sample) -> tuple[str | None, ...]:
 
 
 def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:
-    """The judge that is meant: the one named, or the only one. Raises `SpecError` with those there are."""
+    """The judge named, or the only one. Raises `SpecError` that lists the judges there are."""
     known = list(judges)
     if named in known and named is not None:
         return named

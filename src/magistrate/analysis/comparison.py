@@ -1,4 +1,4 @@
-"""Judges on the very same samples: which is better, by how much, and what cannot be told."""
+"""Compare judges on the very same samples: which is better, by how much, and what cannot be told."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from magistrate.analysis.columns import KNOWN, NOT_STORED, groups_of
-from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
-from magistrate.analysis.matching import missing, unlike
-from magistrate.analysis.saying import remarks_of, sentences_of
+import numpy as np
+from numpy.typing import NDArray
+
+from magistrate._text import decimal, signed, table
+from magistrate.analysis.columns import KNOWN, NOT_STORED, groups_of, missing, unlike
+from magistrate.analysis.comparison_text import remarks_of, sentences_of
 from magistrate.errors import InputError
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.paired import (
     ALPHA,
     COMPARED,
@@ -35,10 +37,181 @@ from magistrate.metrics.resampling import (
 from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample, Scoring, Verdict
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from magistrate.datasets.rows import Unread
+
+
+@dataclass(frozen=True, slots=True)
+class SideResult:
+    """What a side is in the comparison: its own coverage, and its figures on the samples that all share."""
+
+    name: str
+    run: str
+    judge: str
+    n_total: int
+    n_ok: int
+    failures: int
+    abstentions: int
+    labels: Mapping[str, int]
+    figures: Mapping[str, Estimate]
+
+    @property
+    def coverage(self) -> float | None:
+        """`n_ok / n_total`; None for a run of no samples."""
+        return self.n_ok / self.n_total if self.n_total else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `labels` are those given to the shared samples."""
+        return fields_of(self, figures="metrics") | {"coverage": self.coverage}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first side's metric less the second's, with its interval.
+
+    `p` is of no difference, None where the samples give none. A primary metric is what was asked about:
+    `corrected` is its p value corrected for all that was asked together, and `detectable` the difference that
+    as many samples would show 4 times in 5 as the first of those, None where they cannot show any. Every
+    other metric is `exploratory`: neither is there, and nothing is shown by it. `error` is the difference's
+    standard error.
+    """
+
+    metric: str
+    value: Estimate
+    p: float | None
+    corrected: float | None
+    detectable: float | None
+    error: float | None = None
+    exploratory: bool = False
+
+    @property
+    def better(self) -> int:
+        """1 where the first side is shown to be better, -1 where the second is, 0 where neither is."""
+        if self.exploratory or self.corrected is None or self.corrected >= ALPHA or not self.value.value:
+            return 0
+        return 1 if (self.value.value > 0) == (self.metric != "brier") else -1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            **self.value.to_dict(),
+            "p": self.p,
+            "p_corrected": self.corrected,
+            "exploratory": self.exploratory,
+            "standard_error": self.error,
+            "detectable": self.detectable,
+            "better": {1: "first", -1: "second", 0: None}[self.better],
+        }
+
+
+def outcome_of(each: Difference) -> str:
+    """What a difference says of the first side, in a word or two."""
+    if each.p is None:
+        return "not known"
+    if each.exploratory:
+        return "exploratory"
+    return {1: "better", -1: "worse", 0: "not shown"}[each.better]
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A sample on which two sides differ. `right` names the side that is, None where that is not known."""
+
+    sample_id: str
+    gold: str | None
+    first: str
+    second: str
+    first_score: float
+    second_score: float
+    right: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return fields_of(self, sample_id="sample")
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """Two sides: how often each alone was right, every difference, and the samples that flip.
+
+    The four counts and the p value of McNemar's test, which is exploratory, are None without gold labels.
+    """
+
+    first: str
+    second: str
+    both_right: int | None
+    only_first: int | None
+    only_second: int | None
+    both_wrong: int | None
+    mcnemar: float | None
+    differences: Mapping[str, Difference]
+    flips: tuple[Flip, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, every flip among them."""
+        names = {"only_first": "only_first_right", "only_second": "only_second_right", "mcnemar": "mcnemar_p"}
+        return fields_of(self, **names)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Judges on the `n` samples, of `n_all` different ones, that all judged and that could be matched.
+
+    `left_out` counts the others by the reason. Of `metrics` those in `primary` are what was asked: `family`
+    is how many p values of theirs were corrected together. The others are exploratory. `gold` says whether
+    the samples are labelled, so that better and worse mean something.
+    """
+
+    n: int
+    n_all: int
+    n_contexts: int
+    left_out: Mapping[str, int]
+    gold: bool
+    metrics: tuple[str, ...]
+    primary: tuple[str, ...]
+    family: int
+    draws: int
+    seed: int
+    sides: tuple[SideResult, ...]
+    pairs: tuple[PairResult, ...]
+    sentences: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return fields_of(self, family="corrected_together")
+
+    def _repr_html_(self) -> str:
+        sides = [
+            (side.name, f"{side.n_ok}/{side.n_total}", *(str(each) for each in side.figures.values()))
+            for side in self.sides
+        ]
+        title = f"{self.n} of {self.n_all} samples, {self.n_contexts} contexts"
+        pages = [table(("judge", "ok", *self.metrics), sides, title=title)]
+        for pair in self.pairs:
+            rows = [
+                (
+                    name,
+                    signed(each.value.value),
+                    ""
+                    if each.value.low is None
+                    else f"[{signed(each.value.low)}, {signed(each.value.high)}]",
+                    decimal(each.p),
+                    decimal(each.corrected),
+                    decimal(each.detectable),
+                    outcome_of(each),
+                )
+                for name, each in pair.differences.items()
+            ]
+            if rows:
+                head = ("metric", "difference", "95 % interval", "p", "p, corrected", "detectable", "")
+                pages.append(table(head, rows, title=f"{pair.first} minus {pair.second}"))
+        if told := [(each,) for each in (*self.sentences, *self.remarks)]:
+            pages.append(table(("in words",), told))
+        return "".join(pages)
+
+
+# --- comparison -------------------------------------------------------------------------------------
+
 
 MOST_DRAWS = 20_000
 OF_SCORES = ("auroc", "brier")
@@ -224,8 +397,6 @@ class _Measured:
         draws: int,
         seed: int,
     ) -> None:
-        import numpy as np
-
         truth = np.array([sample.label == HALLUCINATED for sample in both.samples], dtype=np.bool_)
         figures = [
             Figures(
@@ -255,8 +426,6 @@ class _Measured:
 
     def lacking(self, metric: str, *sides: int) -> str | None:
         """Why one of these sides does not have the figure; None where all do."""
-        import numpy as np
-
         if metric in OF_SCORES and any(self._unread[side] for side in sides):
             return NOT_STORED
         at = self.names.index(metric)

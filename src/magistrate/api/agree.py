@@ -1,4 +1,4 @@
-"""How far a judge of a stored run agrees with people, or with another judge."""
+"""`agree`: how far a judge of a stored run agrees with people, or with another judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An audit of a judge: it is asked about samples as they are and changed, and its flips are counted."""
+"""`audit_judge`: ask a judge about samples as they are and changed, and count its flips."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 
 from magistrate import _async
 from magistrate._paths import default_store
-from magistrate.analysis.audit import ATTACKS, Attack, spread
-from magistrate.analysis.audit.perturbations import shuffled_by
-from magistrate.analysis.audit.plan import CHECKS, Plan, plan
-from magistrate.analysis.stability import Audit, Finding, Pair, effect, gravest_first
+from magistrate.analysis.audit import CHECKS, Audit, Finding, Pair, Plan, effect, gravest_first, plan
+from magistrate.analysis.hostile import ATTACKS, Attack, spread
+from magistrate.analysis.perturbations import shuffled_by
 from magistrate.datasets import Dataset
 from magistrate.engines.base import Engine
 from magistrate.engines.cache import Cached
@@ -176,7 +175,7 @@ async def aaudit_judge(
 ) -> Audit:
     """Judge samples as they are and changed, and answer how often that flips the label.
 
-    `checks` are names of `magistrate.analysis.audit.plan.CHECKS`, all of them without any; `attacks` is how
+    `checks` are names of `magistrate.analysis.audit.CHECKS`, all of them without any; `attacks` is how
     many of the hostile texts are tried. Nothing is stored and no cache is used. The other options are those
     of `evaluate`. `audit_judge` is the same without `await`.
     """

@@ -1,4 +1,4 @@
-"""How frequent hallucinated outputs are taken to be: said, or estimated from a batch."""
+"""The share of hallucinated outputs that a judge assumes: given, or estimated from a batch."""
 
 from __future__ import annotations
 

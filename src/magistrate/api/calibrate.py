@@ -1,4 +1,4 @@
-"""A judge of a stored run calibrated on the labels of its samples."""
+"""`calibrate`: fit a calibration to the labels of a stored run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Calibration:
 
     def __str__(self) -> str:
         from magistrate.report.calibration import render_calibration
-        from magistrate.report.text import as_text
+        from magistrate.report.formatting import as_text
 
         return as_text(lambda console: render_calibration(self.fit, self.file, console))
 
@@ -68,7 +68,7 @@ def calibrate(
     calibration will be used, if it differs from that of the labels; `binning` how ECE parts the scores.
     Raises `InputError` where there are too few labels or no threshold reaches the aim, and `SpecError`.
     """
-    from magistrate.analysis.calibration import described
+    from magistrate.analysis.calibration import file_of
 
     found = judged(run, judge, store)
     record = found.record
@@ -84,4 +84,4 @@ def calibrate(
         binning=binning,
     )
     recipe = record.recipes[found.judge]
-    return Calibration(fitted, described(fitted, recipe, found.judge, record.dataset, record.dataset_digest))
+    return Calibration(fitted, file_of(fitted, recipe, found.judge, record.dataset, record.dataset_digest))

@@ -1,4 +1,4 @@
-"""The share of hallucinated outputs where nobody has labelled them, corrected for the judge's errors."""
+"""`prevalence`: the share of hallucinated outputs in unlabelled data, corrected for the judge's errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate._text import decimal
-from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring
-from magistrate.analysis.matching import unlike
+from magistrate.analysis.columns import KNOWN, Columns, columns, groups_of, known_scoring, unlike
 from magistrate.api.stored import Judged, RunRef, StorePlace, judged
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.distributions import fisher_exact
@@ -59,8 +58,8 @@ class PrevalenceReport:
         }
 
     def __str__(self) -> str:
+        from magistrate.report.formatting import as_text
         from magistrate.report.prevalence import render_prevalence
-        from magistrate.report.text import as_text
 
         return as_text(
             lambda console: render_prevalence(self.estimates, self.head, self.facts, self.remarks, console)

@@ -45,7 +45,7 @@ class Judged:
 
 
 def record_of(run: RunRef, store: StorePlace | None = None) -> tuple[RunRecord, StorePlace]:
-    """The run that is meant, and the store that it is in; `SpecError` where there is none."""
+    """The run and the store that it is in. Raises `SpecError` if there is none."""
     if isinstance(run, Run):
         return run.record, run.store
     place = store or default_store()

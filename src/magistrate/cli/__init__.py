@@ -159,7 +159,7 @@ def _run(program: click.Command, name: str) -> int:
         click.echo("interrupted", err=True)
         return interrupted_code()
     except MagistrateError as error:
-        from magistrate.report.plain import plain
+        from magistrate.report.formatting import plain
 
         click.echo(f"error: {plain(str(error))}", err=True)
         return exit_code(error)
@@ -167,7 +167,7 @@ def _run(program: click.Command, name: str) -> int:
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """A warning as a line for people, without the place in the code."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     click.echo(f"warning: {plain(str(message))}", err=True)
 

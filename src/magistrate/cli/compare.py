@@ -112,8 +112,8 @@ def power_command(
     Both judges judge every sample, as in 'magistrate compare'. The number rests on assumptions, which are
     printed with it, or on a pilot.
     """
-    from magistrate.api.power import samples_needed
-    from magistrate.report.power import render_plan
+    from magistrate.api.compare import samples_needed
+    from magistrate.report.comparison import render_plan
 
     found = samples_needed(
         metric,

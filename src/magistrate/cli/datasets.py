@@ -331,7 +331,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 def _say(words: str) -> None:
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     click.echo(plain(words))
 

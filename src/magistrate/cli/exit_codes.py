@@ -171,7 +171,7 @@ def show(
 
 def print_problems(problems: Sequence[Problem | str]) -> None:
     """Say on standard error which rows could not be read."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     for problem in problems[:PROBLEMS_TOLD]:
         click.echo(f"left out {plain(str(problem))}", err=True)
@@ -184,8 +184,8 @@ def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult])
 
     Too many failures and a judge without a verdict win over a gate: they are no measurement.
     """
+    from magistrate.report.formatting import plain
     from magistrate.report.gates import too_many_failures, without_verdict
-    from magistrate.report.plain import plain
 
     answer = code_of_gates(checked)
     if told := too_many_failures(report, spec.limits.max_failures):
@@ -199,7 +199,7 @@ def code_of_report(report: Report, spec: RunSpec, checked: Sequence[GateResult])
 
 def code_of_gates(checked: Sequence[GateResult]) -> int:
     """Print the gates' results on standard error, and return the exit code for them."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     for gate in checked:
         word = "passed" if gate.passed else "failed"

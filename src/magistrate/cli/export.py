@@ -110,7 +110,7 @@ def _export_sft(
     as_json: bool,
 ) -> None:
     from magistrate._paths import default_store
-    from magistrate.api.chats import export_sft
+    from magistrate.api.sft import export_sft
 
     with open_store(store):
         pass  # says what to do where there is none

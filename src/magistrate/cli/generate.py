@@ -155,7 +155,7 @@ def _print_trace(generation: Generation) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False)
     for column in ("text so far", "the model wanted", "removed", "written"):
@@ -176,7 +176,7 @@ def _print_trace(generation: Generation) -> None:
 
 
 def _shown(token: str) -> str:
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     return plain(token).replace("\n", "⏎").replace(" ", "·") or "∅"
 

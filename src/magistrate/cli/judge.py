@@ -72,7 +72,7 @@ def command(
     from magistrate.api import judge as judging
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.judges import registry
-    from magistrate.report.data import outcome_data
+    from magistrate.report.export import outcome_data
     from magistrate.report.terminal import print_outcome
     from magistrate.runs.progress import waiting
     from magistrate.types import Verdict

@@ -12,7 +12,7 @@ import click
 from magistrate._text import decimal
 from magistrate.cli.options import json_option, model_options, tell_unasked
 from magistrate.cli.output import console, is_pipe, print_json, print_table
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.report.judges import asks_of, facts, inputs_of, listed, milliseconds, option_words
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def show(name: str, as_json: bool) -> None:
 
     from magistrate.judges import registry
     from magistrate.judges.quality import measured
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     judge = registry.judge(name)
     described = facts(judge)
@@ -182,7 +182,7 @@ def new(name: str, kind: str, folder: Path, force: bool, as_json: bool) -> None:
 
     from magistrate.errors import SpecError
     from magistrate.judges.definitions import NAME
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     if not NAME.fullmatch(name):
         raise SpecError(
@@ -275,7 +275,7 @@ def try_judge(
 
 def _first(dataset: Dataset) -> Sample:
     """The first sample that can be read; rows before it that cannot are told on standard error."""
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     sample = next(iter(dataset))
     if dataset.problems:
@@ -293,7 +293,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
 
     from magistrate.judges.base import FIELDS
     from magistrate.judges.preflight import present
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     info, asks = judge.info, asks_of(judge)
     has = [name for name in FIELDS if present(sample, name, (name,))]
@@ -377,7 +377,7 @@ def _grid(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(no_wrap=True, style="dim")
@@ -392,7 +392,7 @@ def _labels_of(labels: Sequence[Mapping[str, Any]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     columns = 3 + any(each["means"] for each in labels)

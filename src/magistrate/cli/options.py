@@ -163,7 +163,7 @@ def tell_unasked(judges: Sequence[Judge], context: click.Context) -> None:
     """
     from magistrate.engines.models.pull import check_named
     from magistrate.judges.registry import asks_none, engine_kind
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     names = [option.name for option in ENGINE]
     given = [f"--{name.replace('_', '-')}" for name in names if context.params.get(name) is not None]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output, in ASCII; what JSON has no word for is a text."""
-    from magistrate.report.data import json_values
+    from magistrate.report.export import json_values
 
     click.echo(json.dumps(json_values(value), indent=2, allow_nan=False))
 
@@ -72,7 +72,7 @@ def print_table(
     from rich.cells import cell_len
     from rich.text import Text
 
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     terminal = console()
     as_lines = is_pipe(terminal)

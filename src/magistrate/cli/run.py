@@ -255,7 +255,7 @@ def _print_estimate(plan: RunPlan, store: Store | None, as_json: bool) -> int:
     from magistrate.api.estimate import estimate_plan
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
     from magistrate.report.estimate import render
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     estimate = estimate_plan(plan, store)
     if as_json:

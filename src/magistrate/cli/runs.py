@@ -125,7 +125,7 @@ def _confirmed(record: RunRecord) -> bool:
 
 
 def _tell(record: RunRecord, words: str, as_json: bool) -> None:
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     if as_json:
         print_json(as_data(record))

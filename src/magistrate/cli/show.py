@@ -53,7 +53,7 @@ def command(
     from magistrate.cli.exit_codes import DONE
     from magistrate.judges.decision import reflagged
     from magistrate.report import outcome_panel
-    from magistrate.report.data import outcome_data
+    from magistrate.report.export import outcome_data
     from magistrate.report.junit import fresh
 
     fresh(junit)
@@ -110,7 +110,7 @@ def _shown(
 def _damaged(damaged: Sequence[str]) -> int:
     """Name what the store cannot give back, and answer the exit code for it; 0 where nothing is damaged."""
     from magistrate.cli.exit_codes import BAD_INPUT, DONE
-    from magistrate.report.plain import plain
+    from magistrate.report.formatting import plain
 
     for told in damaged[:DAMAGED_TOLD]:
         click.echo(f"error: {plain(told)}", err=True)

@@ -72,11 +72,11 @@ def command(
     Shows how good it is on folds that share no context, and writes a folder that judges with this one model.
     States are kept in $MAGISTRATE_HOME/activations, so that another layer or pooling asks nothing anew.
     """
-    from magistrate.api.probe import train_probe
+    from magistrate.api.train import train_probe
     from magistrate.judges.folders import check_free
     from magistrate.judges.probe import FILE, write_probe
     from magistrate.judges.registry import engine as engine_of
-    from magistrate.report.probe import render_probe
+    from magistrate.report.training import render_probe
     from magistrate.runs.progress import waiting
     from magistrate.training.probe import card_of
 

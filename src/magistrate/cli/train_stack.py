@@ -103,11 +103,10 @@ def command(
     that was left out of training. Judges of code need no model; others are asked on --model, and the stack
     then asks no other.
     """
-    from magistrate.api.stack_data import Asking
-    from magistrate.api.stacking import train_stack
+    from magistrate.api.train import Asking, train_stack
     from magistrate.judges.folders import check_free
     from magistrate.judges.stack_folder import FILE
-    from magistrate.report.stack import render_stack
+    from magistrate.report.training import render_stack
     from magistrate.runs.limits import Limits
     from magistrate.runs.progress import ProgressBar
 

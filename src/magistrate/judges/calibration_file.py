@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import EstimatePart, FilePart, ModelPart, TrainedFile, read_trained
 from magistrate.metrics.calibration import Calibrator, Method
-from magistrate.metrics.shift import MOST
+from magistrate.metrics.shift import MOST_KEPT
 from magistrate.metrics.thresholds import Aim
 
 FORMAT = 2
@@ -64,7 +64,7 @@ class CalibrationFile(TrainedFile):
     after: dict[str, EstimatePart]
     package: str
     turned: bool = False
-    scores: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(None, max_length=MOST)
+    scores: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(None, max_length=MOST_KEPT)
 
     @model_validator(mode="after")
     def _makes_a_map(self) -> CalibrationFile:

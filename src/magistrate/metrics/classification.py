@@ -22,10 +22,10 @@ Samples that share a context are worth fewer: the same forms hold at their effec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import hypot
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
@@ -38,6 +38,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
+
+
+def fields_of(value: Any, **renamed: str) -> dict[str, Any]:
+    """The fields of a dataclass as plain JSON values, those in `renamed` under another name."""
+    return {renamed.get(each.name, each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.to_dict() if hasattr(value, "to_dict") else value
 
 
 @dataclass(frozen=True, slots=True)

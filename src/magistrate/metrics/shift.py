@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-LEAST, MOST = 20, 500
+LEAST, MOST_KEPT = 20, 500
 """Fewer scores on either side say nothing; of more than this a calibration keeps so many at random."""
 LEVEL = 0.01  # the chance at most that a shift is seen where there is none
 LEAST_DISTANCE = 0.1  # a smaller one is no reason to distrust a calibration, however sure it is
@@ -69,7 +69,7 @@ def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> Scor
 def reference(
     scores: ArrayLike, truth: ArrayLike, groups: ArrayLike, base_rate: float | None = None, *, seed: int = 0
 ) -> tuple[float, ...]:
-    """Scores `[n]` to hold later ones against: at most `MOST`, one a context, rounded and sorted.
+    """Scores `[n]` to hold later ones against: at most `MOST_KEPT`, one a context, rounded and sorted.
 
     With a `base_rate` in (0, 1) so many of the more frequent class of `truth` bool `[n]` are left out at
     random that this is the share of the hallucinated.
@@ -85,7 +85,7 @@ def reference(
         whole = min(bad.size / base_rate, good.size / (1 - base_rate))
         chosen = np.concatenate([bad[: round(whole * base_rate)], good[: round(whole * (1 - base_rate))]])
         chosen = source.permutation(chosen)
-    kept = np.sort(np.round(values[chosen[:MOST]], DIGITS))
+    kept = np.sort(np.round(values[chosen[:MOST_KEPT]], DIGITS))
     return tuple(float(each) for each in kept)
 
 

@@ -1,19 +1,16 @@
-"""How far a judge agrees with its reference, in the terminal."""
+"""Agreement of a judge with its reference, in the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from magistrate._text import percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
-from magistrate.report.figures import decimal
-from magistrate.report.plain import plain
-from magistrate.report.tables import cut, estimated, lines, numbers, tallied
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tallied
 
 NAMES = {
     "observed": "observed agreement",
@@ -32,8 +29,6 @@ WIDE = 118  # columns from which slices have room for every interval
 
 def render_agreement(report: AgreementReport, console: Console, listed: int = 10) -> None:
     """Print the figures, the table, the slices and the first `listed` disagreements."""
-    from rich.text import Text
-
     for part in _parts(report, console, listed):
         console.print(part)
     if report.overall.n:
@@ -55,8 +50,6 @@ def _weights(labels: tuple[str, ...], places: tuple[float, ...]) -> str:
 
 
 def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     overall = report.overall
     yield Text.assemble((plain(report.judge), "bold cyan"), " against ", (plain(report.reference), "bold"))
     compared = f"{overall.n} of {report.n_total} samples compared, {overall.n_contexts} contexts"
@@ -126,8 +119,6 @@ def _slices(report: AgreementReport, width: int) -> Table:
 
 
 def _disagreements(report: AgreementReport, width: int, listed: int) -> Iterator[RenderableType]:
-    from rich.text import Text
-
     found = report.disagreements
     if not found:
         return

@@ -1,22 +1,20 @@
-"""An audit in words, in the terminal and as a page: what flips the judge, gravest first.
+"""An audit in the terminal and as a page: what flips the judge, the gravest first.
 
-What may well flip it comes after what should not.
+Changes that may well flip it come after those that should not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from magistrate.analysis.stability import Audit, Effect, Finding
+from rich.console import Console
+from rich.text import Text
+
+from magistrate.analysis.audit import Audit, Effect, Finding
 from magistrate.metrics.classification import Estimate
-from magistrate.report.figures import decimal, duration, interval, tally
-from magistrate.report.plain import plain
+from magistrate.report.formatting import decimal, duration, interval, lines, numbers, plain, tally
 from magistrate.types import FAITHFUL, HALLUCINATED
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 OPENINGS = {
     "repeated": "Asked the very same again",
@@ -150,9 +148,6 @@ def facts(audit: Audit) -> list[tuple[str, str]]:
 
 def render(audit: Audit, console: Console) -> None:
     """Print the audit: a line a check, gravest first, then what each line means, then the recipe."""
-    from rich.table import Table
-    from rich.text import Text
-
     console.print(Text.assemble("audit of ", (plain(audit.judge), "bold")))
     if not audit.complete:
         console.print(
@@ -161,7 +156,10 @@ def render(audit: Audit, console: Console) -> None:
     for heading, findings in groups(audit):
         console.print()
         console.print(Text(heading, style="bold cyan"))
-        console.print(_table(findings))
+        table = numbers("check", "pairs", "flipped", "control", "score")
+        for finding in findings:
+            table.add_row(finding.name, *row(finding))
+        console.print(table)
         for finding in findings:
             console.print()
             console.print(
@@ -169,13 +167,8 @@ def render(audit: Audit, console: Console) -> None:
             )
     console.print()
     console.print(Text(KEY, style="dim"))
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in facts(audit):
-        grid.add_row(name, Text(plain(value)))
     console.print()
-    console.print(grid)
+    console.print(lines(*facts(audit)))
 
 
 def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
@@ -185,16 +178,6 @@ def groups(audit: Audit) -> list[tuple[str, list[Finding]]]:
         (NO_FAULTS, [each for each in audit.findings if each.check in MAY_DIFFER]),
     )
     return [(heading, findings) for heading, findings in found if findings]
-
-
-def _table(findings: Sequence[Finding]) -> Table:
-    """A line a check."""
-    from magistrate.report.tables import numbers
-
-    table = numbers("check", "pairs", "flipped", "control", "score")
-    for finding in findings:
-        table.add_row(finding.name, *row(finding))
-    return table
 
 
 def row(finding: Finding) -> tuple[str, str, str, str]:

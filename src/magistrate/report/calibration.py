@@ -1,25 +1,23 @@
-"""A calibration in the terminal and in a notebook: reliability before and after, figures, caveats."""
+"""A calibration in the terminal and in a notebook: reliability before and after, figures, remarks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from magistrate import _text
 from magistrate._text import decimal, signed
-from magistrate.analysis.calibration_remarks import LOSS_NAMES
+from magistrate.analysis.calibration import LOSS_NAMES
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.reliability import LOSSES, Bin, Reliability
 from magistrate.metrics.thresholds import RATES
-from magistrate.report.figures import interval, tally
-from magistrate.report.plain import plain
-from magistrate.report.tables import estimated, lines, numbers
+from magistrate.report.formatting import estimated, interval, lines, numbers, plain, tally
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from magistrate.analysis.calibration import Fit
     from magistrate.judges.calibration_file import CalibrationFile
 
@@ -44,8 +42,6 @@ FOOT = (
 
 def render_calibration(fit: Fit, told: CalibrationFile, console: Console) -> None:
     """Print what was fitted, how reliable scores are before and after, figures and remarks."""
-    from rich.text import Text
-
     head = Text.assemble((plain(told.judge.words), "bold"), f"  {fit.method} on {plain(told.data.dataset)}")
     console.print(head)
     console.print(lines(*_facts(fit, told)))
@@ -93,8 +89,6 @@ def figures_html(fit: Fit, told: CalibrationFile) -> str:
 
 
 def _bar(each: Bin) -> Text:
-    from rich.text import Text
-
     share, mark = round(BAR * (each.observed.value or 0)), min(round(BAR * each.mean_score), BAR)
     cells = ["█" if at < share else " " for at in range(BAR + 1)]
     cells[mark] = "│"
@@ -115,8 +109,6 @@ def _figures(fit: Fit) -> Table:
 
 def _beside_chance(found: Reliability) -> Text:
     """An ECE and what scores that are the very probabilities would show at this n."""
-    from rich.text import Text
-
     return Text.assemble((decimal(found.ece), "bold"), " ", (f"({decimal(found.ece_by_chance)})", "dim"))
 
 

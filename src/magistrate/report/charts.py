@@ -1,78 +1,49 @@
-"""Pictures of how a judge's scores relate to the truth, as SVG that takes its colours from the page.
+"""Charts of how a judge's scores relate to the truth, drawn as SVG.
 
-matplotlib draws them. What it writes is then made fit to stand inside a page whose policy allows no inline
-styles: every declaration becomes an attribute, every colour a class that a style sheet gives its value.
-
-Axes with their numbers take most of the time and are the same in most pictures, so they are drawn once and
-kept; a picture is such a frame and, over it, what is drawn of the figures at hand.
+The elements have classes (`fill-…`, `stroke-…`) and no style of their own: the style sheet of the page gives
+them their colours, and a policy that allows no inline styles lets them stand.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from threading import Lock
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from html import escape
+from typing import TYPE_CHECKING
 
-from magistrate.errors import require_extra
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.distributions import precision_recall_curve, roc_curve
-from magistrate.report.figures import decimal, interval
+from magistrate.metrics.distributions import roc_curve
+from magistrate.report.formatting import decimal, interval
 
 if TYPE_CHECKING:
     import numpy as np
-    from matplotlib.axes import Axes
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from magistrate.metrics.reliability import Reliability
+    from magistrate.report.counts import JudgeScores
+    from magistrate.report.values import JudgeReport
 
-# Colours that mean something else: they become the classes `fill-…` and `stroke-…`.
-INK, DIM, ACCENT, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
-CLASSES = {INK: "ink", DIM: "dim", ACCENT: "accent", SECOND: "second"}
-SIZE = (4.2, 3.3)  # inches
-POINTS = 72  # an inch, and so many units of a picture
-SHAPE: Any = {
-    "svg.fonttype": "none",
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": DIM,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "text.color": INK,
-    "xtick.color": DIM,
-    "ytick.color": DIM,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "legend.frameon": False,
-    "hatch.linewidth": 0.6,
-}
-FINE = 400  # steps a side that a curve is drawn in: finer ones would not be seen
-BINS = 20
-LOOKS: tuple[dict[str, Any], ...] = (
-    {"color": ACCENT, "fill": True, "alpha": 0.45},
-    {"color": SECOND, "linewidth": 1.6, "linestyle": (0, (4, 1.5))},
-)
-
-
-# Where the axes are, in shares of the picture from its lower left: room for numbers, names and a legend.
-LEFT, BELOW, RIGHT, ABOVE = 0.135, 0.155, 0.965, 0.93
-ROC_AXES = ("faithful, but called hallucinated", "hallucinated, and called so")
-PRECISION_RECALL_AXES = ("recall", "precision")
-RELIABILITY_AXES = ("mean score", "share hallucinated in truth")
+WIDTH, HEIGHT = 302.4, 237.6
+VIEW_BOX = f"0 0 {WIDTH:g} {HEIGHT:g}"
+LEFT, RIGHT, TOP, BOTTOM = 40.8, 291.8, 16.6, 200.8  # the plot's edges in the picture
 MARGIN = 0.02  # beyond 0 and 1, so that a line at the edge is seen whole
+TICKS = ((0.0, "0.00"), (0.25, "0.25"), (0.5, "0.50"), (0.75, "0.75"), (1.0, "1.00"))
+STEPS = 400  # steps along each axis that a curve is drawn in: finer ones would not be seen
+BINS = 20
+
+LINE = 'fill="none" class="stroke-accent" stroke-width="1.8"'
+CHANCE = 'fill="none" class="stroke-dim" stroke-width="1" stroke-dasharray="2 3"'
+BARS = (
+    'class="fill-accent" fill-opacity="0.45"',
+    'fill="none" class="stroke-second" stroke-width="1.6" stroke-dasharray="6.4 2.4"',
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The part of a picture inside its axes, and the values at its ends.
+    """The part of a picture inside its axes.
 
-    `x` and `y` are the units of the picture that the values `first` and `last` lie at, across and up.
+    `x` and `y` are the picture's units at which the values `first` and `last` lie, across and up.
     """
 
     x: tuple[float, float]
@@ -86,20 +57,23 @@ class Area:
         >>> Area((40.0, 300.0), (200.0, 20.0), (0.0, 0.0), (1.0, 1.0)).at(0.5, 1.0)
         (170.0, 20.0)
         """
-        spot = [
+        across, up = (
             start + (value - first) / (last - first) * (end - start)
             for value, (start, end), first, last in zip(
                 (x, y), (self.x, self.y), self.first, self.last, strict=True
             )
-        ]
-        return round(spot[0], 2), round(spot[1], 2)
+        )
+        return round(across, 2), round(up, 2)
+
+
+UNIT = Area((LEFT, RIGHT), (BOTTOM, TOP), (-MARGIN, -MARGIN), (1 + MARGIN, 1 + MARGIN))
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture: its title, what it shows in words, and an `<svg>` element without any style of its own.
+    """A picture: its title, what it shows in words, and an `<svg>` element.
 
-    `area` says where in the picture a point lies; `points` are its points in words, where they are few.
+    `area` says where in the picture a point lies; `points` are its points in words if they are few.
     """
 
     title: str
@@ -109,62 +83,79 @@ class Chart:
     points: tuple[str, ...] = ()
 
 
-def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate, name: str) -> Chart:
+def charts_of(scores: JudgeScores, judge: JudgeReport) -> tuple[Chart, ...]:
+    """All charts that a judge's scores allow.
+
+    Curves need both labels, reliability needs one. Without labels, or if the run does not say how scores are
+    read, there is only the histogram. All but the histogram are of 1 - score if a low score means
+    hallucinated.
+    """
+    from magistrate.metrics.reliability import reliability as measured
+
+    groups = scores.groups
+    if not groups:
+        return (scores_by_label({"verdicts": scores.unlabelled}),) if scores.unlabelled.size else ()
+    if judge.scoring is None:
+        return (scores_by_label(groups),)
+    truth, values = scores.measured(judge.turned)
+    found = [scores_by_label(groups), reliability(judge.calibration or measured(truth, values))]
+    if len(groups) > 1 and judge.result is not None:
+        found += [roc(truth, values, judge.result.metrics["auroc"]), precision_recall(truth, values)]
+    return tuple(found)
+
+
+def roc(truth: NDArray[np.bool_], scores: NDArray[np.float64], area: Estimate) -> Chart:
     """The share of hallucinated samples found against the share of faithful ones accused.
 
-    `truth` bool `[n]` with both values, `scores` float `[n]` in [0, 1]; `name` begins the ids in the picture,
-    which must be its own in a page.
+    `truth` bool `[n]` with both values, `scores` float `[n]` in [0, 1].
     """
-
-    false_rate, true_rate, _ = roc_curve(truth, scores, corners=True)
-
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=DIM, linestyle=(0, (2, 3)), linewidth=1)
-        axes.plot(*_thinned(false_rate, true_rate), color=ACCENT, linewidth=1.8)
-
+    false_rate, true_rate, _ = roc_curve(truth, scores)
     words = (
         f"The curve passes from all faithful to all hallucinated. The area under it, AUROC, is "
         f"{decimal(area.value)} {interval(area)}; the dotted line is chance, .50."
     )
-    frame = Frame(*ROC_AXES)
-    return Chart("ROC", words, _drawn(frame, draw, name), frame.area)
+    parts = [
+        _path(UNIT, [(0, 0), (1, 1)], CHANCE),
+        _path(UNIT, _visible_points(false_rate, true_rate), LINE),
+    ]
+    names = ("faithful, but called hallucinated", "hallucinated, and called so")
+    return Chart("ROC", words, _svg(UNIT, names, parts), UNIT)
 
 
-def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64], name: str) -> Chart:
+def precision_recall(truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> Chart:
     """How many of those called hallucinated are so, against how many of the hallucinated are found.
 
     The arguments are those of `roc`.
     """
+    import numpy as np
 
-    precision, recall, mean = precision_recall_curve(truth, scores)
-    base = float(truth.mean())
-
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [base, base], color=DIM, linestyle=(0, (2, 3)), linewidth=1)
-        axes.plot(*_thinned(recall, precision), color=ACCENT, linewidth=1.8, drawstyle="steps-post")
-
+    false_rate, recall, _ = roc_curve(truth, scores)
+    hits, alarms = recall[1:] * truth.sum(), false_rate[1:] * (~truth).sum()
+    precision = hits / (hits + alarms)
+    base, mean = float(truth.mean()), float((np.diff(recall) * precision).sum())
     words = (
         f"Average precision is {decimal(mean)}; the dotted line is the share of hallucinated samples, "
         f"{decimal(base)}, which is the precision of calling everything so."
     )
-    frame = Frame(*PRECISION_RECALL_AXES)
-    return Chart("Precision and recall", words, _drawn(frame, draw, name), frame.area)
+    # A step for every threshold: its precision holds from the recall before it to its own.
+    steps = np.stack([recall[:-1], recall[1:]], axis=1).ravel(), np.repeat(precision, 2)
+    parts = [
+        _path(UNIT, [(0, base), (1, base)], CHANCE),
+        _path(UNIT, _visible_points(*steps), LINE),
+    ]
+    return Chart("Precision and recall", words, _svg(UNIT, ("recall", "precision"), parts), UNIT)
 
 
-def reliability(found: Reliability, name: str) -> Chart:
+def reliability(found: Reliability) -> Chart:
     """The share that is hallucinated in truth against the score, bin by bin, with 95 % intervals."""
-
-    middles = [each.mean_score for each in found.bins]
-    ends = [(x, each.observed) for x, each in zip(middles, found.bins, strict=True)]
-    lines = [(x, e.low, e.high) for x, e in ends if e.low is not None and e.high is not None]
-
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=DIM, linestyle=(0, (2, 3)), linewidth=1)
-        if lines:
-            axes.vlines(*zip(*lines, strict=True), color=ACCENT, linewidth=1)
-        shares = [estimate.value or 0.0 for _, estimate in ends]
-        axes.plot(middles, shares, color=ACCENT, linestyle="none", marker="o", markersize=4.5)
-
+    parts = [_path(UNIT, [(0, 0), (1, 1)], CHANCE)]
+    for each in found.bins:
+        share, x = each.observed, each.mean_score
+        if share.low is not None and share.high is not None:
+            look = 'class="stroke-accent" stroke-width="1" fill="none"'
+            parts.append(_path(UNIT, [(x, share.low), (x, share.high)], look))
+        across, up = UNIT.at(x, share.value or 0.0)
+        parts.append(f'<circle cx="{across:g}" cy="{up:g}" r="2.3" class="fill-accent"/>')
     points = tuple(
         f"{each.n:,} scored {decimal(each.mean_score)} on average: {decimal(each.observed.value)} "
         f"{interval(each.observed)} hallucinated"
@@ -173,47 +164,88 @@ def reliability(found: Reliability, name: str) -> Chart:
     words = (
         "On the dotted line a score is the share that is hallucinated. Each point is of about as many "
         f"samples, with its 95 % interval. Expected calibration error {decimal(found.ece)} "
-        f"({decimal(found.ece_by_chance)} by chance), Brier score "
-        f"{decimal(found.brier)}."
+        f"({decimal(found.ece_by_chance)} by chance), Brier score {decimal(found.brier)}."
     )
-    frame = Frame(*RELIABILITY_AXES)
-    return Chart("Reliability", words, _drawn(frame, draw, name), frame.area, points)
+    names = ("mean score", "share hallucinated in truth")
+    return Chart("Reliability", words, _svg(UNIT, names, parts), UNIT, points)
 
 
-def scores_by_label(groups: Mapping[str, NDArray[np.float64]], name: str) -> Chart:
-    """How often which score was given, for one group of samples or for two, by the names of the groups."""
+def scores_by_label(groups: Mapping[str, ArrayLike]) -> Chart:
+    """A histogram of the scores of one group of samples or of two, by the names of the groups."""
     import numpy as np
 
     edges = np.linspace(0, 1, BINS + 1)
-    counts = [np.histogram(values, edges)[0] for values in groups.values()]
-
-    def draw(axes: Axes) -> None:
-        for count, look in zip(counts, LOOKS, strict=False):
-            axes.stairs(count, edges, **look)
-
+    values = {label: np.asarray(each, dtype=np.float64) for label, each in groups.items()}
+    counts = [np.histogram(each, edges)[0] for each in values.values()]
+    most = _round_up(max(int(count.max()) for count in counts))
+    area = Area((LEFT, RIGHT), (BOTTOM, TOP), (0.0, 0.0), (1.0, most * (1 + MARGIN)))
+    parts = []
+    for number, (label, count) in enumerate(zip(values, counts, strict=True)):
+        tops = zip(np.repeat(edges, 2).tolist(), [0, *np.repeat(count, 2).tolist(), 0], strict=True)
+        parts.append(_path(area, list(tops), BARS[number]))
+        x = LEFT + 2 + 120 * number
+        parts.append(f'<rect x="{x:g}" y="4" width="13.6" height="6" {BARS[number]}/>')
+        parts.append(_text(x + 18, 10, label))
     told = "; ".join(
-        f"{label}: {len(values):,} {'sample' if len(values) == 1 else 'samples'}, "
-        f"median score {decimal(float(np.median(values)))}"
-        for label, values in groups.items()
+        f"{label}: {each.size:,} {'sample' if each.size == 1 else 'samples'}, "
+        f"median score {decimal(float(np.median(each)))}"
+        for label, each in values.items()
     )
     words = f"How many samples got which score. {told[:1].upper()}{told[1:]}."
-    most = _round_up(max(int(count.max()) for count in counts))
-    frame = Frame("score", "samples", tuple(groups), most)
-    return Chart("Scores", words, _drawn(frame, draw, name), frame.area)
+    y_ticks = [(most * part // 4, _short(most * part // 4)) for part in range(5)]
+    return Chart("Scores", words, _svg(area, ("score", "samples"), parts, y_ticks), area)
 
 
-def _thinned(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[Any, Any]:
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def _svg(
+    area: Area,
+    names: tuple[str, str],
+    parts: Sequence[str],
+    y_ticks: Sequence[tuple[float, str]] = TICKS,
+) -> str:
+    """The picture: both axes with their names and ticks, then the parts."""
+    drawn = "".join([*_axes(area, names, y_ticks), *parts])
+    return f'<svg viewBox="{VIEW_BOX}" aria-hidden="true">{drawn}</svg>'
+
+
+def _axes(area: Area, names: tuple[str, str], y_ticks: Sequence[tuple[float, str]]) -> Iterator[str]:
+    look = 'fill="none" class="stroke-dim" stroke-width="0.8"'
+    yield f'<path d="M {LEFT:g} {TOP:g} V {BOTTOM:g} H {RIGHT:g}" {look}/>'
+    for value, label in TICKS:
+        x, _ = area.at(value, 0)
+        yield f'<path d="M {x:g} {BOTTOM:g} v 3.5" {look}/>' + _text(x, BOTTOM + 13, label, "middle")
+    for value, label in y_ticks:
+        _, y = area.at(0, value)
+        yield f'<path d="M {LEFT:g} {y:g} h -3.5" {look}/>' + _text(LEFT - 6, y + 3, label, "end")
+    yield _text((LEFT + RIGHT) / 2, BOTTOM + 27, names[0], "middle")
+    middle = (TOP + BOTTOM) / 2
+    yield _text(0, 0, names[1], "middle", f' transform="translate(9.5 {middle:g}) rotate(-90)"')
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
+    place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}"{more}'
+    return f'<text {place} font-size="8.5px" class="fill-ink">{escape(words)}</text>'
+
+
+def _path(area: Area, points: Sequence[tuple[float, float]], look: str) -> str:
+    spots = (area.at(*point) for point in points)
+    return f'<path d="M {" L ".join(f"{x:g} {y:g}" for x, y in spots)}" {look}/>'
+
+
+def _visible_points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
     """The points of a curve without those that fall on the same spot as the one before."""
     import numpy as np
 
-    spots = np.round(np.stack([x, y]) * FINE)
+    spots = np.round(np.stack([x, y]) * STEPS)
     moved = np.concatenate([[True], np.any(spots[:, 1:] != spots[:, :-1], axis=0)])
     moved[-1] = True
-    return x[moved], y[moved]
+    return list(zip(x[moved].tolist(), y[moved].tolist(), strict=True))
 
 
 def _round_up(most: int) -> int:
-    """The least of 4, 8, 12, 20, 40, 60, 80, 100, 120, 200, 400 and so on that is no less."""
+    """The least of 4, 8, 12, 20, 40, 60, 80, 100, 120, 200, 400 and so on that is no less than `most`."""
     size = 1
     while True:
         for step in (1, 2, 3, 5, 10, 15, 20, 25):
@@ -222,66 +254,8 @@ def _round_up(most: int) -> int:
         size *= 10
 
 
-# --- frames ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """What is around and behind a picture: the names of its axes, and of the groups in its legend.
-
-    Both axes go from 0 to 1, or where `most` is given, the one upwards from 0 to that.
-    """
-
-    x: str
-    y: str
-    legend: tuple[str, ...] = ()
-    most: int | None = None
-
-    @property
-    def limits(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The values at both ends of each axis."""
-        if self.most is None:
-            return (-MARGIN, 1 + MARGIN), (-MARGIN, 1 + MARGIN)
-        return (0.0, 1.0), (0.0, self.most * (1 + MARGIN))
-
-    @property
-    def area(self) -> Area:
-        """Where a point lies."""
-        width, height = (size * POINTS for size in SIZE)
-        (left, right), (low, high) = self.limits
-        return Area(
-            (LEFT * width, RIGHT * width),
-            ((1 - BELOW) * height, (1 - ABOVE) * height),
-            (left, low),
-            (right, high),
-        )
-
-
-def _empty() -> Axes:
-    """Axes on a picture of their own."""
-    from matplotlib.figure import Figure
-
-    axes: Axes = Figure(figsize=SIZE).add_axes((LEFT, BELOW, RIGHT - LEFT, ABOVE - BELOW))
-    return axes
-
-
-def _fill(frame: Frame, axes: Axes) -> None:
-    ticks = [0, 0.25, 0.5, 0.75, 1]
-    (x, y) = frame.limits
-    axes.set(xlabel=frame.x, ylabel=frame.y, xlim=x, ylim=y, xticks=ticks)
-    if frame.most is None:
-        axes.set_yticks(ticks)
-        return
-    places = [frame.most * part // 4 for part in range(5)]
-    axes.set_yticks(places, [_short(place) for place in places])
-    for label, look in zip(frame.legend, LOOKS, strict=False):
-        axes.stairs([0], [0, 0], label=label, **look)
-    # Above the picture, where it hides no bar.
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, handlelength=1.6)
-
-
 def _short(count: int) -> str:
-    """A count that needs little room.
+    """A count in few characters.
 
     >>> _short(950), _short(40_000), _short(2_500_000)
     ('950', '40k', '2.5M')
@@ -290,103 +264,3 @@ def _short(count: int) -> str:
         if count >= size:
             return f"{count / size:g}{letter}"
     return str(count)
-
-
-def warm_up() -> None:
-    """Draw what most pictures have in common, so that the first one does not wait for it."""
-    for x, y in (ROC_AXES, PRECISION_RECALL_AXES, RELIABILITY_AXES):
-        _drawn(Frame(x, y), lambda axes: None, "w")
-
-
-# --- from matplotlib to a page ----------------------------------------------------------------------
-
-_ONE_AT_A_TIME = Lock()  # matplotlib's settings are of the whole process
-_TOKEN = "NAMEOFFRAME"
-
-
-def _drawn(frame: Frame, draw: Callable[[Axes], None], name: str) -> str:
-    """What `draw` puts on the axes, in the frame, as an `<svg>` element whose ids begin with `name`.
-
-    Raises `MissingExtra` where matplotlib is not installed.
-    """
-    require_extra("analysis", "matplotlib")
-    import matplotlib
-
-    with _ONE_AT_A_TIME, matplotlib.rc_context({**SHAPE, "svg.hashsalt": name}):
-        behind = _framed(frame).replace(_TOKEN, f"{name}f")
-        axes = _bare()
-        x, y = frame.limits
-        axes.set(xlim=x, ylim=y)
-        draw(axes)
-        drawn = cleaned(_written(axes), name)
-        for artist in (*axes.lines, *axes.patches, *axes.collections):
-            artist.remove()
-    return f"{behind.removesuffix('</svg>')}{drawn[drawn.index('>') + 1 :]}"
-
-
-@lru_cache(maxsize=256)
-def _framed(frame: Frame) -> str:
-    """A frame alone, whose ids begin with a word to be replaced; in `_drawn`, which holds the lock."""
-    axes = _empty()
-    _fill(frame, axes)
-    return cleaned(_written(axes), _TOKEN)
-
-
-@cache
-def _bare() -> Axes:
-    """Axes that are not seen, for what is drawn on them."""
-    axes = _empty()
-    axes.set_axis_off()
-    return axes
-
-
-def _written(axes: Axes) -> str:
-    """matplotlib's SVG of the picture."""
-    page, figure = io.StringIO(), axes.get_figure(root=True)
-    assert figure is not None, "the axes were made on one"
-    figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return page.getvalue()
-
-
-def cleaned(svg: str, name: str) -> str:
-    """matplotlib's SVG without prolog, metadata and styles; its ids begin with `name`."""
-    root = ElementTree.fromstring(svg)
-    for parent in root.iter():
-        for child in list(parent):
-            if child.tag.endswith(("}metadata", "}style")):
-                parent.remove(child)
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-        styles = attributes.pop("style", "")
-        classes: list[str] = []
-        for declaration in filter(None, (part.strip() for part in styles.split(";"))):
-            _declare(declaration, attributes, classes)
-        if classes:
-            attributes["class"] = " ".join(classes)
-        element.attrib.clear()
-        element.attrib.update({key: _own(key, value, name) for key, value in attributes.items()})
-    for size in ("width", "height", "version"):
-        root.attrib.pop(size, None)
-    root.set("aria-hidden", "true")  # the words beside it say it
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _declare(declaration: str, attributes: dict[str, str], classes: list[str]) -> None:
-    """One declaration of a style as an attribute, or as a class where it is a colour of ours."""
-    key, _, value = (part.strip() for part in declaration.partition(":"))
-    if key in ("fill", "stroke") and value in CLASSES:
-        classes.append(f"{key}-{CLASSES[value]}")
-    elif key in ("font", "font-size"):
-        if size := re.search(r"[\d.]+px", value):
-            attributes["font-size"] = size[0]
-    elif not key.startswith("font"):
-        attributes[key] = value
-
-
-def _own(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{name}-{value}"
-    if key == "href":
-        return value.replace("#", f"#{name}-", 1)
-    return value.replace("url(#", f"url(#{name}-")

@@ -1,4 +1,4 @@
-"""Judges beside each other, in the terminal."""
+"""Comparisons of judges, and the samples that one needs, in the terminal."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from magistrate._text import decimal, percent, signed
-from magistrate.analysis.compared import Comparison, Difference, PairResult, outcome_of
-from magistrate.analysis.saying import bounds, p_of
-from magistrate.report.figures import tally
-from magistrate.report.plain import plain
-from magistrate.report.tables import cut, estimated, lines, numbers, tallied, told_apart
+from magistrate.analysis.comparison import Comparison, Difference, PairResult, outcome_of
+from magistrate.analysis.comparison_text import bounds, name_of, p_of
+from magistrate.analysis.power import Plan
+from magistrate.report.formatting import cut, estimated, lines, numbers, plain, tallied, tally, told_apart
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+
 
 NAMES = {"balanced_accuracy": "balanced accuracy", "f1": "F1", "auroc": "AUROC", "brier": "Brier score"}
 MOST_TABLES = 6
@@ -168,3 +168,42 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
             right.get(flip.right or "", "-"),
         )
     yield table
+
+
+# --- samples needed -------------------------------------------------------------------------------
+
+
+def render_plan(plan: Plan, console: Console) -> None:
+    """Print the number, what it rests on, and the numbers for other differences."""
+    from rich.text import Text
+
+    needed = plan.n_clustered if plan.n_clustered is not None else plan.n
+    chance = f"with a power of {plan.power:g} at a level of {plan.alpha:g}"
+    if plan.comparisons > 1:
+        chance += f" / {plan.comparisons}"
+    chance += ", two-sided"
+    console.print(
+        Text.assemble(
+            (f"{needed:,} labelled samples", "bold"),
+            f", each judged by both, show a difference of {plan.difference:g} in {name_of(plan.metric)} ",
+            f"{chance}.",
+        )
+    )
+    if plan.design is not None and plan.design > 1:
+        console.print(
+            Text(
+                f"{plan.n:,} if every sample had a context of its own; times {plan.design:.2f}, because in "
+                "the pilot samples share contexts."
+            )
+        )
+    console.print()
+    clustered = plan.design is not None and plan.design > 1
+    table = numbers("difference", "samples", *(["own contexts"] if clustered else []))
+    for difference, n in plan.others.items():
+        own = "-" if n is None else f"{n:,}"
+        shown = f"{n * (plan.design or 1):,.0f}" if n is not None and clustered else own
+        style = "bold" if difference == plan.difference else ""
+        table.add_row(f"{difference:g}", shown, *([own] if clustered else []), style=style)
+    console.print(table)
+    console.print()
+    console.print(lines(*(("rests on" if not at else "", each) for at, each in enumerate(plan.assumptions))))

@@ -1,19 +1,171 @@
-"""A stored run counted: read from what the store kept where the run has not changed since, else anew."""
+"""The figures of a stored run: read from the store if the run has not changed since, else counted.
+
+`Scores` gathers each judge's scores by true label while outcomes pass by.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from magistrate._version import __version__
 from magistrate.datasets.rows import unread_of
 from magistrate.errors import StoreError
-from magistrate.report.kept import MADE_BY, kept, report_from, scores_from
-from magistrate.report.scores import JudgeScores, Scores
 from magistrate.report.summary import summarize
-from magistrate.report.values import Report, RunFacts
+from magistrate.report.values import JudgeReport, Report, RunFacts
 from magistrate.store import RunRecord, Snapshot, Store
-from magistrate.types import Outcome, Sample
+from magistrate.store.figures import KeptFigures
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from pydantic import TypeAdapter
+
+
+KNOWN = (HALLUCINATED, FAITHFUL)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeScores:
+    """Scores of one judge's verdicts that say faithful or hallucinated, float64 in [0, 1], by true label.
+
+    `unlabelled` are those of samples that bear neither label.
+    """
+
+    hallucinated: NDArray[np.float64]
+    faithful: NDArray[np.float64]
+    unlabelled: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, found: Mapping[str | None, Iterable[float]]) -> JudgeScores:
+        """Scores by label, None for samples without one of the two."""
+        import numpy as np
+
+        return cls(*(np.asarray(list(found.get(label, ())), dtype=np.float64) for label in (*KNOWN, None)))
+
+    def to_bytes(self) -> bytes:
+        """Three lengths as 64-bit integers, then the scores, all little-endian."""
+        import numpy as np
+
+        groups = (self.hallucinated, self.faithful, self.unlabelled)
+        lengths = np.array([group.size for group in groups], dtype="<i8")
+        return lengths.tobytes() + b"".join(group.astype("<f8").tobytes() for group in groups)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> JudgeScores:
+        """What `to_bytes` was given."""
+        import numpy as np
+
+        lengths = np.frombuffer(raw, dtype="<i8", count=3)
+        scores = np.frombuffer(raw, dtype="<f8", offset=lengths.nbytes).astype(np.float64)
+        return cls(*np.split(scores, np.cumsum(lengths)[:2]))
+
+    @property
+    def groups(self) -> dict[str, NDArray[np.float64]]:
+        """The labelled scores by label, where there are any."""
+        pairs = zip(KNOWN, (self.hallucinated, self.faithful), strict=True)
+        return {label: values for label, values in pairs if values.size}
+
+    def measured(self, turned: bool) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Which labelled samples are hallucinated, bool `[n]`, and the scores that say so, float64 `[n]`.
+
+        With `turned`, where a low score means hallucinated, scores are 1 - score.
+        """
+        import numpy as np
+
+        truth = np.concatenate([np.ones(self.hallucinated.size, bool), np.zeros(self.faithful.size, bool)])
+        scores = np.concatenate([self.hallucinated, self.faithful])
+        return truth, 1 - scores if turned else scores
+
+
+class Scores:
+    """The scores of every judge of a run, gathered from its outcomes."""
+
+    def __init__(self, samples: Mapping[str, Sample]) -> None:
+        self._samples = samples
+        self._found: dict[str, dict[str | None, list[float]]] = {}
+
+    def noting(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """The outcomes as they come, noted."""
+        for outcome in outcomes:
+            if isinstance(outcome, Verdict) and outcome.label in KNOWN:
+                gold = self._samples[outcome.sample_id].label
+                labels = self._found.setdefault(outcome.judge, {})
+                labels.setdefault(gold if gold in KNOWN else None, []).append(outcome.score)
+            yield outcome
+
+    def of(self, judge: str) -> JudgeScores:
+        """What was noted of a judge so far."""
+        return JudgeScores.of(self._found.get(judge, {}))
+
+
+# --- figures as the store keeps them --------------------------------------------------------------
+
+
+MADE_BY = f"{__version__}/4"
+"""The code that counts; the number goes up with every change of what is counted or how it is kept."""
+
+HEADING = ("balanced_accuracy", "accuracy")
+SHARE = "hallucinated_share"
+
+
+def kept(judge: JudgeReport, place: int, scores: JudgeScores) -> KeptFigures:
+    """What the store keeps of a judge's part in a run, the judge at `place` in it."""
+    metric, value, low, high = _heading(judge)
+    return KeptFigures(
+        judge=judge.judge,
+        place=place,
+        made_by=MADE_BY,
+        n_total=judge.n_total,
+        n_ok=judge.n_ok,
+        n_failures=sum(judge.failures.values()),
+        n_abstentions=sum(judge.abstentions.values()),
+        metric=metric,
+        value=value,
+        low=low,
+        high=high,
+        # Not pydantic's own JSON, which has no word for half of a surrogate pair.
+        body=json.dumps(_adapter().dump_python(judge, mode="json")),
+        scores=scores.to_bytes(),
+    )
+
+
+def report_from(figures: KeptFigures) -> JudgeReport:
+    """The report that was kept."""
+    report: JudgeReport = _adapter().validate_python(json.loads(figures.body))
+    return report
+
+
+def scores_from(figures: KeptFigures) -> JudgeScores:
+    """The scores that were kept."""
+    return JudgeScores.from_bytes(figures.scores)
+
+
+def _heading(judge: JudgeReport) -> tuple[str | None, float | None, float | None, float | None]:
+    """The figure that heads a judge's part: how well it judges, else how much it calls hallucinated."""
+    if judge.result is not None:
+        for metric in HEADING:
+            found = judge.result.metrics[metric]
+            if found.value is not None:
+                return metric, found.value, found.low, found.high
+    if judge.hallucinated_share is not None:
+        return SHARE, judge.hallucinated_share, None, None
+    return None, None, None, None
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(JudgeReport)
+
+
+# --- counting a run -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +201,14 @@ def counted_before(moment: Snapshot, record: RunRecord) -> Counted | None:
     try:
         report = Report(facts_of(record), tuple(report_from(each) for each in figures))
         return Counted(revision, report, {each.judge: scores_from(each) for each in figures})
-    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted anew
+    except (ValueError, TypeError, RecursionError):  # damaged: they can be counted again
         return None
 
 
 def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> Counted:
     """Count a run's outcomes, all of them.
 
-    With `flag`, kinds of claims, verdicts that their claims had decided are decided anew; no model is asked.
+    With `flag`, kinds of claims, verdicts that their claims had decided are decided again; no model is asked.
     What is damaged in the store is in no figure, and named in the report.
     """
     damaged: list[str] = []
@@ -72,7 +224,7 @@ def count_these(
     outcomes: Iterable[Outcome],
     flag: Collection[str] | None = None,
 ) -> Counted:
-    """The same for whoever has read the run's samples, by id, and its outcomes."""
+    """Count outcomes that were read already, with the run's samples by id."""
     from magistrate.judges.decision import by_claims, check_flag, reflagged
 
     facts = facts_of(record)

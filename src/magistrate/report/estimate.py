@@ -1,4 +1,4 @@
-"""What a run will take, before anything is asked: values, their plain form, and how they are shown."""
+"""What a run will take, before anything is asked: values, and how they are printed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.datasets.rows import Unread
 from magistrate.engines.none import NO_MODEL
-from magistrate.report.figures import duration, tally
-from magistrate.report.plain import plain
+from magistrate.metrics.classification import fields_of
+from magistrate.report.formatting import duration, plain, tally
 from magistrate.report.values import context_advice
 
 if TYPE_CHECKING:
@@ -45,21 +45,11 @@ class JudgeEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "samples": self.samples,
-            "asked": self.asked,
-            "abstains": dict(self.abstains),
-            "failing": self.failing,
-            "no_output": self.no_output,
-            "calls": self.calls,
-            "calls_elsewhere": self.elsewhere,
-            "prompt_tokens": self.prompt_tokens,
-            "answer_tokens": self.answer_tokens,
-            "seconds": self.seconds,
-            "seconds_from_run": self.rate_of,
-            "cost": self.cost,
-            "estimated_from": self.counted,
-        }
+        told = fields_of(
+            self, elsewhere="calls_elsewhere", rate_of="seconds_from_run", counted="estimated_from"
+        )
+        del told["judge"]
+        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

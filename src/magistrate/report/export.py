@@ -1,21 +1,179 @@
-"""Outcomes as files for other tools: one row an outcome, with its sample."""
+"""Outcomes as rows, data frames, JSON values, and CSV, JSON Lines or Parquet files.
+
+In Parquet every column is nullable, `context` is a list of texts and `claims` a JSON text.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from datetime import datetime
+from math import isfinite
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
-from magistrate.errors import SpecError
-from magistrate.report.frames import COLUMNS, table
-from magistrate.types import Outcome, Sample, Scoring, Verdict
+from magistrate.datasets.frames import FrameIndex
+from magistrate.errors import MissingExtra, SpecError
+from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
+
+if TYPE_CHECKING:
+    import pandas
+
+
+# Column -> pandas type. All of them can be missing; none turns a missing number into NaN.
+COLUMNS = {
+    "sample_id": "string",
+    "judge": "string",
+    "kind": "string",
+    "label": "string",
+    "score": "Float64",
+    "probability": "Float64",
+    "direction": "string",
+    "threshold": "Float64",
+    "explanation": "string",
+    "gold_label": "string",
+    "reason": "string",
+    "message": "string",
+    "seconds": "Float64",
+    "tokens": "Int64",
+}
+
+WIDE = ("kind", "label", "score", "probability", "explanation", "reason")
+"""The columns of each judge in a frame of one row a sample."""
+
+
+def table(
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    scoring: Mapping[str, Scoring] | None = None,
+) -> list[dict[str, Any]]:
+    """One dict an outcome, in the order given, with the keys of `COLUMNS`.
+
+    `direction` and `threshold` say how the score is read, by the `scoring` of the run; None where it does not
+    say. `kind` is `verdict`, `failure` or `abstention`; `reason` is the code of a failure or the reason of
+    an abstention and `message` says more; `tokens` are those read and written. What does not apply
+    is None, as is `gold_label` where the sample is not among `samples` or has none.
+    """
+    known = scoring or {}
+    return [_row(samples.get(each.sample_id), each, known.get(each.judge)) for each in outcomes]
+
+
+def to_pandas(
+    samples: Mapping[str, Sample],
+    outcomes: Iterable[Outcome],
+    *,
+    index: FrameIndex | None = None,
+    wide: bool = False,
+    scoring: Mapping[str, Scoring] | None = None,
+) -> pandas.DataFrame:
+    """`table` as a data frame of nullable columns. Raises `MissingExtra` without pandas.
+
+    With `index`, that of the frame that the samples came in, each row stands where its sample stood. A
+    `wide` frame has one row a sample, judged or not, and the columns `WIDE` of each judge, named as in
+    `faithfulness.label`.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pandas", "pandas") from error
+    rows = table(samples, outcomes, scoring)
+    own = [samples[row["sample_id"]] for row in rows] if index is not None else []
+    types = COLUMNS
+    if wide:
+        own, judges = list(samples.values()), list(dict.fromkeys(row["judge"] for row in rows))
+        types = {name: COLUMNS[name] for name in ("sample_id", "gold_label")}
+        types |= {f"{judge}.{name}": COLUMNS[name] for judge in judges for name in WIDE}
+        said = {(row["sample_id"], row["judge"]): row for row in rows}
+        rows = [_wide(sample, judges, said) for sample in own]
+    frame = pandas.DataFrame(rows, columns=list(types)).astype(types)
+    return frame if index is None else frame.set_axis(index.again(own), axis=0)
+
+
+def _wide(
+    sample: Sample, judges: Iterable[str], said: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"sample_id": sample.id, "gold_label": sample.label}
+    for judge in judges:
+        own = said.get((sample.id, judge), {})
+        row |= {f"{judge}.{name}": own.get(name) for name in WIDE}
+    return row
+
+
+def _row(sample: Sample | None, outcome: Outcome, scoring: Scoring | None) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    row |= {
+        "sample_id": outcome.sample_id,
+        "judge": outcome.judge,
+        "gold_label": sample.label if sample is not None else None,
+        "seconds": outcome.seconds,
+        "tokens": outcome.usage.prompt + outcome.usage.generated,
+    }
+    match outcome:
+        case Verdict():
+            row |= {
+                "kind": "verdict",
+                "label": outcome.label,
+                "score": outcome.score,
+                "probability": outcome.probability,
+                "direction": None if scoring is None else scoring.direction,
+                "threshold": None if scoring is None else scoring.threshold,
+                "explanation": outcome.explanation,
+            }
+        case Failure():
+            row |= {"kind": "failure", "reason": outcome.code, "message": outcome.message}
+        case Abstention():
+            row |= {"kind": "abstention", "reason": outcome.reason, "message": outcome.message}
+    return row
+
+
+# --- parquet --------------------------------------------------------------------------------------
+
+
+AT_ONCE = 5_000  # rows in memory, and in a row group
+KINDS = {"string": "string", "Float64": "float64", "Int64": "int64"}
+
+
+def write_rows(rows: Iterable[dict[str, Any]], raw: IO[bytes]) -> int:
+    """Write the rows, some at a time; answers how many. Raises `MissingExtra` without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    text = pyarrow.string()
+    schema = pyarrow.schema(
+        [(name, getattr(pyarrow, KINDS[kind])()) for name, kind in COLUMNS.items()]
+        + [("input", text), ("context", pyarrow.list_(text)), ("output", text), ("claims", text)]
+    )
+    written, coming = 0, iter(rows)
+    with ParquetWriter(raw, schema, compression="zstd") as writer:
+        while some := [_parquet_row(row) for row in itertools.islice(coming, AT_ONCE)]:
+            writer.write_table(pyarrow.Table.from_pylist(some, schema))
+            written += len(some)
+    return written
+
+
+def _parquet_row(row: dict[str, Any]) -> dict[str, Any]:
+    claims = json.dumps(row["claims"], ensure_ascii=False, allow_nan=False)
+    return {name: _utf8(value) for name, value in {**row, "claims": claims}.items()}
+
+
+def _utf8(value: Any) -> Any:
+    """Half of a surrogate pair, for which the format has no word, is written as its escape."""
+    if isinstance(value, list):
+        return [_utf8(each) for each in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+# --- files ----------------------------------------------------------------------------------------
+
 
 MORE = ("input", "context", "output", "claims")
 FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip what is not seen before it
@@ -63,12 +221,10 @@ def export(
         raise SpecError(f"{target} is a report, not rows; write it with: magistrate export RUN --to {target}")
     rows = _rows(samples, outcomes, scoring)
     if kind == "parquet":
-        from magistrate.report.parquet import write_rows
-
         return write_whole(target, lambda raw: write_rows(rows, raw))
 
     def write(raw: IO[bytes]) -> int:
-        with _text(raw, target.name.lower().endswith(".gz")) as text:
+        with _opened(raw, target.name.lower().endswith(".gz")) as text:
             return _csv(rows, text) if kind == "csv" else _jsonl(rows, text)
 
     return write_whole(target, write)
@@ -94,7 +250,7 @@ def write_whole(target: Path, write: Callable[[IO[bytes]], int]) -> int:
     return written
 
 
-def _text(raw: IO[bytes], zipped: bool) -> IO[str]:
+def _opened(raw: IO[bytes], zipped: bool) -> IO[str]:
     # A fixed time stamp, so that the same outcomes make the same bytes.
     binary: Any = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if zipped else raw
     return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", newline="")
@@ -135,3 +291,26 @@ def _cell(value: Any) -> Any:
     if isinstance(value, str) and FORMULA.match(value):
         return "'" + value
     return value
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def outcome_data(outcome: Outcome, *, steps: bool) -> dict[str, Any]:
+    """An outcome as plain values, headed by its `kind`: `verdict`, `failure` or `abstention`."""
+    data = {"kind": type(outcome).__name__.lower(), **asdict(outcome)}
+    if not steps:
+        del data["steps"]
+    return data
+
+
+def json_values(value: Any) -> Any:
+    """The same in what JSON has words for; everything else, infinite numbers too, becomes a text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_values(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    known = value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value))
+    return value if known else str(value)

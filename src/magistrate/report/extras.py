@@ -1,4 +1,4 @@
-"""Which optional parts of the package are installed."""
+"""Which optional dependencies of the package are installed."""
 
 from __future__ import annotations
 

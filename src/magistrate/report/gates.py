@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from magistrate.errors import SpecError
-from magistrate.metrics.classification import METRICS, Estimate
+from magistrate.metrics.classification import METRICS, Estimate, fields_of
 from magistrate.metrics.reliability import LOSSES
 from magistrate.report.values import JudgeReport, Report
 
@@ -41,8 +41,7 @@ class GateResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        named = {"gate": self.gate, "judge": self.judge, "passed": self.passed}
-        return named | {"value": self.value, "reason": self.reason}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What can be said of a judge: what it says of itself, what it may answer, how well it was measured."""
+"""What is known of a judge: its description, its options, what it may answer, how well it was measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from magistrate.judges.registry import settable, spell
 
 
 def listed(name: str, make: Callable[[str], Judge]) -> dict[str, Any]:
-    """The facts of the judge that `make` makes of its name; why there are none where it cannot be made."""
+    """The facts of the judge that `make` returns for a name; the error if it cannot be made."""
     try:
         return {**facts(make(name)), "name": name}
-    except Exception as error:  # a package of somebody else may raise anything
+    except Exception as error:  # a plugin may raise anything
         return {"name": name, "error": f"{type(error).__name__}: {error}"}
 
 

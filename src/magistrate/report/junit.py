@@ -12,8 +12,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from magistrate.errors import SpecError
+from magistrate.report.formatting import plain
 from magistrate.report.gates import GateResult, too_many_failures, without_verdict
-from magistrate.report.plain import plain
 from magistrate.report.values import JudgeReport, Report
 
 # Plain text may still hold what XML 1.0 has no way to write: lone surrogates and two code points.

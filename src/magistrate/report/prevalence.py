@@ -1,19 +1,18 @@
-"""The share of hallucinated outputs in the terminal and in a notebook, with what it assumes."""
+"""The share of hallucinated outputs, in the terminal and in a notebook, with its assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.text import Text
+
 from magistrate import _text
 from magistrate._text import decimal
-from magistrate.report.figures import interval
-from magistrate.report.plain import plain
-from magistrate.report.tables import estimated, lines, numbers
+from magistrate.report.formatting import estimated, interval, lines, numbers, plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from magistrate.metrics.prevalence import Prevalence
 
 ROWS = {
@@ -37,8 +36,6 @@ def render_prevalence(
     console: Console,
 ) -> None:
     """Print the four estimates, what they rest on, and what limits them."""
-    from rich.text import Text
-
     console.print(Text(plain(head), style="bold"))
     console.print()
     table = numbers("share that is hallucinated", "estimate")

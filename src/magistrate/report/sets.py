@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from magistrate.report.figures import decimal, interval
-from magistrate.report.plain import plain
+from magistrate._text import decimal
+from magistrate.report.formatting import interval, plain
 from magistrate.report.values import JudgeReport, Report
 
 if TYPE_CHECKING:

@@ -1,27 +1,37 @@
-"""Outcomes become numbers: for every judge its metrics, counts, costs, baselines and caveats."""
+"""Outcomes become numbers: for every judge its metrics, counts, costs, baselines and remarks.
+
+Baselines are trivial rules beside every judge's numbers. `majority` gives the commoner label to everything
+(a tie goes to faithful); `always_hallucinated` says so. `length` looks at nothing but how many characters the
+output has, `ngram_overlap` at nothing but the share of its bigrams that no context has. These two use the
+threshold and the direction with the best balanced accuracy **on this very data**, and their AUROC is
+direction-free, max(a, 1 - a): an upper bound of what the shortcut gives.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from shlex import quote
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
-from magistrate.analysis.columns import NOT_STORED, groups_of
-from magistrate.analysis.quoting import against, measured_spans
+from magistrate._text import percent, signed
+from magistrate.analysis.columns import AGAIN, NOT_STORED, groups_of
+from magistrate.analysis.comparison_text import p_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
+from magistrate.features.overlap import ngram_novelty, output_length
 from magistrate.metrics.classification import Estimate, classification
+from magistrate.metrics.distributions import roc_curve
 from magistrate.metrics.reliability import reliability
 from magistrate.metrics.shift import ScoreShift, score_shift
-from magistrate.metrics.spans import Stretch
+from magistrate.metrics.spans import SpanScores, Stretch, span_scores
 from magistrate.metrics.thresholds import threshold_gain
-from magistrate.report.baselines import Baseline, baselines
-from magistrate.report.remarks import remarks
-from magistrate.report.values import JudgeReport, Report, RunFacts
+from magistrate.report.formatting import decimal, interval, tally
+from magistrate.report.values import Baseline, JudgeReport, Report, RunFacts
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -34,6 +44,254 @@ from magistrate.types import (
     Usage,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def baselines(samples: Iterable[Sample]) -> tuple[Baseline, ...]:
+    """The four trivial rules over the samples that are labelled faithful or hallucinated.
+
+    Samples without one of these labels or without an output are left out; empty if none is left.
+    """
+    import numpy as np
+
+    kept = [s for s in samples if s.label in (FAITHFUL, HALLUCINATED) and s.output is not None]
+    if not kept:
+        return ()
+    truth = np.array([s.label == HALLUCINATED for s in kept])
+    more = bool(2 * truth.sum() > truth.size)
+    return (
+        _constant("majority", truth, more),
+        _constant("always_hallucinated", truth, True),
+        _best_cut("length", truth, kept, output_length, "the output has {} characters"),
+        _best_cut("ngram_overlap", truth, kept, _new_bigrams, "the share of new bigrams is {}"),
+    )
+
+
+def _new_bigrams(sample: Sample) -> float:
+    return ngram_novelty(sample, 2)
+
+
+def _constant(name: str, truth: NDArray[np.bool_], answer: bool) -> Baseline:
+    """The rule that gives one label to everything."""
+    import numpy as np
+
+    rule = f"always {HALLUCINATED if answer else FAITHFUL}"
+    return _measured(name, rule, truth, np.full(truth.shape, answer), np.full(truth.shape, float(answer)))
+
+
+def _best_cut(
+    name: str, truth: NDArray[np.bool_], samples: list[Sample], signal: Callable[[Sample], float], words: str
+) -> Baseline:
+    """The rule that cuts `signal` where balanced accuracy is best, in the better direction."""
+    import numpy as np
+
+    values = np.array([signal(s) for s in samples], dtype=np.float64)
+    best, rule, said = 0.5, f"never {HALLUCINATED}: no threshold does better", np.zeros_like(truth)
+    if truth.any() and not truth.all():
+        for sign, side in ((1.0, "or more"), (-1.0, "or less")):
+            false_rate, true_rate, cuts = roc_curve(truth, sign * values)
+            balanced = (true_rate + 1 - false_rate) / 2
+            top = int(balanced.argmax())
+            if balanced[top] > best:
+                best, said = float(balanced[top]), sign * values >= cuts[top]
+                rule = f"{HALLUCINATED} where " + words.format(f"{sign * cuts[top]:.4g} {side}")
+    spread = float(np.ptp(values))
+    ranks = (values - values.min()) / spread if spread else np.zeros_like(values)
+    return _measured(name, rule, truth, said, ranks)
+
+
+def _measured(
+    name: str,
+    rule: str,
+    truth: NDArray[np.bool_],
+    said: NDArray[np.bool_],
+    scores: NDArray[np.float64],
+) -> Baseline:
+    metrics = {key: e.value for key, e in classification(truth, said, scores).metrics.items()}
+    if (area := metrics["auroc"]) is not None:
+        metrics["auroc"] = max(area, 1 - area)
+    return Baseline(name, rule, metrics)
+
+
+# --- quotes beside marked spans -------------------------------------------------------------------
+
+
+AGAINST = ("contradiction", "unsupported")
+"""The kinds of claims that speak against an output."""
+
+
+def against(verdict: Verdict) -> list[Stretch]:
+    """Where a verdict's claims say that the output is wrong."""
+    return [
+        (claim.output_quote.start, claim.output_quote.end)
+        for claim in verdict.claims
+        if claim.kind in AGAINST
+    ]
+
+
+def measured_spans(samples: Sequence[Sample], quoted: Mapping[str, Sequence[Stretch]]) -> SpanScores | None:
+    """How well quotes cover what people marked, over labelled samples that have a verdict.
+
+    `quoted` holds, by sample id, what was quoted as wrong in the samples that the judge made claims about. A
+    faithful sample has nothing marked; a hallucinated one without marks is not counted. None where no sample
+    is marked, or where the judge makes no claims.
+    """
+    if not quoted or not any(sample.spans for sample in samples):
+        return None
+    counted = [sample for sample in samples if sample.spans or sample.label == FAITHFUL]
+    return span_scores(
+        [[(span.start, span.end) for span in sample.spans] for sample in counted],
+        [quoted.get(sample.id, ()) for sample in counted],
+        groups_of(counted),
+        len(samples) - len(counted),
+    )
+
+
+# --- remarks --------------------------------------------------------------------------------------
+
+
+def remarks(report: JudgeReport) -> tuple[str, ...]:
+    """Sentences about what limits this judge's numbers, the gravest first."""
+    return tuple(_remarks(report))
+
+
+def _remarks(report: JudgeReport) -> Iterator[str]:
+    if report.without_verdict is not None:
+        yield f"{report.without_verdict[:1].upper()}{report.without_verdict[1:]}."
+    yield from _unread(report)
+    yield from _coverage(report)
+    if report.n_ok > 1 and len(report.verdicts) == 1:
+        (label,) = report.verdicts
+        yield f"It gave one label to everything: all {report.n_ok} verdicts are {label!r}."
+    yield from _measured_on(report)
+    if report.turned:
+        yield (
+            "A low score of this judge means hallucinated (its direction is maximize); AUROC, ECE, Brier "
+            "score and log loss are of 1 - score."
+        )
+    if report.scoring is None and any(label in report.verdicts for label in (FAITHFUL, HALLUCINATED)):
+        yield f"Nothing is said of its scores: {NOT_STORED}. {AGAIN}."
+    yield from _calibration(report)
+    if report.result is not None:
+        yield from _ranking(report)
+        yield from _threshold(report)
+        yield from _beside_baselines(report)
+
+
+def _unread(report: JudgeReport) -> Iterator[str]:
+    """What of the data is in no figure because it could not be read, and what was read as blank."""
+    if report.unread is None:
+        return
+    if report.unread.n:
+        yield f"{report.unread}. No figure counts them, and they lower the coverage."
+    for blank in report.unread.blanks:
+        yield f"{str(blank)[:1].upper()}{str(blank)[1:]}."
+
+
+def _coverage(report: JudgeReport) -> Iterator[str]:
+    if report.n_ok == report.n_total:
+        return
+    parts = []
+    if failed := sum(report.failures.values()):
+        parts.append(f"{failed} failed ({tally(report.failures)})")
+    if abstained := sum(report.abstentions.values()):
+        parts.append(f"{abstained} abstained ({tally(report.abstentions)})")
+    if waiting := report.n_total - report.n_judged:
+        parts.append(f"{waiting} not judged")
+    yield (
+        f"{report.n_total - report.n_ok} of {report.n_total} samples have no verdict "
+        f"(coverage {percent(report.coverage)}): {', '.join(parts)}. They count as no label."
+    )
+
+
+def _measured_on(report: JudgeReport) -> Iterator[str]:
+    """Which verdicts the metrics leave out, and why."""
+    known = f"only {FAITHFUL!r} and {HALLUCINATED!r} are counted"
+    if report.other_gold:
+        yield f"Gold labels of other names: {report.other_gold}; {known}."
+    if report.other_verdicts:
+        yield f"Verdict labels of other names: {report.other_verdicts}; {known}."
+    if not report.n_ok:
+        return
+    if not report.n_labelled:
+        yield (
+            f"No sample is labelled, so nothing can be measured; "
+            f"{percent(report.hallucinated_share)} of the verdicts say {HALLUCINATED!r}."
+        )
+    elif unlabelled := report.n_judged - report.n_labelled - report.other_gold:
+        yield f"Without a gold label: {unlabelled} of {report.n_judged} samples; the metrics leave them out."
+
+
+def _ranking(report: JudgeReport) -> Iterator[str]:
+    assert report.result is not None
+    area = report.result.metrics["auroc"]
+    if area.low is None or area.high is None:
+        return
+    shown = f"AUROC {decimal(area.value)} {interval(area)}"
+    if area.low <= 0.5 <= area.high:
+        yield (
+            f"As far as {report.n_measured} samples can tell, no better than chance at ranking: "
+            f"its interval contains .5 ({shown})."
+        )
+    elif area.high < 0.5:
+        yield f"It ranks the wrong way round, worse than chance ({shown})."
+
+
+def _threshold(report: JudgeReport) -> Iterator[str]:
+    """Where scores rank well and labels do not follow, the threshold is the problem."""
+    assert report.result is not None
+    found, area, own = report.threshold_gain, report.result.metrics["auroc"], report.scoring
+    chosen = own is not None and own.calibrated_on is not None and own.calibrated_on.aim is not None
+    if found is None or not found.shown or area.low is None or area.low <= 0.5 or chosen:
+        return
+    at = "" if own is None or own.threshold is None else f" at its threshold {decimal(own.threshold)}"
+    yield (
+        f"The threshold is the problem, not the ranking: AUROC {decimal(area.value)}, but balanced accuracy "
+        f"{decimal(found.own)}{at}. Thresholds chosen on other contexts of this data give "
+        f"{decimal(found.held_out)}, {signed(found.gain)} [{signed(found.low)}, {signed(found.high)}]. To "
+        f"choose one: {report.calibrate}; to judge with it, add --calibration and that file."
+    )
+
+
+def _calibration(report: JudgeReport) -> Iterator[str]:
+    """Whether a calibration holds here: whether the scores are those of the data that it was fitted to."""
+    on = None if report.scoring is None else report.scoring.calibrated_on
+    if on is None or not report.n_ok:
+        return
+    if on.scores is None:
+        yield (
+            f"Whether its calibration on {on.dataset} holds here cannot be told: its file is of an older "
+            "Magistrate and does not hold the scores that it was fitted to. Calibrate again."
+        )
+    elif report.shift is not None and report.shift.shown:
+        found = report.shift
+        yield (
+            f"Its calibration was made for other data: the scores here differ from those of {on.dataset} by "
+            f"up to {decimal(found.distance)} (Kolmogorov-Smirnov, p {p_of(found.p)}; {found.n} contexts "
+            f"here, {found.n_before} there). Its probabilities and its threshold may not hold; label some of "
+            f"these outputs and calibrate on them: {report.calibrate}"
+        )
+
+
+def _beside_baselines(report: JudgeReport) -> Iterator[str]:
+    assert report.result is not None
+    own = report.result.metrics["balanced_accuracy"].value
+    scored = [(value, b) for b in report.baselines if (value := b.metrics["balanced_accuracy"]) is not None]
+    if own is None or not scored:
+        return
+    value, best = max(scored, key=lambda pair: pair[0])
+    if own <= value:
+        yield (
+            f"It does not beat the best trivial baseline on balanced accuracy: {decimal(own)} against "
+            f"{decimal(value)} by {best.name.replace('_', ' ')}."
+        )
+
+
+# --- summary --------------------------------------------------------------------------------------
+
 
 KNOWN = (FAITHFUL, HALLUCINATED)
 

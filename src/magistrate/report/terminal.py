@@ -1,19 +1,31 @@
-"""Reports and single samples in the terminal: readable at 80 columns, with and without colour."""
+"""Print reports and single samples: readable at 80 columns, with and without colour."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from magistrate._text import Heat
+from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS, Classification, Confusion
-from magistrate.report.baselines import FOOTNOTE
-from magistrate.report.facts import NAMES, fact_lines
-from magistrate.report.figures import decimal, duration, interval
-from magistrate.report.heat import heat_block, without_heat
-from magistrate.report.plain import CLOSE, OPEN, around, marked, plain
-from magistrate.report.tables import numbers
-from magistrate.report.values import JudgeReport, Report
+from magistrate.metrics.spans import characters
+from magistrate.report.formatting import (
+    CLOSE,
+    OPEN,
+    around,
+    decimal,
+    duration,
+    estimated,
+    heat_of,
+    lines,
+    marked,
+    numbers,
+    plain,
+    without_heat,
+)
+from magistrate.report.values import FOOTNOTE, JudgeReport, Report
+from magistrate.report.views import NAMES, fact_lines
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
+
 
 AROUND = 40  # characters shown before and behind a quote
 LONGEST = 1_200  # characters of a quote that are shown whole
@@ -67,16 +80,6 @@ def render(report: Report, console: Console) -> None:
         console.print(Text(f"Brackets: 95 % intervals. Positive: hallucinated. {FOOTNOTE}", style="dim"))
 
 
-def _estimate(result: Classification | None, metric: str) -> Text:
-    """`.62 [.55, .69]`, or a dash."""
-    from rich.text import Text
-
-    if result is None or result.metrics[metric].value is None:
-        return Text("-")
-    estimate = result.metrics[metric]
-    return Text.assemble((decimal(estimate.value), "bold"), " ", (interval(estimate), "dim"))
-
-
 def _comparison(report: Report, width: int) -> Table:
     """One row a judge."""
     from rich.text import Text
@@ -89,7 +92,7 @@ def _comparison(report: Report, width: int) -> Table:
         table.add_row(
             Text(plain(judge.judge)),
             f"{judge.n_ok}/{judge.n_total}",
-            *(_estimate(judge.result, metric) for metric in metrics),
+            *(estimated(judge.result.metrics[metric]) if judge.result else "-" for metric in metrics),
             duration(judge.seconds_per_sample),
         )
     return table
@@ -97,6 +100,7 @@ def _comparison(report: Report, width: int) -> Table:
 
 def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
     from rich.table import Table
+    from rich.text import Text
 
     if judge.result is not None:
         metrics, matrix = _metrics(judge, judge.result), _matrix(judge.result.confusion)
@@ -110,7 +114,10 @@ def _judge(judge: JudgeReport, console: Console) -> Iterator[RenderableType]:
             yield ""
             yield matrix
         yield ""
-    yield _facts(judge)
+    grid = lines(*fact_lines(judge))
+    for remark in judge.remarks:
+        grid.add_row("remark", Text(plain(remark), style="yellow"))
+    yield grid
 
 
 def _metrics(judge: JudgeReport, result: Classification) -> Table:
@@ -119,7 +126,7 @@ def _metrics(judge: JudgeReport, result: Classification) -> Table:
     for metric in METRICS:
         table.add_row(
             NAMES.get(metric, metric),
-            _estimate(result, metric),
+            estimated(result.metrics[metric]),
             *(decimal(b.metrics[metric]) for b in judge.baselines),
         )
     return table
@@ -133,22 +140,7 @@ def _matrix(confusion: Confusion) -> Table:
     return table
 
 
-def _facts(judge: JudgeReport) -> Table:
-    """Everything else that is known, one line a fact, then the remarks."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(overflow="fold")
-    for name, value in fact_lines(judge):
-        grid.add_row(name, Text(plain(value)))
-    for remark in judge.remarks:
-        grid.add_row("remark", Text(plain(remark), style="yellow"))
-    return grid
-
-
-# --- one sample ---------------------------------------------------------------------------------
+# --- one sample -----------------------------------------------------------------------------------
 
 MARK = {HALLUCINATED: "bold red", FAITHFUL: "bold green"}
 
@@ -284,3 +276,71 @@ def _tokens(step: Step) -> str:
 
 def _json(value: object) -> str:
     return plain(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+# --- heat maps ------------------------------------------------------------------------------------
+
+
+HEAT_LONGEST = 1_200  # characters of a text that are shown whole
+HEAT_AROUND = 60  # characters shown before and behind a hot place, in a text that is longer
+WORST = 8  # places that are marked where there are no colours, and around which a long text is shown
+# Ink and ground are both set, so that neither a light nor a dark terminal hides the words.
+STYLES = (
+    "",
+    "black on #f8e2db",
+    "black on #f2c3b5",
+    "black on #e79a84",
+    "white on #b04a33",
+    "white on #7a2a15",
+)
+
+
+def heat_text(text: str, heat: Heat, *, colour: bool) -> Text:
+    """`text` with its hot places on coloured ground; without colour the worst between ⟦ ⟧ with their values.
+
+    Of a long text only what is near the worst places is shown. Below stands what the values are.
+    """
+    from rich.text import Text
+
+    runs = heat.runs(text)
+    worst = {(start, end) for start, end, _ in heat.hottest(text, WORST)}
+    shown = Text()
+    for first, last in _shown(text, worst):
+        shown.append("… " if first else "")
+        for start, end, value in runs:
+            words = plain(text[max(start, first) : min(end, last)])
+            if not words:
+                continue
+            if value is None or not heat.level(value):
+                shown.append(words)
+            elif colour:
+                shown.append(words, style=STYLES[heat.level(value)])
+            elif (start, end) in worst:
+                shown.append(f"{OPEN}{words} {heat.figure(value)}{CLOSE}")
+            else:
+                shown.append(words)
+        shown.append(" …\n" if last < len(text) else "")
+    below = f"({plain(heat.legend)}"
+    below += f"; {plain(heat.told(text))})" if colour or not worst else "; in brackets the highest)"
+    return shown.append(("" if shown.plain.endswith("\n") else "\n") + below, style="dim")
+
+
+def heat_block(text: str, details: Mapping[str, Any], *, colour: bool) -> Text | None:
+    """The heat map among a verdict's details over `text`; why it cannot be shown where it is none."""
+    from rich.text import Text
+
+    try:
+        heat = heat_of(details)
+    except InputError as error:
+        return Text(plain(str(error)))
+    return None if heat is None else heat_text(text, heat, colour=colour)
+
+
+def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches that are shown, in order and apart from each other, cut at a space where one is near."""
+    if len(text) <= HEAT_LONGEST:
+        return [(0, len(text))]
+    wanted = sorted(worst) or [(0, HEAT_LONGEST)]
+    return characters(
+        around(text, start, min(end, start + HEAT_LONGEST), HEAT_AROUND) for start, end in wanted
+    )

@@ -1,4 +1,4 @@
-"""What a report says, as plain frozen values that become JSON."""
+"""The values of a run's report, which become JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,26 @@ from magistrate.metrics.reliability import Reliability
 from magistrate.metrics.shift import ScoreShift
 from magistrate.metrics.spans import SpanScores
 from magistrate.metrics.thresholds import ThresholdGain
-from magistrate.report.baselines import Baseline
-from magistrate.report.figures import tally
+from magistrate.report.formatting import as_text, tally
 from magistrate.types import HALLUCINATED, Scoring, Usage
+
+FOOTNOTE = (
+    "Length and n-gram overlap are given the threshold and direction that are best on this very data, "
+    "and an AUROC free of direction, max(a, 1 - a): an upper bound of what the shortcut gives."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A trivial rule in words and its metrics: a number in [0, 1], or None where undefined."""
+
+    name: str
+    rule: str
+    metrics: Mapping[str, float | None]
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """Every metric by name, and the rule."""
+        return {**self.metrics, "rule": self.rule}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,7 @@ class JudgeReport:
     `flips` of `n_explained` explanations led to another label than the verdict's. `spans` says how well what
     was quoted as wrong covers what people marked; None where nobody marked anything or nothing was quoted.
     `calibration` says how far the scores of the measured samples are probabilities; None without any.
-    `scoring` says how its scores are read, as the run stored it; None where nobody knows, and then nothing of
+    `scoring` says how its scores are read, as the run stored it; None if it is not known, and then nothing of
     scores is measured. Where a low score means hallucinated (`turned`), 1 - score was. The measured samples
     are of `n_contexts` contexts. `threshold_gain` is what another threshold would change, None where too few
     samples are measured or labels are not the judge's own; `shift` how far the scores are from those that the
@@ -212,27 +229,12 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The report in a notebook."""
-        from magistrate.report.notebook import report_html
+        from magistrate.report.html.page import report_html
 
         return report_html(self)
 
     def __str__(self) -> str:
         """What `render` prints, without colour and 80 columns wide."""
-        from io import StringIO
-
-        from rich.console import Console
-
         from magistrate.report.terminal import render
 
-        page = StringIO()
-        plain = Console(
-            file=page,
-            width=80,
-            color_system=None,
-            force_terminal=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-        )
-        render(self, plain)
-        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+        return as_text(lambda console: render(self, console))

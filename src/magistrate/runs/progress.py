@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magistrate.datasets import Problem
 from magistrate.engines.base import Engine
-from magistrate.report.figures import duration
+from magistrate.report.formatting import duration
 from magistrate.runs.execute import Judged
 from magistrate.types import Failure, Verdict
 

@@ -86,14 +86,12 @@ def warm_up() -> None:
     """
     import magistrate.runs.resume  # noqa: F401
     from magistrate.metrics.classification import classification
-    from magistrate.report import charts
-    from magistrate.report.scores import Scores
+    from magistrate.report.counts import Scores
     from magistrate.report.summary import summarize
     from magistrate.report.values import RunFacts
     from magistrate.server.views.figures import figures_of
 
     classification([True, False], [True, False], [1.0, 0.0], [0, 1])
-    charts.warm_up()
     labels = (FAITHFUL, HALLUCINATED)
     samples = {str(i): Sample(str(i), "a b", (f"c {i}",), label=labels[i % 2]) for i in range(8)}
     verdicts = [Verdict(str(i), "judge", labels[i // 4], float(i // 4)) for i in range(8)]

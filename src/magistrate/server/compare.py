@@ -13,11 +13,11 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel
 
 from magistrate._text import percent, seen, signed
-from magistrate.analysis.compared import Comparison
-from magistrate.analysis.saying import name_of, p_of
+from magistrate.analysis.comparison import Comparison
+from magistrate.analysis.comparison_text import name_of, p_of
 from magistrate.metrics.paired import COMPARED
 from magistrate.report.comparison import KEY, family_told
-from magistrate.report.figures import tally
+from magistrate.report.formatting import tally
 from magistrate.server.jobs import Finished, JobQueue, Pending, Refused, jobs_of
 from magistrate.server.rendering import link, page, run_address, sample_address
 from magistrate.server.responses import Refusal, error_responses

@@ -38,7 +38,7 @@ from magistrate.errors import (
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.registry import DEFAULT_JUDGE
-from magistrate.report.data import outcome_data
+from magistrate.report.export import outcome_data
 from magistrate.runs.execute import GRACE
 from magistrate.runs.limits import DEADLINE
 from magistrate.server.jobs import JobQueue, Refused

@@ -18,10 +18,9 @@ from markupsafe import Markup, escape
 
 from magistrate._text import decimal, seen
 from magistrate._version import __version__
-from magistrate.report.facts import NAMES
-from magistrate.report.figures import duration
+from magistrate.report.formatting import duration
 from magistrate.report.html.page import text_of
-from magistrate.report.html.views import matrix
+from magistrate.report.views import NAMES, matrix
 
 router = APIRouter()
 

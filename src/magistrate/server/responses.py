@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from magistrate.errors import MagistrateError, SpecError, StoreError
-from magistrate.report.data import json_values
+from magistrate.report.export import json_values
 from magistrate.server.rendering import page
 
 

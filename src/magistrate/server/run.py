@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field, ValidationError
 
-from magistrate.report.charts import POINTS, SIZE
+from magistrate.report.charts import VIEW_BOX
 from magistrate.server.rendering import page, query_of, run_address, sample_address
 from magistrate.server.responses import error_responses, json_response
 from magistrate.server.run_cache import run_cache_of
@@ -21,7 +21,6 @@ from magistrate.server.views.outcomes import AT_ONCE, KINDS, ListFilter, ListVie
 from magistrate.server.views.run import JudgeData, RunData, judge_data, outcome_list, run_data, run_view
 from magistrate.types import ClaimKind
 
-BOX = f"0 0 {SIZE[0] * POINTS:g} {SIZE[1] * POINTS:g}"
 MOST_AT_ONCE = 1_000
 ERRORS = error_responses(404, 422, 503)
 TEXTS = ("said", "truth", "code")
@@ -128,7 +127,7 @@ def run_page(request: Request, run_id: str, store: RequestStore, query: PagePara
         by=query.by,
         to=_Links(run_id, query, view.detail.judge if view.detail else None),
         cut=threshold_text,
-        box=BOX,
+        box=VIEW_BOX,
     )
 
 

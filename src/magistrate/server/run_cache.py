@@ -15,8 +15,7 @@ from fastapi import Request
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.report.counts import Counted, counted
-from magistrate.report.kept import MADE_BY
+from magistrate.report.counts import MADE_BY, Counted, counted
 from magistrate.server.jobs import Finished, JobQueue, LRUCache, Pending, Refused
 from magistrate.server.store_pool import StorePool
 from magistrate.store import Snapshot

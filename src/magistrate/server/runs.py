@@ -18,7 +18,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.errors import SpecError, StoreError
-from magistrate.report.kept import MADE_BY
+from magistrate.report.counts import MADE_BY
 from magistrate.server.rendering import page, segment
 from magistrate.server.responses import answering_with, error_responses, json_response
 from magistrate.server.store_pool import RequestStore, StorePool, stores_of

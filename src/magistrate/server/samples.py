@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from magistrate.report.html.listing import is_right
+from magistrate.report.html.outcomes import is_right
 from magistrate.server.rendering import page, query_of, run_address, sample_address
 from magistrate.server.responses import error_responses, json_response
 from magistrate.server.run import PageParams

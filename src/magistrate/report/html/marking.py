@@ -1,15 +1,80 @@
-"""A text as HTML in which quotes and labelled spans are marked, overlaps included."""
+"""Texts as HTML: quotes and labelled spans marked, overlaps included, and heat maps.
+
+Long texts are cut into blocks, so that a browser lays out only what is looked at.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from markupsafe import Markup, escape
 
-from magistrate._text import seen
-from magistrate.report.html.blocks import blocks_of
+from magistrate._text import Heat, seen
+from magistrate.errors import InputError
+from magistrate.metrics.spans import characters
+from magistrate.report.formatting import heat_of
+from magistrate.types import Sample, Verdict
+
+BLOCK_ROWS = 40  # lines on the screen, about, that a block fills
+COLUMNS = 80  # characters of a line on the screen, about
+LONGEST_LINE = 3 * BLOCK_ROWS * COLUMNS  # characters without a line end that stay together
+JOINING = "\u200d\ufe0e\ufe0f"  # with what stands before them they are one sign
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Half-open character offsets into a text; it ends with a line, or `cut` says that the line goes on."""
+
+    start: int
+    end: int
+    cut: bool = False
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The whole of `text` in order, in blocks of about `ROWS` lines on the screen; one for a short text."""
+    found: list[Block] = []
+    start = rows = 0
+    for line in _lines(text):
+        size = 1 + (line.end - line.start) // COLUMNS
+        if rows and rows + size > BLOCK_ROWS:
+            found.append(Block(start, line.start))
+            start, rows = line.start, 0
+        rows += size
+        if line.cut:
+            found.append(Block(start, line.end, cut=True))
+            start, rows = line.end, 0
+    return [*found, Block(start, len(text))] if start < len(text) or not found else found
+
+
+def _lines(text: str) -> Iterator[Block]:
+    """Every line with its end, very long ones in parts."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start) + 1 or len(text)
+        while end - start > LONGEST_LINE:
+            cut = _place(text, start + LONGEST_LINE // 2, start + LONGEST_LINE)
+            yield Block(start, cut, cut=True)
+            start = cut
+        yield Block(start, end)
+        start = end
+
+
+def _place(text: str, first: int, last: int) -> int:
+    """Where a line is cut: behind the last blank between two offsets, else not within a sign."""
+    blank = text.rfind(" ", first, last)
+    if blank >= 0:
+        return blank + 1
+    for at in range(last, first, -1):
+        if text[at] not in JOINING and text[at - 1] != JOINING[0] and not unicodedata.combining(text[at]):
+            return at
+    return last
+
+
+# --- marking ----------------------------------------------------------------------------------------
+
 
 LONGEST = 20_000  # characters of a text that are shown whole
 AROUND = 600  # characters kept on both sides of a mark, in a text that is longer
@@ -87,13 +152,7 @@ def _shown(text: str, marks: Sequence[Mark], longest: int) -> list[tuple[int, in
     if len(text) <= longest:
         return [(0, len(text))]
     wanted = [(0, longest // 2)] + [(m.start - AROUND, min(m.end, m.start + longest) + AROUND) for m in marks]
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted((max(start, 0), min(end, len(text))) for start, end in wanted):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
+    return characters((max(start, 0), min(end, len(text))) for start, end in wanted)
 
 
 def _pieces(
@@ -143,3 +202,56 @@ def _mark(words: Markup, over: Sequence[Mark], at: int, side: str, chosen: int |
     anchors = "".join(f'<span id="{side}-{number}"></span>' for number in begins) if side else ""
     title = escape(seen(titles).replace("\n", " "))
     return f'{anchors}<mark class="{escape(" ".join(kinds))}" title="{title}"{numbers}>{words}</mark>'
+
+
+# --- heat -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """`body` is the output; `legend` says what the colours mean, with `low` and `high` at its ends; `told`
+    says the same in words. Where it cannot be shown, `told` says why and there is no body."""
+
+    body: Markup
+    legend: str
+    low: str
+    high: str
+    told: str
+
+
+def heat_map(sample: Sample, verdict: Verdict | None, longest: int = LONGEST) -> HeatMap | None:
+    """The heat map among a verdict's details, None where there is none or nothing to lay it over.
+
+    Of an output longer than `longest` only the beginning is painted.
+    """
+    if verdict is None or not sample.output:
+        return None
+    try:
+        heat = heat_of(verdict.details)
+    except InputError as error:
+        return HeatMap(Markup(""), "", "", "", str(error))
+    if heat is None:
+        return None
+    return HeatMap(
+        _painted(sample.output, heat, longest),
+        heat.name,
+        f"{heat.low:g}",
+        f"{heat.high:g} {heat.unit}",
+        heat.told(sample.output),
+    )
+
+
+def _painted(text: str, heat: Heat, longest: int) -> Markup:
+    parts: list[str] = []
+    shown = text[:longest]
+    unit = escape(seen(heat.unit))
+    for start, end, value in heat.runs(shown):
+        words = escape(seen(shown[start:end]))
+        level = 0 if value is None else heat.level(value)
+        if value is None or not level:
+            parts.append(words)
+            continue
+        parts.append(f'<mark class="heat h{level}" title="{heat.figure(value)} {unit}">{words}</mark>')
+    if len(text) > longest:
+        parts.append(gap(len(text) - longest))
+    return Markup("".join(parts))

@@ -1,8 +1,8 @@
-"""A run's report as one HTML file that stands alone: no network, no handler, no script but its own.
+"""A run's report as HTML: one file that stands alone, and a fragment for notebooks.
 
-A policy in the file names the hashes of the one style sheet and the one script, so a browser runs nothing
-else, whatever stands in the texts on trial. Everything that a template prints is escaped, after every control
-character was made visible.
+The file needs no network, and has no handler and no script but its own. A policy in it names the hashes of
+the one style sheet and the one script, so a browser runs nothing else, whatever the judged texts hold.
+Everything that a template prints is escaped, after every control character was made visible.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import seen
+from magistrate._text import NEUTRAL, card, safe, seen, table
 from magistrate._version import __version__
 from magistrate.engines.prices import Price
-from magistrate.report.baselines import FOOTNOTE
-from magistrate.report.figures import decimal
-from magistrate.report.html.listing import Listed, is_right, listed
-from magistrate.report.html.rows import row_of, said_of
-from magistrate.report.html.views import comparison, judge_view, matrix, run_facts
-from magistrate.report.scores import Scores
-from magistrate.report.values import Report
+from magistrate.metrics.classification import METRICS
+from magistrate.report.charts import charts_of
+from magistrate.report.counts import Scores
+from magistrate.report.formatting import decimal, duration
+from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
+from magistrate.report.values import FOOTNOTE, JudgeReport, Report
+from magistrate.report.views import comparison, fact_lines, figure, judge_view, matrix, name_of, run_facts
 from magistrate.store.runs import RunRecord
-from magistrate.types import Outcome, Sample, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+
 ROWS = 2_000
-"""Outcomes listed in a page, unless somebody asks for another number."""
+"""Outcomes listed in a page, unless another number is asked for."""
 
 LOOKS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows
 
@@ -54,7 +55,7 @@ def page(
     scores = Scores(samples)
     listing = listed(samples, scores.noting(outcomes), rows)
     judges = [
-        judge_view(judge, number, scores.of(judge.judge).charts(judge, f"c{number}"), price)
+        judge_view(judge, number, charts_of(scores.of(judge.judge), judge), price)
         for number, judge in enumerate(report.judges, 1)
     ]
     yield from document(
@@ -126,7 +127,7 @@ def _environment() -> Environment:
 
 
 def _look(label: str | None) -> str:
-    """The class of a label: a word of ours, never one of somebody else's."""
+    """The class of a label: one that the style sheet knows, never foreign text."""
     return label if label in LOOKS else "other"
 
 
@@ -158,3 +159,56 @@ def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
     gold = any(samples[o.sample_id].spans for o in listing.outcomes)
     kinds: list[str] = [kind for kind in ("contradiction", "unsupported", "agreement") if kind in found]
     return [*kinds, "gold"] if gold else kinds
+
+
+# --- a fragment for notebooks ---------------------------------------------------------------------
+
+
+def report_html(report: Report) -> str:
+    """The run, a comparison where there are several judges, and each judge's figures, matrix and remarks."""
+    run = report.run
+    facts = [("data", run.dataset), ("samples", f"{run.n_total:,}"), ("status", run.status)]
+    if run.unread is not None and run.unread.n:
+        facts.append(("unread", str(run.unread)))
+    if run.seconds is not None:
+        facts.append(("time", duration(run.seconds)))
+    if run.name != run.id:
+        facts.append(("run", run.id))
+    parts = [card(run.name, NEUTRAL, facts, run.reason)]
+    if len(report.judges) > 1:
+        metrics = ("balanced_accuracy", "f1", "auroc")
+        rows = (
+            (j.judge, f"{j.n_ok:,}/{j.n_total:,}", *(figure(j, metric) for metric in metrics))
+            for j in report.judges
+        )
+        parts.append(table(("judge", "verdicts", *map(name_of, metrics)), rows))
+    for judge in report.judges:
+        parts += _judge_html(judge)
+    return f'<div style="max-width:60em">{"".join(parts)}</div>'
+
+
+def _judge_html(judge: JudgeReport) -> Iterator[str]:
+    name = safe(judge.judge)
+    yield f'<h4 style="margin:1.2em 0 .2em;font-family:system-ui,sans-serif">{name}</h4>'
+    if judge.result is not None:
+        yield table(
+            ("figure", "judge", *(name_of(each.name) for each in judge.baselines)),
+            (
+                (
+                    name_of(metric),
+                    figure(judge, metric),
+                    *(decimal(b.metrics[metric]) for b in judge.baselines),
+                )
+                for metric in METRICS
+            ),
+        )
+        c = judge.result.confusion
+        yield table(
+            ("truth \\ judged", HALLUCINATED, FAITHFUL),
+            (
+                (HALLUCINATED, f"{c.true_positive:,}", f"{c.false_negative:,}"),
+                (FAITHFUL, f"{c.false_positive:,}", f"{c.true_negative:,}"),
+            ),
+        )
+    remarks = [("remark", remark) for remark in judge.remarks]
+    yield table(("", ""), [*remarks, *fact_lines(judge)], left=2)

@@ -9,9 +9,8 @@ from typing import Literal
 from urllib.parse import quote, unquote
 
 from magistrate._text import shorten
-from magistrate.analysis.compared import Comparison, Difference, Flip, PairResult, SideResult
-from magistrate.analysis.comparison import compare
-from magistrate.analysis.saying import sentences_of
+from magistrate.analysis.comparison import Comparison, Difference, Flip, PairResult, SideResult, compare
+from magistrate.analysis.comparison_text import sentences_of
 from magistrate.api.compare import sides_at
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.classification import Estimate

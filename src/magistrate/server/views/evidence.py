@@ -8,11 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from magistrate._text import percent, shorten
-from magistrate.report.figures import duration
-from magistrate.report.heat import without_heat
-from magistrate.report.html.heat import HeatMap, heat_map
-from magistrate.report.html.marking import Mark, blocked
-from magistrate.report.html.rows import (
+from magistrate.report.formatting import duration, without_heat
+from magistrate.report.html.marking import HeatMap, Mark, blocked, heat_map
+from magistrate.report.html.outcomes import (
     Said,
     Text,
     claim_row,

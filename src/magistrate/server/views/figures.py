@@ -16,9 +16,9 @@ from magistrate.analysis.columns import columns
 from magistrate.datasets.selection import value_at
 from magistrate.metrics.classification import Classification, Estimate, classification
 from magistrate.metrics.thresholds import Aim, best_cut
-from magistrate.report.charts import Chart
-from magistrate.report.remarks import remarks
-from magistrate.report.scores import JudgeScores
+from magistrate.report.charts import Chart, charts_of
+from magistrate.report.counts import JudgeScores
+from magistrate.report.summary import remarks
 from magistrate.report.values import JudgeReport
 from magistrate.store import Snapshot
 from magistrate.types import FAITHFUL, HALLUCINATED, Scoring
@@ -77,7 +77,7 @@ def figures_of(report: JudgeReport, scores: JudgeScores, name: str) -> Figures:
     found = Figures(
         report=report,
         scores=JudgeScores(*(np.sort(group) for group in _groups(scores))),
-        charts=scores.charts(report, name),
+        charts=charts_of(scores, report),
         own=None,
         best=None,
         best_value=None,

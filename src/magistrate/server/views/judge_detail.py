@@ -12,10 +12,9 @@ from magistrate.engines.prices import Price
 from magistrate.judges.decision import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Confusion
 from magistrate.report.charts import Chart
-from magistrate.report.counts import Counted
-from magistrate.report.html.views import JudgeView, judge_view
-from magistrate.report.scores import JudgeScores
+from magistrate.report.counts import Counted, JudgeScores
 from magistrate.report.values import JudgeReport
+from magistrate.report.views import JudgeView, judge_view
 from magistrate.server.jobs import Refused
 from magistrate.server.run_cache import RunCache
 from magistrate.server.views.figures import (

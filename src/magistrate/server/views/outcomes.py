@@ -11,8 +11,7 @@ from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
 from magistrate.judges.decision import by_claims, check_flag, reflagged
-from magistrate.report.counts import count_these
-from magistrate.report.scores import JudgeScores
+from magistrate.report.counts import JudgeScores, count_these
 from magistrate.report.values import JudgeReport
 from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored

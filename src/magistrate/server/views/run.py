@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from magistrate._text import shorten
 from magistrate.errors import SpecError
 from magistrate.report.counts import Counted, count, counted_before, facts_of
-from magistrate.report.html.views import comparison, run_facts
 from magistrate.report.values import JudgeReport, Report
+from magistrate.report.views import comparison, run_facts
 from magistrate.server.run_cache import RunCache
 from magistrate.server.views.figures import SlicesView
 from magistrate.server.views.judge_detail import (

@@ -1,4 +1,7 @@
-"""A run's verdicts as chats to fine-tune a model on: only what a person's label bears out."""
+"""`export_sft`: a judge of a stored run as chats to fine-tune a model on.
+
+A chat is kept only if a person's label confirms the verdict.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from magistrate.analysis.columns import KNOWN, groups_of
-from magistrate.analysis.matching import missing
+from magistrate.analysis.columns import KNOWN, groups_of, missing, one_judge
+from magistrate.api.run import refuse_damaged
+from magistrate.api.stored import RunRef, StorePlace, record_of
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.base import Judge
+from magistrate.judges.calibrated import words_of
 from magistrate.judges.classify import Classify
 from magistrate.judges.hallucination import Hallucination
 from magistrate.report.export import write_whole
+from magistrate.runs.resume import objects_of, stored_spec
+from magistrate.runs.spec import judges_of
+from magistrate.store import RunRecord, Store
 from magistrate.training.chats import answer_of, asked_of, escaped
 from magistrate.training.split import held_out
 from magistrate.types import Outcome, Sample, Step, Verdict
@@ -220,3 +228,60 @@ def _chat(step: Step, answer: str) -> Messages:
         return (*step.prompt, ("assistant", answer))
     between = "" if text[-1:].isspace() or not text else " "
     return (*before, ("assistant", f"{text}{between}{answer}"))
+
+
+# --- the public function --------------------------------------------------------------------------
+
+
+def export_sft(
+    run: RunRef,
+    target: str | Path,
+    judge: str | Judge | None = None,
+    *,
+    corrected: bool = False,
+    test: float = 0.0,
+    seed: int = 0,
+    replace: bool = False,
+    store: StorePlace | None = None,
+) -> Written:
+    """Write what a judge was asked, with the answers that people's labels bear out, one chat a line.
+
+    Kept is where its label is the person's; with `corrected` also where it is not, with the person's label
+    and no reasoning. The share `test` of contexts goes to a second file. `judge` is the one that is meant,
+    as an object where the run got one. Raises `SpecError` and `InputError` where nothing can be written,
+    and `StoreError` once it is written where something that is damaged in the store is left out.
+    """
+    path = Path(target)
+    check_files(path, test=test, replace=replace)
+    record, place = record_of(run, store)
+    named = judge if judge is None or isinstance(judge, str) else judge.info.name
+    chosen = one_judge(record.judges, named, f"run {record.name or record.id}")
+    asked = _known(record, chosen, judge)
+    with Store.open(place) as opened, opened.snapshot() as moment:
+        damaged: list[str] = []
+        samples, outcomes = moment.readable(record.id, damaged, judge=chosen, with_steps=True)
+        found, left_out = examples(samples, outcomes, asked, corrected=corrected)
+    words = words_of(asked)
+    written = write_examples(found, left_out, path, judge=words, test=test, seed=seed, replace=replace)
+    refuse_damaged(damaged, path)
+    return written
+
+
+def _known(record: RunRecord, name: str, given: str | Judge | None) -> Judge:
+    """The judge that a run asked, as it was then."""
+    if given is not None and not isinstance(given, str):
+        found = given
+    elif "judges" in objects_of(record):
+        raise SpecError(
+            f"the judges of run {record.id} came from Python and cannot be written down; export it there: "
+            "magistrate.api.sft.export_sft(run, FILE, judge=…)"
+        )
+    else:
+        found = next(each for each in judges_of(stored_spec(record)) if each.info.name == name)
+    recipe = record.recipes[name]
+    if (found.info.prompt, found.info.constraint) != (recipe.prompt, recipe.constraint):
+        raise SpecError(
+            f"judge {name!r} asks something else now than in run {record.id} (prompt {found.info.prompt}, "
+            f"then {recipe.prompt}); run it again to export it"
+        )
+    return found

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from magistrate._text import decimal, percent, table
 from magistrate.analysis.columns import groups_of, known_scoring
 from magistrate.analysis.comparison import Side, shared
-from magistrate.analysis.saying import name_of
+from magistrate.analysis.comparison_text import name_of
 from magistrate.errors import InputError
 from magistrate.metrics.distributions import ndtri
 from magistrate.metrics.paired import Figures
@@ -24,10 +27,6 @@ from magistrate.metrics.power import (
 )
 from magistrate.metrics.resampling import LEAST_GROUPS, draws_of
 from magistrate.types import HALLUCINATED, Verdict
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 STEPS = (0.01, 0.02, 0.03, 0.05, 0.1)
 CORRELATION = 0.5
@@ -172,8 +171,6 @@ def plan_from(
 
     Raises `InputError` where the pilot has no labelled samples that both judged, or too few contexts.
     """
-    import numpy as np
-
     if len(pilot) != 2:
         raise InputError(f"a pilot is two judges, got {len(pilot)}")
     both = shared(pilot)
@@ -229,10 +226,8 @@ def plan_from(
 def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.float64]:
     """A side's scores `[n]`, the higher the more hallucinated.
 
-    Raises `InputError` where that is needed and nobody knows.
+    Raises `InputError` if that is needed and not known.
     """
-    import numpy as np
-
     scores = np.array([each.score for each in verdicts], dtype=np.float64)
     turned = metric == "auroc" and known_scoring(side.scoring, side.name).turned
     return 1 - scores if turned else scores

@@ -1,4 +1,4 @@
-"""What a comparison shows, in words that do not say more than it does."""
+"""The sentences and remarks of a comparison, which do not say more than it shows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from magistrate.metrics.paired import ALPHA
 from magistrate.metrics.resampling import FEW_CONTEXTS, LEAST_GROUPS, least_p
 
 if TYPE_CHECKING:
-    from magistrate.analysis.compared import Comparison, Difference, PairResult
-    from magistrate.analysis.comparison import Side
+    from magistrate.analysis.comparison import Comparison, Difference, PairResult, Side
 
 NAMES = {
     "balanced_accuracy": "balanced accuracy",

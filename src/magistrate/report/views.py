@@ -1,18 +1,128 @@
-"""What a page says of a run and of each judge, as plain values for the templates."""
+"""What every rendering says of a run and of each judge: names, words and figures as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from magistrate.engines.prices import Price
-from magistrate.metrics.classification import METRICS, Confusion, Estimate
+from magistrate._text import percent
+from magistrate.metrics.classification import METRICS, Classification, Confusion, Estimate
+from magistrate.metrics.spans import SpanScores
 from magistrate.report.charts import Chart
-from magistrate.report.facts import NAMES, fact_lines
-from magistrate.report.figures import decimal, duration, interval
+from magistrate.report.formatting import decimal, duration, interval, tally
 from magistrate.report.values import JudgeReport, Report
-from magistrate.store.runs import RunRecord
-from magistrate.types import FAITHFUL, HALLUCINATED
+from magistrate.types import FAITHFUL, HALLUCINATED, Scoring
+
+if TYPE_CHECKING:
+    from magistrate.engines.prices import Price
+    from magistrate.store.runs import RunRecord
+
+NAMES = {
+    "balanced_accuracy": "balanced accuracy",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "always_hallucinated": "always\nhallucinated",
+    "ngram_overlap": "n-gram\noverlap",
+    "length": "length\nonly",
+}
+
+
+def fact_lines(judge: JudgeReport) -> Iterator[tuple[str, str]]:
+    """The name and the words of each fact, in the order of reading; nothing in them is escaped."""
+    unread = f"; {judge.unread.short}" if judge.unread is not None and judge.unread.n else ""
+    yield "ok", f"{judge.n_ok}/{judge.n_total} ({percent(judge.coverage)}{unread})"
+    if judge.failures:
+        yield "failures", tally(judge.failures)
+    if judge.abstentions:
+        yield "abstentions", tally(judge.abstentions)
+    if judge.verdicts:
+        yield "verdicts", tally(judge.verdicts)
+    if judge.result is not None:
+        c = judge.result.confusion
+        yield (
+            "measured on",
+            f"{judge.n_measured} samples{_contexts(judge)}: {c.positives} {HALLUCINATED}, {c.negatives} "
+            f"{FAITHFUL} in truth",
+        )
+        yield from _undefined(judge.result)
+    if (found := judge.calibration) is not None:
+        losses = map(decimal, (found.ece, found.ece_by_chance, found.brier, found.log_loss))
+        yield "calibration", "ECE {} ({} by chance), Brier {}, log loss {}".format(*losses)
+    if judge.verdicts:
+        yield "scores", _scoring(judge.scoring)
+    if judge.spans is not None:
+        yield "spans", _spans(judge.spans)
+    if judge.latency_median is not None:
+        known = judge.seconds_per_sample is not None
+        cost = (
+            f"{duration(judge.seconds_per_sample)} of the run" if known else "not known, the run has no end"
+        )
+        yield "time a sample", f"{cost}; answered after {duration(judge.latency_median)} (median)"
+    usage = judge.usage
+    yield (
+        "tokens",
+        f"{usage.prompt:,} read ({usage.cached:,} from cache), {usage.generated:,} written "
+        f"({usage.forced:,} forced), {usage.calls:,} calls",
+    )
+    if usage.reused:
+        yield (
+            "reused",
+            f"{usage.reused:,} of {usage.reused + usage.calls:,} calls were answered from the cache of "
+            "earlier ones: tokens and times are not all that the answers once took",
+        )
+    if judge.n_explained:
+        yield "explanations", f"{judge.flips} of {judge.n_explained} lead to another label"
+    for baseline in judge.baselines[2:]:
+        yield NAMES.get(baseline.name, baseline.name).replace("\n", " "), baseline.rule
+    yield "recipe", judge.recipe or "not recorded"
+
+
+def _scoring(scoring: Scoring | None) -> str:
+    """How scores are read, as the run stored it."""
+    if scoring is None:
+        return "not known which way they run: the run was stored before runs said so"
+    if {FAITHFUL, HALLUCINATED} <= set(scoring.labels):
+        told = f"a {'low' if scoring.turned else 'high'} one means {HALLUCINATED}"
+    else:
+        told = f"a {'high' if scoring.turned else 'low'} one is good"
+    if scoring.threshold is None:
+        return f"{told}; no threshold is declared"
+    return f"{told}; threshold {decimal(scoring.threshold)}"
+
+
+def _contexts(judge: JudgeReport) -> str:
+    """Of how many contexts the measured samples are, where that is fewer."""
+    if judge.n_contexts == judge.n_measured:
+        return ""
+    return f" of {judge.n_contexts} {'context' if judge.n_contexts == 1 else 'contexts'}"
+
+
+def _undefined(result: Classification) -> Iterator[tuple[str, str]]:
+    """Why a metric has no value, and why it has no interval, one line a reason."""
+    bare: dict[str, list[str]] = {}
+    for metric in METRICS:
+        estimate, name = result.metrics[metric], NAMES.get(metric, metric)
+        if estimate.undefined and estimate.value is None:
+            yield "undefined", f"{name}: {estimate.undefined}"
+        elif estimate.undefined:
+            bare.setdefault(estimate.undefined, []).append(name)
+    for reason, names in bare.items():
+        yield "intervals", f"{', '.join(names)}: {reason}"
+
+
+def _spans(spans: SpanScores) -> str:
+    """Characters quoted as wrong against those that people marked."""
+    names = {"precision": "precision", "recall": "recall", "f1": "F1", "iou": "overlap over union"}
+    figures = [
+        f"{names[name]} {estimate}" if estimate.value is not None else f"{names[name]}: {estimate.undefined}"
+        for name, estimate in spans.metrics.items()
+    ]
+    lacking = f"; {spans.not_counted} hallucinated without a mark not counted" if spans.not_counted else ""
+    return f"{', '.join(figures)}, in characters of {spans.n} samples{lacking}"
+
+
+# --- values for pages -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +193,7 @@ def judge_view(judge: JudgeReport, number: int, charts: tuple[Chart, ...], price
         anchor=f"judge-{number}",
         headline=headline(judge),
         metrics=tuple(_metrics(judge)),
-        baselines=tuple(_named(each.name) for each in judge.baselines),
+        baselines=tuple(name_of(each.name) for each in judge.baselines),
         confusion=judge.result.confusion if judge.result else None,
         facts=tuple(facts),
         recipe=judge.recipe or "not recorded",
@@ -106,7 +216,7 @@ def headline(judge: JudgeReport) -> str:
     if own.value is not None:
         words += f" Balanced accuracy is {decimal(own.value)} {interval(own)}"
         best = max(
-            ((value, _named(b.name)) for b in judge.baselines if (value := b.metrics["balanced_accuracy"])),
+            ((value, name_of(b.name)) for b in judge.baselines if (value := b.metrics["balanced_accuracy"])),
             default=None,
         )
         words += f"; the best trivial rule, {best[1]}, reaches {decimal(best[0])}." if best else "."
@@ -116,7 +226,7 @@ def headline(judge: JudgeReport) -> str:
 def comparison(report: Report) -> Iterator[tuple[str, ...]]:
     """One row a judge: its name, how many verdicts, three metrics and the time a sample."""
     for judge in report.judges:
-        cells = (_cell(judge, metric) for metric in ("balanced_accuracy", "f1", "auroc"))
+        cells = (figure(judge, metric) for metric in ("balanced_accuracy", "f1", "auroc"))
         ok = f"{judge.n_ok:,}/{judge.n_total:,}"
         yield (judge.judge, ok, *cells, duration(judge.seconds_per_sample))
 
@@ -140,12 +250,14 @@ def matrix(confusion: Confusion) -> list[tuple[str, list[tuple[int, str, bool]]]
     ]
 
 
-def _cell(judge: JudgeReport, metric: str) -> str:
+def figure(judge: JudgeReport, metric: str) -> str:
+    """A metric with its interval, `.62 [.55, .69]`, or a dash."""
     found = judge.result.metrics[metric] if judge.result else Estimate.none("")
     return f"{decimal(found.value)} {interval(found)}".rstrip()
 
 
-def _named(name: str) -> str:
+def name_of(name: str) -> str:
+    """The name of a metric or baseline on one line."""
     return NAMES.get(name, name).replace("\n", " ")
 
 

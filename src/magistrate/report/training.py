@@ -1,23 +1,27 @@
-"""A stack that was trained: what each part weighs, and what it is worth on data that it had not seen."""
+"""Stacks and probes that were trained, in the terminal: what they weigh, and how good they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from magistrate._text import decimal
-from magistrate.report.plain import plain
+from magistrate.report.formatting import estimated, numbers, plain
+from magistrate.report.views import name_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from magistrate.judges.stack_folder import StackFile
+    from magistrate.training.probe import Probed
     from magistrate.training.stack import Held, StackFit
 
 PART_HEAD = ("part", "weight", "AUROC alone")
 HELD_HEAD = ("judged", "n", "balanced accuracy", "AUROC", "F1", "ECE (by chance)", "coverage")
 WITHIN = "the same data, in folds"
-READING = (
+READING_STACK = (
     "Judged are samples that the fit had not seen: folds that share no context, and each family of data by a "
     "stack of all the others. Labels are those of a probability of .5 where either label is as likely, "
     "nothing is chosen on what is judged; the ECE is at that base rate too. Brackets: 95 % intervals that "
@@ -27,8 +31,6 @@ READING = (
 
 def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], console: Console) -> None:
     """The tables, what they are of, and what a reader must not miss."""
-    from rich.table import Table
-    from rich.text import Text
 
     def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
         made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -38,7 +40,7 @@ def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], co
             made.add_row(*map(plain, line))
         return made
 
-    console.print(Text(plain(_line(fit, file)), style="bold"))
+    console.print(Text(plain(_stack_line(fit, file)), style="bold"))
     for reason, n in left_out.items():
         console.print(Text(plain(f"left out: {n} ({reason})")))
     console.print()
@@ -50,7 +52,7 @@ def render_stack(fit: StackFit, file: StackFile, left_out: Mapping[str, int], co
     for remark in fit.remarks:
         console.print(Text(plain(f"- {remark}")))
     console.print()
-    console.print(Text(READING, style="dim"))
+    console.print(Text(READING_STACK, style="dim"))
 
 
 def part_lines(fit: StackFit) -> list[tuple[str, ...]]:
@@ -62,11 +64,11 @@ def part_lines(fit: StackFit) -> list[tuple[str, ...]]:
 
 def held_lines(fit: StackFit) -> list[tuple[str, ...]]:
     """A line under `HELD_HEAD` for the folds, and one for each family that was left out."""
-    lines = [_held(WITHIN, fit.out_of_fold)]
-    return lines + [_held(f"{name}, left out", held) for name, held in fit.left_out.items()]
+    lines = [_held_line(WITHIN, fit.out_of_fold)]
+    return lines + [_held_line(f"{name}, left out", held) for name, held in fit.left_out.items()]
 
 
-def _held(name: str, held: Held) -> tuple[str, ...]:
+def _held_line(name: str, held: Held) -> tuple[str, ...]:
     chance = "" if held.ece_by_chance is None else f" ({decimal(held.ece_by_chance)})"
     return (
         name,
@@ -79,7 +81,7 @@ def _held(name: str, held: Held) -> tuple[str, ...]:
     )
 
 
-def _line(fit: StackFit, file: StackFile) -> str:
+def _stack_line(fit: StackFit, file: StackFile) -> str:
     table = fit.table
     contexts = len(set(table.groups.tolist()))
     families = len(set(table.families.tolist()))
@@ -102,7 +104,7 @@ def card(fit: StackFit, file: StackFile) -> str:
 def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
     yield "# A stack: is an output faithful to its context?"
     yield ""
-    yield f"{_line(fit, file)}. Use it with `magistrate run DATA --judge stack:FOLDER`."
+    yield f"{_stack_line(fit, file)}. Use it with `magistrate run DATA --judge stack:FOLDER`."
     yield ""
     yield (
         "Its score is the probability that an output is hallucinated where a share of "
@@ -122,7 +124,7 @@ def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
     yield ""
     yield from _markdown(HELD_HEAD, held_lines(fit))
     yield ""
-    yield READING
+    yield READING_STACK
     for remark in fit.remarks:
         yield ""
         yield f"- {remark}"
@@ -140,3 +142,29 @@ def _card(fit: StackFit, file: StackFile) -> Iterator[str]:
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
     for cells in (head, ["---"] * len(head), *lines):
         yield f"| {' | '.join(plain(cell).replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+# --- a probe --------------------------------------------------------------------------------------
+
+
+READING_PROBE = (
+    "Held out: folds that share no context. Brackets: 95 % intervals. Either label is taken to be as likely, "
+    "so the score is no calibrated probability where that is not so. A probe says little of other kinds of "
+    "text."
+)
+
+
+def render_probe(found: Probed, left_out: Mapping[str, int], console: Console) -> None:
+    """What it reads, its figures, and how they are to be read."""
+    file = found.file
+    console.print(Text(plain(file.line()), style="bold"))
+    told = [f"{sum(each.hallucinated for each in file.data)} hallucinated", f"{file.contexts} contexts"]
+    told += [f"left out: {n} ({reason})" for reason, n in left_out.items()]
+    console.print(Text(plain("  ·  ".join(told))))
+    console.print()
+    table = numbers("figure", "held out")
+    for name in file.figures:
+        table.add_row(Text(plain(name_of(name))), estimated(found.figures.metrics[name]))
+    console.print(table)
+    console.print()
+    console.print(Text(READING_PROBE, style="dim"))

@@ -1,0 +1,531 @@
+"""`train_probe` and `train_stack`: from labelled data or stored runs to a judge in a folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from magistrate import _async
+from magistrate.analysis.columns import KNOWN, groups_of
+from magistrate.api.run import Run
+from magistrate.api.stored import RunRef, StorePlace, record_of
+from magistrate.datasets import Dataset, load
+from magistrate.datasets.named import family_of, shared
+from magistrate.datasets.rows import MAX_UNREAD
+from magistrate.engines.base import Engine, require
+from magistrate.errors import DatasetError, InputError, SpecError
+from magistrate.features.hidden_states import Pooling
+from magistrate.judges import registry
+from magistrate.judges.base import Judge
+from magistrate.judges.composite import check_binary, suspicion
+from magistrate.judges.probe import ProbeData
+from magistrate.judges.stack_folder import Scale
+from magistrate.runs.limits import UNLIMITED, Limits
+from magistrate.runs.progress import ProgressListener
+from magistrate.training.probe import FOLDS as PROBE_FOLDS
+from magistrate.training.probe import STRENGTH, Activations, Probed, activations, fit_probe, kept_in
+from magistrate.training.stack import EVEN, FOLDS, StackFit, Table, fit
+from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
+
+if TYPE_CHECKING:
+    from magistrate.judges.stack_folder import StackFile
+
+
+NO_LABEL, NO_OUTPUT, TOO_LONG, BAD_ROW = "no label", "no output", "does not fit the model", "cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The usable samples of one data set."""
+
+    data: Dataset
+    samples: list[Sample]
+
+
+async def atrain_probe(
+    data: Sequence[str],
+    engine: Engine,
+    *,
+    sample: int | None = None,
+    mapping: Mapping[str, str] | None = None,
+    labels: Mapping[Any, str] | None = None,
+    max_unread: float = MAX_UNREAD,
+    layer: int | None = None,
+    pooling: Pooling = "mean",
+    strength: float = STRENGTH,
+    folds: int = PROBE_FOLDS,
+    seed: int = 0,
+    watcher: Callable[[int], None] = lambda done: None,
+) -> tuple[Probed, dict[str, int]]:
+    """A probe of `engine`'s model fitted to the labelled samples of `data`, and what was left out, by reason.
+
+    `data` are names and files as `magistrate.datasets.load` takes them, read as `mapping`, `labels` and
+    `max_unread` say; `sample` draws so many of each at random. The other options are those of `fit_probe`.
+    Raises `CapabilityError` for an engine that shows no hidden states, `DatasetError` where nothing is
+    labelled or too little can be read, and what `fit_probe` raises.
+    """
+    require(engine.info, frozenset({"likelihood", "capture", "hidden_states"}), "a probe")
+    left_out = dict.fromkeys((NO_LABEL, NO_OUTPUT, TOO_LONG, BAD_ROW), 0)
+    how: dict[str, Any] = {"mapping": mapping, "labels": labels, "max_unread": max_unread}
+    read = [_usable(load(each, sample=sample, seed=seed, **how), left_out) for each in data]
+    if not any(each.samples for each in read):
+        raise DatasetError(
+            f"none of the samples of {', '.join(data)} has a label that says {FAITHFUL} or {HALLUCINATED}"
+        )
+    found: list[Activations] = []
+    listed: list[ProbeData] = []
+    for each in read:
+        states, too_long = await activations(each.samples, engine, folder=kept_in(), watcher=watcher)
+        left_out[TOO_LONG] += too_long
+        found += states
+        listed.append(
+            ProbeData(
+                dataset=each.data.name,
+                digest=each.data.digest,
+                n=len(states),
+                hallucinated=sum(one.sample.label == HALLUCINATED for one in states),
+            )
+        )
+    made = fit_probe(
+        found,
+        engine.info,
+        listed,
+        layer=layer,
+        pooling=pooling,
+        strength=strength,
+        folds=folds,
+        seed=seed,
+    )
+    return made, {reason: n for reason, n in left_out.items() if n}
+
+
+train_probe = _async.synchronous(atrain_probe)
+
+
+def _usable(data: Dataset, left_out: dict[str, int]) -> _Read:
+    kept = []
+    for sample in data:
+        if sample.label not in (FAITHFUL, HALLUCINATED):
+            left_out[NO_LABEL] += 1
+        elif not (sample.output or "").strip():
+            left_out[NO_OUTPUT] += 1
+        else:
+            kept.append(sample)
+    left_out[BAD_ROW] += len(data.problems)
+    return _Read(data, kept)
+
+
+# --- a stack's parts ------------------------------------------------------------------------------
+
+
+SIGNAL = "signal:"
+FAMILY = "{family}"
+TAG = "train stack"
+UNLABELLED = "no label faithful or hallucinated"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is weighed: a judge, or the text signal of this name (`judge` is None)."""
+
+    words: str
+    judge: Judge | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in the stack."""
+        return self.words if self.judge is None else self.judge.info.name
+
+    @property
+    def signal(self) -> str:
+        """The name of the text signal."""
+        return self.words.removeprefix(SIGNAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """How judges are asked: on `sample` samples of each set (None: all), drawn with `seed`."""
+
+    sample: int | None = None
+    seed: int = 0
+    mapping: Mapping[str, str] | None = None
+    labels: Mapping[Any, str] | None = None
+    max_unread: float = MAX_UNREAD
+    model: str | Path | Engine | None = None
+    base_url: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    timeout: float | None = None
+    store: StorePlace | None = None
+    limits: Limits = UNLIMITED
+    watcher: ProgressListener | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The samples of one data set and, by the names of parts and by sample ids, what judges said of them."""
+
+    dataset: str
+    digest: str
+    samples: Sequence[Sample]
+    outcomes: Mapping[str, Mapping[str, Outcome]]
+    model: tuple[str, str] | None = None
+
+
+# --- the parts ------------------------------------------------------------------------------------
+
+
+def parts_of(of: Sequence[str]) -> list[Part]:
+    """The parts of these names. Raises `SpecError` for what cannot be one."""
+    from magistrate.features.catalog import SIGNALS
+
+    if not of:
+        raise SpecError("a stack has parts: name them with --of, such as --of novelty --of signal:numbers")
+    found = []
+    for words in of:
+        if not words.startswith(SIGNAL):
+            judge = registry.judge(words)
+            check_binary(judge.info, "a stack")
+            if judge.info.lacks:
+                raise SpecError(f"judge {judge.info.name!r} {judge.info.lacks}")
+            found.append(Part(words, judge))
+            continue
+        if words.removeprefix(SIGNAL) not in SIGNALS:
+            raise SpecError(registry.unknown("text signal", words.removeprefix(SIGNAL), list(SIGNALS)))
+        found.append(Part(words))
+    twice = [name for name, n in Counter(part.name for part in found).items() if n > 1]
+    if twice:
+        raise SpecError(f"{twice[0]!r} is named twice: every part has a name of its own")
+    return found
+
+
+def replacing(parts: Sequence[Part], instead: Mapping[str, str]) -> dict[str, str]:
+    """By the names of parts, whose values are taken in training."""
+    known = {
+        words: part.name for part in parts if part.judge is not None for words in (part.words, part.name)
+    }
+    for words in instead:
+        if words not in known:
+            raise SpecError(registry.unknown("judge", words, list(known), of=" of this stack"))
+    return {known[words]: other for words, other in instead.items()}
+
+
+def check_seen(parts: Sequence[Part], replaced: Mapping[str, str], source: str, seen: bool) -> None:
+    """Refuse a part that was trained on the data: what it says of labels it has seen is no measure of it."""
+    family = family_of(source)
+    for part in parts:
+        if part.judge is None:
+            continue
+        words = replaced.get(part.name, part.words).replace(FAMILY, family)
+        info = registry.judge(words).info
+        if not seen and (learnt := shared(family, info.trained_on)):
+            raise SpecError(
+                f"{words} was trained on {', '.join(learnt)}, and so knows the labels of {source}: it would "
+                f"be trusted too much. Train it without that family too, and name it for training: --instead "
+                f"'{part.name}=NAME:folders/without-{FAMILY}'; to do it all the same: --seen"
+            )
+
+
+# --- what they say --------------------------------------------------------------------------------
+
+
+def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, str], how: Asking) -> Labelled:
+    """One data set judged by all judges of the stack, or only read where it has none."""
+    from magistrate.api.evaluate import evaluate
+
+    drawn: dict[str, Any] = {"mapping": dict(how.mapping or {}), "sample": how.sample, "seed": how.seed}
+    drawn |= {"labels": how.labels, "max_unread": how.max_unread}
+    read = load(source, **drawn)
+    names = [part.name for part in parts if part.judge is not None]
+    if not names:
+        return Labelled(read.name, read.digest, list(read), {})
+    words = [replaced.get(part.name, part.words) for part in parts if part.judge is not None]
+    asked = [each.replace(FAMILY, family_of(read.name)) for each in words]
+    run = evaluate(
+        source,
+        asked,
+        model=how.model,
+        base_url=how.base_url,
+        device=how.device,
+        threads=how.threads,
+        timeout=how.timeout,
+        store=how.store,
+        limits=how.limits,
+        name=f"{read.name}, for a stack",
+        tags=[TAG],
+        watcher=how.watcher,
+        progress=False,
+        **drawn,
+    )
+    judges = [registry.judge(each).info.name for each in asked]
+    return _labelled(run, dict(zip(names, judges, strict=True)), parts)
+
+
+def stored_of(run: RunRef, parts: Sequence[Part], store: StorePlace | None) -> Labelled:
+    """What the judges of a stored run said; raises `SpecError` where one of the parts is not among them."""
+    record, place = record_of(run, store)
+    names = [part.name for part in parts if part.judge is not None]
+    if missing := [name for name in names if name not in record.judges]:
+        raise SpecError(
+            f"run {record.name or record.id} has no judge {missing[0]!r}; it has: {', '.join(record.judges)}"
+        )
+    return _labelled(Run(record.id, place), {name: name for name in names}, parts)
+
+
+def _labelled(run: Run, judges: Mapping[str, str], parts: Sequence[Part]) -> Labelled:
+    """What the judges of a run said, under the names of the parts that they stand for."""
+    record = run.record
+    said: dict[str, dict[str, Outcome]] = {name: {} for name in judges}
+    by_judge = {judge: name for name, judge in judges.items()}
+    for outcome in run.outcomes():
+        if outcome.judge in by_judge:
+            said[by_judge[outcome.judge]][outcome.sample_id] = outcome
+    asks = any(part.judge is not None and part.judge.info.asks for part in parts)
+    model = (record.model, record.recipes[next(iter(by_judge))].fingerprint) if asks else None
+    return Labelled(record.dataset, record.dataset_digest, run.samples(), said, model)
+
+
+def table_of(
+    parts: Sequence[Part], found: Sequence[Labelled]
+) -> tuple[Table, list[list[Sample]], dict[str, int]]:
+    """All that has a label and a value of every judge; the samples of each set, and what is left out."""
+    import numpy as np
+
+    rows, used, left_out = list[list[float]](), list[list[Sample]](), Counter[str]()
+    families, sets = list[str](), list[str]()
+    for each in found:
+        kept = list[Sample]()
+        for sample in each.samples:
+            row = _row(parts, each, sample)
+            if isinstance(row, str):
+                left_out[row] += 1
+                continue
+            rows.append(row)
+            kept.append(sample)
+        families += [family_of(each.dataset)] * len(kept)
+        sets += [each.dataset] * len(kept)
+        used.append(kept)
+    if not rows:
+        told = ", ".join(f"{n} {reason}" for reason, n in left_out.most_common())
+        raise InputError(f"no sample can be learnt from: {told or 'there are none'}")
+    everything = [sample for kept in used for sample in kept]
+    scales: list[Scale] = ["share" if part.judge is None else "log_odds" for part in parts]
+    table = Table(
+        tuple(part.name for part in parts),
+        tuple(scales),
+        np.array(rows, dtype=np.float64),
+        np.array([sample.label == HALLUCINATED for sample in everything], dtype=np.bool_),
+        groups_of(everything),
+        np.array(families),
+        np.array(sets),
+    )
+    return table, used, dict(left_out.most_common())
+
+
+def _row(parts: Sequence[Part], each: Labelled, sample: Sample) -> list[float] | str:
+    """What the parts say of a sample, or why it is left out."""
+    from magistrate.features.catalog import readings
+
+    if sample.label not in KNOWN:
+        return UNLABELLED
+    names = [part.signal for part in parts if part.judge is None]
+    if names and not any(text.strip() for text in sample.sources):
+        return "no context"
+    read = readings(sample, names=names) if names else {}
+    found = list[float]()
+    for part in parts:
+        if part.judge is None:
+            value = read[part.signal].value
+            found.append(float("nan") if value is None else value)
+            continue
+        outcome = each.outcomes[part.name].get(sample.id)
+        if not isinstance(outcome, Verdict):
+            return f"{part.name}: no verdict"
+        found.append(suspicion(outcome, part.judge.info))
+    return found
+
+
+# --- training a stack -----------------------------------------------------------------------------
+
+
+ASKING = Asking()
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """A stack that was fitted (`fit`), as it is written down (`file`), and what was left out, by reason."""
+
+    fit: StackFit
+    file: StackFile
+    left_out: Mapping[str, int]
+    folders: Mapping[str, Path]
+
+    def save(self, folder: str | Path, *, replace: bool = False) -> Path:
+        """Write the folder, for `--judge stack:FOLDER`; answers its path."""
+        from magistrate.judges.stack_folder import write_stack
+        from magistrate.report.training import card
+
+        path = Path(folder)
+        write_stack(self.file, card(self.fit, self.file), path, self.folders, replace=replace)
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values; `stack` is what the folder's file holds."""
+        return {
+            **self.fit.to_dict(),
+            "left_out_samples": dict(self.left_out),
+            "stack": self.file.model_dump(),
+        }
+
+    def __str__(self) -> str:
+        from magistrate.report.formatting import as_text
+        from magistrate.report.training import render_stack
+
+        return as_text(lambda console: render_stack(self.fit, self.file, self.left_out, console))
+
+
+def train_stack(
+    data: Sequence[str | Path] = (),
+    of: Sequence[str] = (),
+    *,
+    runs: Sequence[RunRef] = (),
+    instead: Mapping[str, str] | None = None,
+    positive: bool = False,
+    base_rate: float = EVEN,
+    folds: int = FOLDS,
+    seen: bool = False,
+    how: Asking = ASKING,
+) -> Stacked:
+    """Weigh judges and text signals (`signal:NAME`) against each other on labelled data and stored runs.
+
+    `of` names the parts. `data` are files and sets; judges are asked on them as `how` says, and the runs
+    kept. `runs` are stored runs whose judges have the names of the parts. `instead` says for a part by which
+    judge its training values are made, `{family}` standing for the family of the data: a part that was
+    trained itself must not be weighed on labels that it has seen, which is refused unless `seen`. `positive`
+    allows no weight below zero; `base_rate` is the share of the hallucinated that is assumed in use. Raises
+    `InputError` for too few labels and `SpecError`.
+    """
+    if not 0 < base_rate < 1:
+        raise SpecError(f"a base rate must be in (0, 1), got {base_rate}")
+    if not data and not runs:
+        raise SpecError("a stack is learnt on labels: name data with --data, or a stored run with --run")
+    parts = parts_of(of)
+    replaced = replacing(parts, instead or {})
+    for source in data:
+        check_seen(parts, replaced, str(source), seen)
+    found = [stored_of(run, parts, how.store) for run in runs]
+    for each in found:
+        check_seen(parts, {}, each.dataset, seen)
+    found += [asked_of(source, parts, replaced, how) for source in data]
+    table, used, left_out = table_of(parts, found)
+    fitted = fit(table, positive=positive, folds=folds, seed=how.seed)
+    file, folders = _described(fitted, parts, found, used, base_rate)
+    return Stacked(fitted, file, left_out, folders)
+
+
+# --- what is written down -------------------------------------------------------------------------
+
+
+def _described(
+    fitted: StackFit,
+    parts: Sequence[Part],
+    found: Sequence[Labelled],
+    used: Sequence[Sequence[Sample]],
+    base_rate: float,
+) -> tuple[StackFile, dict[str, Path]]:
+    """The file of a stack, and the folders of its parts that go with it."""
+    from magistrate.judges.folders import ModelPart
+    from magistrate.judges.stack_folder import DataFile, PartFile, StackFile
+
+    models = {each.model for each in found if each.model is not None}
+    if len(models) > 1:
+        told = " and ".join(sorted(name for name, _ in models))
+        raise SpecError(f"judges of a stack ask one model; these data were judged with {told}")
+    weights, table = fitted.weights, fitted.table
+    written, folders = list[PartFile](), dict[str, Path]()
+    for at, part in enumerate(parts):
+        words, folder = (part.signal, None) if part.judge is None else kept(part.words, at)
+        if folder is not None:
+            folders[str(at)] = folder
+        info = None if part.judge is None else part.judge.info
+        written.append(
+            PartFile(
+                name=part.name,
+                kind="signal" if info is None else "judge",
+                words=words,
+                version=1 if info is None else info.version,
+                prompt="" if info is None else info.prompt,
+                constraint="" if info is None else info.constraint,
+                scale=table.scales[at],
+                mean=float(weights.means[at]),
+                spread=float(weights.spreads[at]),
+                weight=float(weights.weights[at]),
+                low=_end(table.values[:, at], "nanmin"),
+                high=_end(table.values[:, at], "nanmax"),
+            )
+        )
+    learnt = {name for part in parts if part.judge is not None for name in part.judge.info.trained_on}
+    model = next(iter(models), None)
+    return (
+        StackFile(
+            parts=written,
+            intercept=weights.intercept,
+            base_rate=base_rate,
+            metric=weights.metric.tolist(),
+            limit=weights.limit,
+            strength=weights.strength,
+            positive=fitted.positive,
+            model=None if model is None else ModelPart(name=model[0], fingerprint=model[1]),
+            data=list(_data(found, used, DataFile)),
+            trained_on=sorted(learnt | {each.dataset for each in found}),
+            seed=fitted.seed,
+            folds=fitted.folds,
+            figures=_figures(fitted),
+        ),
+        folders,
+    )
+
+
+def _data(found: Sequence[Labelled], used: Sequence[Sequence[Sample]], kind: Any) -> Iterator[Any]:
+    for each, samples in zip(found, used, strict=True):
+        yield kind(
+            dataset=each.dataset,
+            family=family_of(each.dataset),
+            digest=each.digest,
+            n=len(samples),
+            hallucinated=sum(sample.label == HALLUCINATED for sample in samples),
+        )
+
+
+def _figures(fitted: StackFit) -> dict[str, Any]:
+    told = fitted.to_dict()
+    return {name: told[name] for name in ("out_of_fold", "left_out", "alone", "remarks")}
+
+
+def _end(values: Any, which: str) -> float:
+    import numpy as np
+
+    return float(getattr(np, which)(values))
+
+
+def kept(words: str, number: int) -> tuple[str, Path | None]:
+    """A judge's words as a stack keeps them, and the folder that it lies in, which the stack takes along.
+
+    Other paths become whole: what lies elsewhere stays there.
+    """
+    from magistrate.judges.stack_folder import HERE, PARTS
+    from magistrate.runs.spec import whole
+
+    name, colon, options = words.partition(":")
+    bare = registry.folder_option(name)
+    folder, told = None, []
+    for word in registry.split_options(options) if colon and bare is not None else ():
+        key, value = registry.keyed(word, bare)
+        if key in (None, bare):
+            folder = Path(registry.unenclosed(value)).expanduser().absolute()
+            value = f"({HERE}/{PARTS}/{number})"
+        told.append(value if key is None else f"{key}={value}")
+    return (f"{name}:{','.join(told)}", folder) if folder is not None else (whole(words), None)

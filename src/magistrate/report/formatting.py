@@ -1,0 +1,183 @@
+"""How numbers, foreign text and tables are written in the terminal.
+
+Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
+read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
+rich as `Text`, never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from magistrate._text import Heat, Marked
+from magistrate._text import decimal as decimal
+from magistrate._text import plain as plain
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.spans import characters
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+
+def interval(estimate: Estimate) -> str:
+    """The 95 % interval of an estimate, `[.55, .69]`; empty where there is none."""
+    if estimate.low is None:
+        return ""
+    return f"[{decimal(estimate.low)}, {decimal(estimate.high)}]"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person would say them.
+
+    >>> duration(0.0421), duration(3.14), duration(200), duration(None)
+    ('42 ms', '3.1 s', '3 min 20 s', '-')
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """Counts by name: `5 timeout, 1 budget`."""
+    return ", ".join(f"{n} {name}" for name, n in counts.items())
+
+
+# --- foreign text ---------------------------------------------------------------------------------
+
+
+OPEN, CLOSE = "⟦", "⟧"
+
+
+def marked(text: str, spans: Iterable[Marked], style: str) -> Text:
+    """`text` with every span in `style` and between ⟦ ⟧, which also shows where there is no colour.
+
+    Overlapping spans are merged; what reaches beyond the text is cut.
+    """
+    from rich.text import Text
+
+    shown, end = Text(), 0
+    inside = ((max(span.start, 0), min(span.end, len(text))) for span in spans)
+    for start, stop in characters(inside):
+        shown.append(plain(text[end:start]))
+        shown.append(f"{OPEN}{plain(text[start:stop])}{CLOSE}", style=style)
+        end = stop
+    return shown.append(plain(text[end:]))
+
+
+def around(text: str, start: int, end: int, by: int) -> tuple[int, int]:
+    """Where to cut `text` so that about `by` characters are shown on both sides of a place: at a space where
+    there is one, and never more than twice as many characters away."""
+    first = 0 if start <= by else max(text.rfind(" ", 0, start - by) + 1, start - 2 * by)
+    stop = text.find(" ", end + by, end + 2 * by)
+    return first, min(end + 2 * by, len(text)) if stop < 0 else stop
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def numbers(*columns: str) -> Table:
+    """A table without frame; its first column gives way where room is short, numbers never."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column(plain(columns[0]), overflow="fold")
+    for name in columns[1:]:
+        table.add_column(plain(name), justify="right", no_wrap=True)
+    return table
+
+
+def estimated(estimate: Estimate) -> Text:
+    """`.62 [.55, .69]`, or a dash."""
+    from rich.text import Text
+
+    if estimate.low is None:
+        return Text(decimal(estimate.value), "bold")
+    return Text.assemble((decimal(estimate.value), "bold"), " ", (interval(estimate), "dim"))
+
+
+def lines(*rows: tuple[str, str], style: str = "") -> Table:
+    """A dim name and foreign words beside it, one row a fact."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for name, words in rows:
+        grid.add_row(plain(name), Text(plain(words), style=style))
+    return grid
+
+
+def cut(text: str, width: int) -> str:
+    """Foreign text on one line of at most `width` characters."""
+    line = " ".join(plain(text).split())
+    return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+
+
+def told_apart(names: Sequence[str], width: int) -> list[str]:
+    """Each of several names, at most `width` characters of it: those that tell them apart, or else a number.
+
+    >>> told_apart(["nightly, small", "nightly, large"], 8)
+    ['…, small', '…, large']
+    """
+    whole = [" ".join(plain(name).split()) for name in names]
+    heads = [cut(name, width) for name in whole]
+    tails = [name if len(name) <= width else "…" + name[1 - width :] for name in whole]
+    for shown in (heads, tails):
+        if len(set(shown)) == len(set(whole)):
+            return shown
+    return [cut(f"{number} {name}", width) for number, name in enumerate(whole, 1)]
+
+
+def tallied(left_out: Iterable[tuple[str, int]]) -> str:
+    """Counts and their reasons: `2 failed, 1 not judged`."""
+    return ", ".join(f"{count} {reason}" for reason, count in left_out)
+
+
+# --- rendered as text and heat maps ---------------------------------------------------------------
+
+
+PLAIN_WIDTH = 80
+
+
+def as_text(render: Callable[[Console], None]) -> str:
+    """What `render` prints, without colour and 80 columns wide."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    page = StringIO()
+    render(
+        Console(
+            file=page,
+            width=PLAIN_WIDTH,
+            color_system=None,
+            force_terminal=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+    )
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def heat_of(details: Mapping[str, Any]) -> Heat | None:
+    """The heat map among a verdict's details, None where there is none. Raises `InputError` for no map."""
+    return Heat.read(details["heat"]) if details.get("heat") is not None else None
+
+
+def without_heat(details: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left to show of the details where the heat map is shown as such."""
+    return {name: value for name, value in details.items() if name != "heat"}
