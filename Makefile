@@ -69,7 +69,7 @@ chaos: .venv/.dev  ## break everything that can break, and write what became of 
 
 lock: .venv/.dev  ## pin anew what pyproject.toml allows
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-		--quiet --custom-compile-command "make lock" --extra local --extra analysis --extra server pyproject.toml -o requirements.lock
+		--quiet --custom-compile-command "make lock" --extra local --extra server pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 		--quiet --custom-compile-command "make lock" --extra all --group dev -c requirements.lock pyproject.toml \
 		-o requirements-dev.lock

@@ -33,7 +33,7 @@ POLES = (FAITHFUL, HALLUCINATED)
 def pages() -> dict[Path, str]:
     """The text that every page with generated parts should have."""
     written = {ROOT / "docs" / "commands.md": commands_page(), specs.SCHEMA: schema_file()}
-    for name in ("README.md", "docs/data.md", "docs/engines.md"):
+    for name in ("docs/index.md", "docs/judges.md", "docs/data.md", "docs/engines.md"):
         path = ROOT / name
         written[path] = with_parts(path.read_text(encoding="utf-8"))
     return written
@@ -118,7 +118,7 @@ def commands_part() -> str:
         if name.count(" ") == 1:
             anchor = name.replace(" ", "-")
             first = re.split(r"(?<=\.)\s", _one_line(command.help or ""))[0]
-            rows.append([f"[`{name}`](docs/commands.md#{anchor})", first])
+            rows.append([f"[`{name}`](commands.md#{anchor})", first])
     return table(["command", "what it does"], rows)
 
 

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from packaging.requirements import Requirement
 
 from magistrate import judge
 from magistrate.errors import MissingExtra
-from magistrate.report.charts import precision_recall
 from magistrate.report.extras import EXTRAS
 from terminal import Call
 from test_architecture import PACKAGES, SOURCES, imports
@@ -29,7 +27,7 @@ PARTS = (
     "magistrate.server",
     "magistrate.training",
     "magistrate.integrations",
-    "magistrate.detectors.converting",
+    "magistrate.detectors.hf_network",
 )
 
 
@@ -55,9 +53,6 @@ def test_a_missing_package_names_its_extra(without: Callable[[str], None], call:
     without("sacrebleu")
     with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[reference\]'"):
         judge(output="a b", expected="a b", judge="bleu")
-    without("matplotlib")
-    with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[analysis\]'"):
-        precision_recall(np.array([True, False]), np.array([0.9, 0.1]), "p")
 
 
 def test_what_only_an_extra_installs_is_not_imported_with_a_module_of_the_base() -> None:

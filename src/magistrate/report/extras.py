@@ -9,7 +9,7 @@ from magistrate.engines.registry import KINDS
 
 EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},
-    "analysis": ("matplotlib", "scikit-learn", "scipy"),
+    "analysis": ("scikit-learn", "scipy"),
     "hub": ("huggingface-hub",),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
