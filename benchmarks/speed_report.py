@@ -158,7 +158,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What `benchmarks.speed` found. `geometries` holds those of engines whose weights were counted; `command`
+    """What was measured. `geometries` holds those of engines whose weights were counted; `command`
     reproduces it; `date` is in UTC."""
 
     model: str

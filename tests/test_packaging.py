@@ -162,7 +162,7 @@ def asked(*extras: str) -> Iterator[Requirement]:
 def test_the_lock_files_cover_what_pyproject_asks_for() -> None:
     development = [Requirement(line) for line in PYPROJECT["dependency-groups"]["dev"]]
     for name, requirements in (
-        ("requirements.lock", [*asked("local", "analysis", "server")]),
+        ("requirements.lock", [*asked("local", "server")]),
         ("requirements-dev.lock", [*asked("all"), *development]),
     ):
         locked = pinned(name)
