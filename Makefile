@@ -23,7 +23,7 @@ demo: .venv/.local  ## judge the built-in set by code and with the embedded mode
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
 # Tests that take long are marked `full`; within a week `make test` runs these too, each day a seventh (tests/tiers.py).
-test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: 8 minutes on two cores
+test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some twelve minutes on two cores
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,11 +72,17 @@ SOURCES = {module_name(path): path.read_text(encoding="utf-8") for path in sorte
 PACKAGES = {module_name(path) for path in ROOT.rglob("__init__.py")}
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a module, read once for all that look at it."""
+    return ast.parse(source)
+
+
 def imports(sources: Mapping[str, str], packages: set[str], within: str = PACKAGE) -> list[Import]:
     """Every import of a module of the package, wherever it stands: in functions and for types only, too."""
     found: list[Import] = []
     for name, source in sources.items():
-        for node, eager in _import_nodes(ast.parse(source), True):
+        for node, eager in _import_nodes(parsed(source), True):
             for target in _targets(node, name, name in packages, set(sources)):
                 if target.split(".")[0] == within:
                     found.append(Import(name, target, node.lineno, eager))
