@@ -29,8 +29,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from magistrate.engines import models as catalogue
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.models import HubSource, ModelEntry, PyPISource
+from magistrate.engines.models.catalogue import UPDATE
 from magistrate.engines.models.folder import CONVERSION
 from magistrate.engines.models.gguf import rewrite
+from magistrate.engines.models.updates import Update, write_updates
 from magistrate.errors import ModelError, SpecError
 
 openvino = import_openvino()
@@ -451,6 +453,37 @@ def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
 
     (folder / "openvino_model.bin").write_bytes(b"cut short")
     assert not catalogue.is_pulled(model)
+
+
+@pytest.mark.alone
+def test_an_update_of_a_model_is_pulled_as_a_model_of_its_own(
+    offer: Callable[..., ModelEntry], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = offer()
+    monkeypatch.setattr("magistrate.engines.models.catalogue.UPDATES", tmp_path / "updates")
+
+    def updated(name: str, matrix: str, shape: tuple[int, int]) -> ModelEntry:
+        (tmp_path / "updates" / name).mkdir(parents=True)
+        halves = (np.full((shape[0], 1), 0.5, np.float32), np.full((1, shape[1]), 0.5, np.float32))
+        write_updates({matrix: Update(*halves)}, tmp_path / "updates" / name / UPDATE)
+        return dataclasses.replace(base, name=name, update=name)
+
+    tiny = Tiny()
+    model = updated("tuned", "blk.0.ffn_down.weight", (tiny.hidden, tiny.inner))
+    assert model.identity != base.identity == base.sha256 and model.selftest is None
+    folder = catalogue.pull(base)
+    assert catalogue.is_pulled(base) and not catalogue.is_pulled(model)
+    other = catalogue.pull(model)
+    assert catalogue.is_pulled(model) and other != folder
+    one, two = (catalogue.describe(each) for each in (folder, other))
+    assert (one.name, two.name) == ("tiny", "tuned") and one.fingerprint != two.fingerprint
+    weights = [(each / "openvino_model.bin").read_bytes() for each in (folder, other)]
+    assert len(weights[0]) == len(weights[1]) and weights[0] != weights[1]
+
+    stranger = updated("stranger", "blk.9.ffn_down.weight", (tiny.hidden, tiny.inner))
+    with pytest.raises(ModelError, match="has no blk"):
+        catalogue.pull(stranger)
+    assert left(home) == sorted([folder.name, other.name])
 
 
 @pytest.mark.parametrize(

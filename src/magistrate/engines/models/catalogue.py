@@ -142,10 +142,11 @@ def split(spec: str, names: Container[str]) -> tuple[str, Weights | None]:
 def entries() -> tuple[ModelEntry, ...]:
     """Every model of the catalogue, in order."""
     text = files(__package__).joinpath("catalogue.toml").read_text(encoding="utf-8")
-    rows = {row["name"]: row for row in tomllib.loads(text)["model"]}
+    listed = tomllib.loads(text)["model"]
+    rows = {row["name"]: row for row in listed}
     found = tuple(_read(rows[row["of"]] | row if "of" in row else row) for row in rows.values())
-    if sum(row.default for row in found) != 1:
-        raise ModelError("catalogue.toml must have exactly one default")
+    if len(rows) != len(listed) or sum(row.default for row in found) != 1:
+        raise ModelError("catalogue.toml must give each model its own name and have exactly one default")
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from magistrate.errors import InputError, ModelError
-from magistrate.training.checkpoint import keep_freed_memory, load_state, save_state
+from magistrate.training.checkpoint import load_state, save_state
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.network import Network, batch_of, loss_of
 
@@ -68,7 +68,6 @@ class Training:
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        keep_freed_memory()
         self.network: Network = network.to(device)
         self.schedule, self.folder, self.clock = schedule, folder, clock
         self._device, self._data, self._name = device, data, name

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.errors import ModelError, SpecError
-from magistrate.training.checkpoint import keep_freed_memory, load_state, save_state
+from magistrate.training.checkpoint import load_state, save_state
 from magistrate.training.judge.examples import Example, Examples
 from magistrate.training.judge.trees import Laid, batches, laid
 
@@ -113,7 +113,6 @@ class Training:
 
         from magistrate.training.judge.low_rank import attach
 
-        keep_freed_memory()
         self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
         self._examples, self._clock, self._device = examples, clock, device
         torch.manual_seed(settings.seed)
