@@ -22,8 +22,7 @@ import jsonschema
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from magistrate.constraints import Lark, check, constraint
-from magistrate.engines.openai.engine import OpenAIEngine
-from magistrate.engines.openai.options import read_options
+from magistrate.engines.openai.engine import OpenAIEngine, read_options
 from magistrate.engines.remote.client import run_on_io_loop
 from magistrate.errors import ConstraintError
 

@@ -16,8 +16,7 @@ import pytest
 from fault_server import MODEL, Answer, Asked, FaultServer, fault_server
 from magistrate.api.judge import judge
 from magistrate.constraints import Lark, constraint
-from magistrate.engines.anthropic import open_engine
-from magistrate.engines.anthropic.engine import AnthropicEngine
+from magistrate.engines.anthropic import AnthropicEngine, open_engine
 from magistrate.engines.base import Capture, Engine, Option, Sampling, UnusableAnswer
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import Option
-from magistrate.engines.remote.label_choice import TopToken, label_named, label_probabilities
+from magistrate.engines.remote.replies import TopToken, label_named, label_probabilities
 from magistrate.errors import InvalidOutput
 
 YES_NO = (Option("supported", ("Yes", "yes", " yes")), Option("hallucinated", ("No", "no", " no")))

@@ -11,8 +11,7 @@ import pytest
 
 from magistrate.engines.base import Option, Sampling
 from magistrate.engines.openai.llama_server import LlamaServer
-from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.server_capabilities import ServerCapabilities
+from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities
 from magistrate.errors import OverLength
 from magistrate.types import Data, Message, Prompt, Trusted
 from standins import SPECIAL, encode, logprob

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from magistrate.engines.openai.chat_completions import estimate_tokens
-from magistrate.engines.openai.prompt_scoring import offsets_of
+from magistrate.engines.openai.chat_completions import estimate_tokens, offsets_of
+
 from magistrate.errors import InvalidOutput
 
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from magistrate.engines.anthropic.engine import AnthropicEngine, read_options
+from magistrate.engines.anthropic import AnthropicEngine, read_options
 from magistrate.engines.base import Engine, Option
 from magistrate.engines.remote.client import run_on_io_loop
-from magistrate.engines.remote.label_choice import label_named
+from magistrate.engines.remote.replies import label_named
 from magistrate.errors import InvalidOutput
 from magistrate.judges import registry
 from magistrate.runs.execute import judge_one

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magistrate.engines.base import Generation, UnusableAnswer
-from magistrate.engines.remote.concurrency_limiter import ConcurrencyLimiter
 from magistrate.engines.remote.retry import (
+    ConcurrencyLimiter,
     BUSY_RETRIES,
     FIRST_WAIT,
     JITTER,

@@ -16,8 +16,8 @@ import httpx2
 import openai
 import pytest
 
-from magistrate.engines.remote.errors import engine_error, retry_after
-from magistrate.engines.remote.redaction import HIDDEN, LONGEST, shown
+from magistrate._logging import HIDDEN
+from magistrate.engines.remote.errors import LONGEST, engine_error, retry_after, shown
 from magistrate.errors import (
     EngineBusy,
     EngineError,

@@ -22,14 +22,13 @@ def in_child(reset: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=reset)
 
 
-def check_process(process: int, what: str) -> None:
-    """Raise `EngineGone` where `what` was made in `process`, which is another one than this."""
-    if os.getpid() != process:
-        raise EngineGone(
-            f"this process was forked from one that had made {what}, whose threads and connections do not "
-            "survive a fork: start processes with 'spawn' (multiprocessing.get_context('spawn')), or make it "
-            "in each of them"
-        )
+def made_before_fork(what: str) -> EngineGone:
+    """The error where `what` was made in the process that this one was forked from."""
+    return EngineGone(
+        f"this process was forked from one that had made {what}, whose threads and connections do not "
+        "survive a fork: start processes with 'spawn' (multiprocessing.get_context('spawn')), or make it "
+        "in each of them"
+    )
 
 
 def only_one(library: str) -> None:
@@ -37,7 +36,8 @@ def only_one(library: str) -> None:
 
     Raises `EngineGone` where the process that this one was forked from did so before.
     """
-    check_process(_computing.setdefault(library, os.getpid()), f"an engine of {library}")
+    if _computing.setdefault(library, os.getpid()) != os.getpid():
+        raise made_before_fork(f"an engine of {library}")
 
 
 class PerProcess(Generic[T]):

@@ -235,6 +235,13 @@ def without_keys(text: str, given: Iterable[str] = ()) -> str:
     return text
 
 
+def keys_pattern(given: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds what `without_keys` hides, with the keys that the environment has now."""
+    keys = {*_keys_of(tuple(os.environ.items())), *filter(_is_key, given)}
+    longest_first = sorted(keys, key=lambda key: (-len(key), key))
+    return re.compile("|".join(_escaped(key).pattern for key in longest_first) or r"(?!)")
+
+
 def error_text(error: BaseException) -> str:
     """What went wrong as it may be stored and shown: the error's class and its words, without keys."""
     return without_keys(f"{type(error).__name__}: {error}")

@@ -18,8 +18,7 @@ from magistrate.engines.base import Option, Sampling
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.models import default
 from magistrate.engines.openai import open_engine
-from magistrate.engines.openai.engine import OpenAIEngine
-from magistrate.engines.openai.options import read_options
+from magistrate.engines.openai.engine import OpenAIEngine, read_options
 from magistrate.engines.remote.client import run_on_io_loop
 from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError

@@ -1,7 +1,12 @@
-"""Servers asked by chat completions: requests for texts and labels, and how their answers are read."""
+"""Servers that answer chat completions, and those that also score prompts, as vLLM does.
+
+Requests for texts and labels, and how their answers are read. A server that turns chats into tokens and tells
+the log-probabilities of a prompt gives exact choices and likelihoods.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +17,33 @@ from pydantic import AfterValidator, Field, model_validator
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
 from magistrate.engines.openai.constraints import SentConstraint
-from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.server_capabilities import ServerCapabilities, choose_method
+from magistrate.engines.openai.server_capabilities import Options, ServerCapabilities, choose_method
 from magistrate.engines.remote.client import Requests
-from magistrate.engines.remote.label_choice import (
+from magistrate.engines.remote.errors import shown
+from magistrate.engines.remote.messages import Chat, chat, in_words, with_instruction
+from magistrate.engines.remote.replies import (
+    Body,
+    Count,
+    Reply,
     TopToken,
+    exact_choice,
+    is_number,
     label_asker,
     label_only_choice,
+    read,
     sampled_choice,
+    split_thinking,
     top_k_choice,
 )
-from magistrate.engines.remote.messages import Chat, chat, in_words, with_instruction
-from magistrate.engines.remote.redaction import shown
-from magistrate.engines.remote.replies import Body, Count, Reply, is_number, read, split_thinking
-from magistrate.errors import CapabilityError, EngineError, EngineRefused, InvalidOutput, OverLength
-from magistrate.types import ASSISTANTS, Prompt, Usage
+from magistrate.errors import (
+    CapabilityError,
+    EngineError,
+    EngineRefused,
+    InvalidOutput,
+    OverLength,
+    SpecError,
+)
+from magistrate.types import ASSISTANTS, Data, Message, Prompt, Usage
 
 PATH = "chat/completions"
 LEAST_MASS = 0.01  # a model that gives all answers together less than this wants to say something else
@@ -64,19 +81,16 @@ class ChatServer:
         body = {**self._body(made, sampling), **({} if sent is None else sent.body)}
         opened = self._found.thinks == "closed"
         if self._options.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            body["stream_options"] = {"include_usage": True}
             reply = read_events(await self._client.stream(PATH, body), opened=opened)
         else:
             reply = read_chat(await self._client.post(PATH, body), opened=opened)
-        text = self._client.without_keys(made.escaping.undo(reply.text))
-        notes = (*made.escaping.notes, *self._unsent(sampling))
-        return Reply(
-            text if sent is None else sent.undo(text),
-            reply.finish,
-            reply.usage,
-            self._client.without_keys(made.escaping.undo(reply.thinking)),
-            notes,
+        text, thinking = (
+            self._client.without_keys(made.escaping.undo(each)) for each in (reply.text, reply.thinking)
         )
+        text = text if sent is None else sent.undo(text)
+        notes = (*made.escaping.notes, *self._unsent(sampling))
+        return Reply(text, reply.finish, reply.usage, thinking, notes)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
         """The choice by the likeliest first tokens, by draws, or by the label that the model names."""
@@ -145,6 +159,100 @@ class ChatServer:
         return await self.ask(prompt, (), None, None, sampling)
 
 
+class ScoringServer(ChatServer):
+    """A chat server that also tokenizes chats, and, if `found.scores`, scores prompts of tokens."""
+
+    async def count(self, prompt: Prompt) -> int:
+        """Exactly, chat template included."""
+        return len(await self._chat_tokens(self._chat(prompt)))
+
+    async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
+        """The exact choice if the server scores prompts; otherwise as every chat server."""
+        if self._method == "exact":
+            return await self.choose_exactly(self._chat(prompt), options)
+        return await super().choose(prompt, options)
+
+    async def choose_exactly(self, made: Chat, options: Sequence[Option]) -> Choice:
+        """How probable each option is, as the sum over its surfaces' tokens."""
+        surfaces = [surface for option in options for surface in option.surfaces]
+        prompt, *paths = await asyncio.gather(self._chat_tokens(made), *map(self._text_tokens, surfaces))
+        spelled = dict(zip(surfaces, map(tuple, paths), strict=True))
+        _check_apart(options, spelled)
+        totals, usage = {}, Usage()
+        for path in sorted(set(spelled.values()), key=lambda path: (len(path), path)):
+            scored, spent = await self._score(prompt, list(path))
+            totals[path] = sum(each.logprob for each in scored)
+            usage += spent
+        own = [{spelled[surface] for surface in option.surfaces} for option in options]
+        return exact_choice(
+            options, [[totals[path] for path in each] for each in own], usage, made.escaping.notes
+        )
+
+    async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
+        """How probable each token of `text` is, if the server scores prompts; offsets are into raw text."""
+        import numpy as np
+
+        if not self._found.scores:
+            return await super().likelihood(prompt, text)
+        # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
+        last = Message("user", (Data(text, "text"),))
+        together = self._chat(Prompt((*prompt.messages, last)))
+        escaping = together.escaping
+        made = Chat(together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant")
+        escaped = escaping.escape(text)
+        tokens, answer = await asyncio.gather(self._chat_tokens(made), self._text_tokens(escaped))
+        if not answer:
+            raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
+        scored, usage = await self._score(tokens, answer)
+        offsets = tuple(
+            (escaping.raw_offset(text, start), escaping.raw_offset(text, end))
+            for start, end in offsets_of([each.decoded_token or "" for each in scored], escaped)
+        )
+        logprobs = np.array([min(each.logprob, 0.0) for each in scored], np.float64)
+        return Likelihood(text, tuple(answer), logprobs, offsets, usage, notes=escaping.notes)
+
+    # ------------------------------------------------------------------------------------------------
+
+    async def _chat_tokens(self, made: Chat) -> list[int]:
+        """Tokens of a chat, template included, up to where the answer begins."""
+        body = {
+            "model": self._model,
+            "messages": made.as_dicts(),
+            "add_generation_prompt": not made.begun,
+            "continue_final_message": made.begun,
+        }
+        return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
+
+    async def _text_tokens(self, text: str) -> list[int]:
+        """Tokens of a text by itself."""
+        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
+
+    async def _score(self, prompt: list[int], answer: list[int]) -> tuple[list[_Scored], Usage]:
+        """Log-probabilities of the tokens of `answer` after `prompt`, as the server read them."""
+        asked: dict[str, Any] = (
+            {"prompt_logprobs": 0}
+            if self._found.scores == "prompt_logprobs"
+            else {"echo": True, "logprobs": 1}
+        )
+        body = {
+            "model": self._model,
+            "prompt": [*prompt, *answer],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            **asked,
+        }
+        found = read(_Completion, await self._client.post("completions", body), "completion")
+        if not found.choices:
+            raise InvalidOutput("the server's answer has no choices")
+        usage = usage_of(found.usage)
+        first = found.choices[0]
+        listed = first.prompt_logprobs or found.prompt_logprobs
+        if listed is not None:
+            return _by_token(listed, len(prompt), answer), usage
+        return _by_echo(first.logprobs, len(prompt), len(answer)), usage
+
+
 def _estimate_chat(made: Chat) -> int:
     return sum(4 + estimate_tokens(turn.text) for turn in made.turns)
 
@@ -172,8 +280,12 @@ CALLS = ("tool_calls", "function_call", "tool_use")
 TEXTS, THOUGHTS = ("", "text", "output_text"), ("thinking", "reasoning")  # parts of a message
 
 
-class _Details(Body):
+class _Cached(Body):
     cached_tokens: Count | None = None
+
+
+class _Reasoned(Body):
+    reasoning_tokens: Any = None
 
 
 class UsageBody(Body):
@@ -181,7 +293,8 @@ class UsageBody(Body):
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: _Cached | None = None
+    completion_tokens_details: _Reasoned | None = None
 
 
 class _Part(Body):
@@ -334,3 +447,101 @@ def read_top_tokens(body: Any) -> tuple[TopToken, ...]:
         TopToken(bytes(each.bytes) if each.bytes is not None else each.token.encode(), each.logprob)
         for each in logprobs.content[0].top_logprobs or ()
     )
+
+
+# --- reading scored prompts ----------------------------------------------------------------------
+
+PART = "�"  # the text of a token that is part of a character
+
+
+class _Tokens(Body):
+    tokens: list[int]
+
+
+class _Scored(Body):
+    logprob: Logprob
+    decoded_token: str | None = None
+
+
+class _Echoed(Body):
+    tokens: list[str] | None = None
+    token_logprobs: list[Logprob | None] | None = None
+
+
+class _ScoredChoice(Body):
+    prompt_logprobs: list[dict[str, _Scored] | None] | None = None
+    logprobs: _Echoed | None = None
+
+
+class _Completion(Body):
+    choices: tuple[_ScoredChoice, ...] = ()
+    prompt_logprobs: list[dict[str, _Scored] | None] | None = None
+    usage: UsageBody | None = None
+
+
+def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Half-open offsets of tokens into the text that they spell.
+
+    Tokens that are parts of one character appear as U+FFFD; all of them get that character's offsets.
+    """
+    offsets: list[tuple[int, int]] = []
+    place, at = 0, 0
+    while at < len(pieces):
+        piece = pieces[at]
+        if piece and PART not in piece and text.startswith(piece, place):
+            offsets.append((place, place + len(piece)))
+            place += len(piece)
+            at += 1
+            continue
+        if piece and PART not in piece:
+            raise InvalidOutput("the server's tokens do not spell the text that they are of", text)
+        end = next(
+            (later for later in range(at + 1, len(pieces)) if pieces[later] and PART not in pieces[later]),
+            len(pieces),
+        )
+        found = text.find(pieces[end], place) if end < len(pieces) else len(text)
+        if found < 0:
+            raise InvalidOutput("the server's tokens do not spell the text that they are of", text)
+        offsets += [(place, max(found, place))] * (end - at)
+        place, at = max(found, place), end
+    return offsets
+
+
+def _by_token(
+    listed: Sequence[dict[str, _Scored] | None], start: int, answer: Sequence[int]
+) -> list[_Scored]:
+    scored = []
+    for at, token in enumerate(answer, start):
+        found = listed[at] if at < len(listed) else None
+        if found is None or str(token) not in found:
+            raise InvalidOutput("the server did not score every token that it was asked about")
+        scored.append(found[str(token)])
+    return scored
+
+
+def _by_echo(echoed: _Echoed | None, start: int, length: int) -> list[_Scored]:
+    logprobs = (echoed.token_logprobs if echoed is not None else None) or []
+    texts = (echoed.tokens if echoed is not None else None) or [""] * len(logprobs)
+    part = logprobs[start : start + length]
+    if len(part) < length or len(texts) != len(logprobs) or any(each is None for each in part):
+        raise InvalidOutput("the server did not score every token that it was asked about")
+    return [
+        _Scored(logprob=logprob, decoded_token=token)
+        for logprob, token in zip(part, texts[start : start + length], strict=True)
+        if logprob is not None
+    ]
+
+
+def _check_apart(options: Sequence[Option], spelled: dict[str, tuple[int, ...]]) -> None:
+    """Refuse options that are the same tokens, or of which one begins another: no end is known here."""
+    for option in options:
+        for surface in option.surfaces:
+            path = spelled[surface]
+            for other in options:
+                paths = [spelled[each] for each in other.surfaces]
+                begun = other is not option and any(each[: len(path)] == path for each in paths)
+                if not path or begun:
+                    raise SpecError(
+                        f"the surface {surface!r} of option {option.label!r} is nothing to this model's "
+                        "tokenizer, or begins another option's; spell one differently"
+                    )

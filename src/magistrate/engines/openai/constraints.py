@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from magistrate.constraints import Constraint, dialects, express
 from magistrate.constraints.partial_json import read
+from magistrate.engines.remote.messages import schema_of_text, text_inside
 from magistrate.errors import ConstraintError
 
 Dialect = Literal["lark", "gbnf", "json_schema", "strict_schema", "regex"]
@@ -94,7 +95,7 @@ def _as_schema(constraint: Constraint, way: Way) -> SentConstraint | None:
         expressed = express(constraint, "json_schema")
         schema, lost = expressed.payload, expressed.lost
     else:
-        schema, undo = _wrapped_text(constraint.schema or {})
+        schema, undo = schema_of_text(constraint), text_inside
     if way.dialect == "strict_schema":
         original = schema
         schema, more = strict_schema(original)
@@ -118,7 +119,6 @@ KEPT = frozenset(
     ]
 )
 MAPS = frozenset({"properties", "$defs", "definitions"})  # names of ours, each with a schema
-BARE = "answer"  # the property of a plain text in the object around it
 
 
 def strict_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -130,20 +130,6 @@ def strict_schema(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str,
     """
     lost: list[str] = []
     return _strict_node(schema, "", lost), tuple(lost)
-
-
-def _wrapped_text(schema: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[str], str]]:
-    """A schema of an object around a plain text, and the function that takes the text out again."""
-    inner = {"type": "string", **{key: schema[key] for key in ("enum", "pattern") if key in schema}}
-    if "pattern" in inner:
-        inner["pattern"] = f"^(?:{inner['pattern']})$"
-    whole = {
-        "type": "object",
-        "properties": {BARE: inner},
-        "required": [BARE],
-        "additionalProperties": False,
-    }
-    return whole, _unwrapped
 
 
 def without_nulls(text: str, schema: Mapping[str, Any]) -> str:
@@ -222,10 +208,3 @@ def _at(root: Mapping[str, Any], reference: str) -> Any:
     for step in reference.removeprefix("#").split("/")[1:]:
         node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
     return node if reference.startswith("#") else None
-
-
-def _unwrapped(text: str) -> str:
-    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
-    if isinstance(value, dict) and value.keys() == {BARE} and isinstance(value[BARE], str):
-        return str(value[BARE])
-    return text

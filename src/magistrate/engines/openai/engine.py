@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from magistrate.engines.base import (
     GREEDY,
@@ -22,15 +23,18 @@ from magistrate.engines.base import (
     check_options,
     require,
 )
-from magistrate.engines.openai.chat_completions import ChatServer
+from magistrate.engines.openai.chat_completions import ChatServer, ScoringServer
 from magistrate.engines.openai.constraints import SentConstraint, ways_to_send
 from magistrate.engines.openai.llama_server import LlamaServer
-from magistrate.engines.openai.options import Options, base_url, key_for, read_options
 from magistrate.engines.openai.probe import examine
-from magistrate.engines.openai.prompt_scoring import ScoringServer
-from magistrate.engines.openai.server_capabilities import ServerCapabilities, engine_info
+from magistrate.engines.openai.server_capabilities import (
+    OFFICIAL,
+    Options,
+    ServerCapabilities,
+    engine_info,
+)
 from magistrate.engines.remote.client import Client, on_io_loop, run_on_io_loop
-from magistrate.engines.remote.options import is_local, warn_unlisted_model
+from magistrate.engines.remote.options import Provider, is_local, warn_unlisted_model
 from magistrate.engines.remote.replies import Reply, generate_validated
 from magistrate.engines.remote.retry import FIRST, with_retries
 from magistrate.engines.settings import EngineSettings
@@ -41,6 +45,30 @@ if TYPE_CHECKING:
     from magistrate.constraints import Constraint
 
 TIMEOUT = 300.0  # seconds that a request may take unless a timeout is given
+PROVIDER = Provider(
+    owner="OpenAI's",
+    word="openai",
+    official=OFFICIAL,
+    url_variable="OPENAI_BASE_URL",
+    key_variable="OPENAI_API_KEY",
+    example="http://127.0.0.1:8080/v1",
+)
+key_for = PROVIDER.key_for
+
+
+def read_options(words: str) -> tuple[str, Options]:
+    """The model's name and the options behind it. Raises `SpecError`.
+
+    >>> read_options("qwen2.5:0.5b,draws=5")[0]
+    'qwen2.5:0.5b'
+    """
+    return PROVIDER.read_options(words, Options, {"draws": 1, "window": 1})
+
+
+def base_url(given: str | None) -> str:
+    """As `Provider.address`, with `/v1` if it has no path."""
+    url = PROVIDER.address(given)
+    return url if urlsplit(url).path.strip("/") else f"{url}/v1"
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:
@@ -97,12 +125,13 @@ class OpenAIEngine:
         self._connecting = asyncio.Lock()
         self._known: _Connected | None = None
 
+    @on_io_loop
     async def connect(self) -> None:
         """Find out what the server is and can do, once.
 
         Raises `SpecError` for a model that the server does not have, `EngineError` if it cannot be asked.
         """
-        await on_io_loop(self._server())
+        await self._server()
 
     @property
     def info(self) -> EngineInfo:
@@ -119,86 +148,18 @@ class OpenAIEngine:
         """How many requests the server answers at once, 0 if it does not tell. Raises as `info`."""
         return self._connected.slots
 
+    @on_io_loop
     async def count(self, prompt: Prompt) -> int:
         """How many tokens `prompt` has, template included; `info.ways` says if that is estimated."""
+        return await (await self._server()).count(prompt)
 
-        async def counted() -> int:
-            return await (await self._server()).count(prompt)
-
-        return await on_io_loop(counted())
-
+    @on_io_loop
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
         """Write an answer to `prompt`. The server enforces `constraint` if it can; it is always validated."""
         if constraint is not None:
             constraint.require_bounds()
-        return await on_io_loop(self._generate(prompt, constraint, sampling))
-
-    async def choose(
-        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
-    ) -> Choice:
-        """How probable each option is as the answer; `method` and `bound` say how well that is known."""
-        check_options(options)
-
-        async def chosen() -> Choice:
-            server = await self._server()
-            self._refuse(capture)
-            return await server.choose(prompt, options)
-
-        return await on_io_loop(chosen())
-
-    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """How probable each token of `text` is as the model's answer. Raises `CapabilityError` if the server
-        does not tell, and `SpecError` for an empty text."""
-        if not text:
-            raise SpecError("the likelihood of an empty text is not defined")
-
-        async def scored() -> Likelihood:
-            server = await self._server()
-            self._refuse(capture)
-            return await server.likelihood(prompt, text)
-
-        return await on_io_loop(scored())
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    # ------------------------------------------------------------------------------------------------
-
-    @property
-    def _connected(self) -> _Connected:
-        if self._known is None:
-            raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
-        return self._known
-
-    async def _server(self) -> ChatServer | LlamaServer:
-        """The server, asked what it can do if nobody has yet; runs on the loop of all requests."""
-        if self._known is None:
-            async with self._connecting:
-                if self._known is None:
-                    self._known = await self._connect()
-        return self._known.server
-
-    async def _connect(self) -> _Connected:
-        client, model, options = self._client, self._model, self.options
-        server_info, found = await examine(client, model, options)
-        if server_info.named:
-            warn_unlisted_model(client.base_url, model, server_info.named)
-        window = options.window or found.window
-        server: ChatServer | LlamaServer
-        if found.native:
-            server = LlamaServer(client, found, options, window)
-        else:
-            kind = ScoringServer if found.tokenizes else ChatServer
-            server = kind(client, model, found, options, window)
-        info = engine_info(client.base_url, model, server_info, found, options)
-        return _Connected(server, info, found, server_info.slots)
-
-    async def _generate(
-        self, prompt: Prompt, constraint: Constraint | None, sampling: Sampling
-    ) -> Generation:
         server = await self._server()
         if sampling.trace:
             require(self.info, frozenset[Capability]({"trace"}), "a trace")
@@ -224,6 +185,60 @@ class OpenAIEngine:
             how = "asked for in words" if sent is None else f"held by the server as {sent.name}"
             notes.append(f"constraint {how}, validated here")
         return replace(made, notes=(*made.notes, *notes))
+
+    @on_io_loop
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
+        """How probable each option is as the answer; `method` and `bound` say how well that is known."""
+        check_options(options)
+        server = await self._server()
+        self._refuse(capture)
+        return await server.choose(prompt, options)
+
+    @on_io_loop
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
+        """How probable each token of `text` is as the model's answer. Raises `CapabilityError` if the server
+        does not tell, and `SpecError` for an empty text."""
+        if not text:
+            raise SpecError("the likelihood of an empty text is not defined")
+        server = await self._server()
+        self._refuse(capture)
+        return await server.likelihood(prompt, text)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    # ------------------------------------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> _Connected:
+        if self._known is None:
+            raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
+        return self._known
+
+    async def _server(self) -> ChatServer | LlamaServer:
+        """The server, asked what it can do if nobody has yet; runs on the loop of all requests."""
+        async with self._connecting:
+            if self._known is None:
+                self._known = await self._connect()
+        return self._known.server
+
+    async def _connect(self) -> _Connected:
+        client, model, options = self._client, self._model, self.options
+        server_info, found = await examine(client, model, options)
+        if server_info.named:
+            warn_unlisted_model(client.base_url, model, server_info.named)
+        window = options.window or found.window
+        server: ChatServer | LlamaServer
+        if found.native:
+            server = LlamaServer(client, found, options, window)
+        else:
+            kind = ScoringServer if found.tokenizes else ChatServer
+            server = kind(client, model, found, options, window)
+        info = engine_info(client.base_url, model, server_info, found, options)
+        return _Connected(server, info, found, server_info.slots)
 
     def _refuse(self, capture: Capture | None) -> None:
         if capture is not None:

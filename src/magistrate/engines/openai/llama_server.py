@@ -21,19 +21,22 @@ from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
 from magistrate.engines.openai.chat_completions import Logprob
 from magistrate.engines.openai.constraints import SentConstraint
-from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.server_capabilities import LISTED, ServerCapabilities
+from magistrate.engines.openai.server_capabilities import LISTED, Options, ServerCapabilities
 from magistrate.engines.remote.client import Requests
-from magistrate.engines.remote.label_choice import (
+from magistrate.engines.remote.messages import in_words, with_attempts, with_instruction
+from magistrate.engines.remote.replies import (
+    Body,
+    Count,
+    Reply,
     TopToken,
     exact_choice,
     label_asker,
     label_only_choice,
+    read,
     sampled_choice,
+    split_thinking,
     top_k_choice,
 )
-from magistrate.engines.remote.messages import in_words, with_attempts, with_instruction
-from magistrate.engines.remote.replies import Body, Count, Reply, read, split_thinking
 from magistrate.errors import CapabilityError, EngineError, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Trusted, Usage
 
@@ -261,7 +264,7 @@ class LlamaServer:
 
     async def _completed(self, body: dict[str, Any], *, stream: bool = False) -> _Completion:
         if stream:
-            events = await self._client.stream("/completion", {**body, "stream": True})
+            events = await self._client.stream("/completion", body)
             parts = [read(_Completion, event, "event of a completion") for event in events]
             if not parts or not parts[-1].stop:
                 raise InvalidOutput("the server's stream broke off", "".join(part.content for part in parts))

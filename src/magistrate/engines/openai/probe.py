@@ -12,12 +12,17 @@ from typing import Any, Literal
 
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.base import Option
-from magistrate.engines.openai.chat_completions import PATH, read_chat, read_top_tokens
+from magistrate.engines.openai.chat_completions import (
+    PATH,
+    ScoringServer,
+    UsageBody,
+    read_chat,
+    read_top_tokens,
+)
 from magistrate.engines.openai.constraints import NATIVE, WAYS, Way, ways_to_send
 from magistrate.engines.openai.llama_server import render
-from magistrate.engines.openai.options import Options
-from magistrate.engines.openai.prompt_scoring import ScoringServer
 from magistrate.engines.openai.server_capabilities import (
+    Options,
     ServerCapabilities,
     ServerInfo,
     recall,
@@ -26,7 +31,7 @@ from magistrate.engines.openai.server_capabilities import (
 )
 from magistrate.engines.remote.client import Client, Requests
 from magistrate.engines.remote.messages import chat
-from magistrate.engines.remote.replies import OPENING, Body, read
+from magistrate.engines.remote.replies import OPENING
 from magistrate.engines.remote.retry import CONNECTING, RetryingCaller, worth_a_retry
 from magistrate.errors import (
     CapabilityError,
@@ -48,23 +53,6 @@ SHORT = 48  # tokens of an answer that must fit a constraint
 TOPS = (20, 5)  # numbers of likeliest tokens to ask for, until the server accepts one
 BEGUN, REST = "violet-7431-kan", "garoo-green"
 GRAMMAR = 'start: "k7-" part\npart: %regex {"substring_words": "amber birch"}'
-
-
-class _Cached(Body):
-    cached_tokens: int | None = None
-
-
-class _Reasoned(Body):
-    reasoning_tokens: int | None = None
-
-
-class _Spent(Body):
-    completion_tokens_details: _Reasoned | None = None
-    prompt_tokens_details: _Cached | None = None
-
-
-class _Answer(Body):
-    usage: _Spent | None = None
 
 
 async def examine(client: Client, model: str, options: Options) -> tuple[ServerInfo, ServerCapabilities]:
@@ -307,31 +295,30 @@ def _text(answer: Any) -> str:
 
 def _thoughts(answer: Any) -> Literal["", "apart", "tags", "closed"]:
     """Where the thoughts of a plain answer stand; thoughts that are only counted stand apart too."""
-    usage = read(_Answer, answer, "chat completion").usage
-    details = usage.completion_tokens_details if usage is not None else None
+    details = _usage(answer).completion_tokens_details
     if details is not None and details.reasoning_tokens:
         return "apart"
-    if OPENING.match(raw := _raw(answer)):
+    content = answer["choices"][0]["message"].get("content")
+    text = content if isinstance(content, str) else ""
+    if OPENING.match(text):
         return "tags"
-    if "</think>" in raw:
+    if "</think>" in text:
         return "closed"
     return "apart" if read_chat(answer).thinking else ""
 
 
-def _raw(answer: Any) -> str:
-    content = answer["choices"][0]["message"].get("content")
-    return content if isinstance(content, str) else ""
-
-
 def _tells_cached(answer: Any) -> bool:
-    usage = read(_Answer, answer, "chat completion").usage
-    details = usage.prompt_tokens_details if usage is not None else None
+    details = _usage(answer).prompt_tokens_details
     return details is not None and details.cached_tokens is not None
+
+
+def _usage(answer: Any) -> UsageBody:
+    return UsageBody.model_validate(answer.get("usage") or {})
 
 
 # --- requests while probing ----------------------------------------------------------------------
 
-VAIN = 8  # requests that failed twice; after them, new ones are tried only once
+MAX_FAILED = 8  # requests that failed twice; after them, new ones are tried only once
 USUAL = frozenset({"model", "messages", "prompt", "content", "temperature", "max_tokens"})
 USUAL |= {"max_completion_tokens"}
 
@@ -343,7 +330,8 @@ class ProbeClient:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.base_url, self.who = client.base_url, client.who
-        self._seen: list[str] = []
+        self.stream, self.without_keys = client.stream, client.without_keys  # not used by probes
+        self._failed: list[str] = []
         policy = replace(CONNECTING, timeout=client.timeout)
         self._twice = RetryingCaller(client.who, policy)
         self._once = RetryingCaller(client.who, replace(policy, retries=0))
@@ -351,7 +339,7 @@ class ProbeClient:
     @property
     def broken(self) -> tuple[str, ...]:
         """Failed requests, each once, such as `HTTP 500 at chat/completions with logprobs`."""
-        return tuple(dict.fromkeys(self._seen))
+        return tuple(dict.fromkeys(self._failed))
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """As the client."""
@@ -361,23 +349,14 @@ class ProbeClient:
         """As the client."""
         return await self._ask(lambda: self._client.get(path), path, {})
 
-    async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
-        """As the client."""
-        events: list[Any] = await self._ask(lambda: self._client.stream(path, body), path, body)
-        return events
-
-    def without_keys(self, text: str) -> str:
-        """As the client."""
-        return self._client.without_keys(text)
-
     async def _ask(self, ask: Callable[[], Awaitable[Any]], path: str, body: Mapping[str, Any]) -> Any:
-        caller = self._twice if len(self._seen) < VAIN else self._once
+        caller = self._twice if len(self._failed) < MAX_FAILED else self._once
         try:
             return (await caller.call(ask))[0]
         except EngineError as error:
             # A complete answer that is no JSON is a page for people, and will be one again.
             if worth_a_retry(error) and error.status != 200:
-                self._seen.append(_description(error, path, body))
+                self._failed.append(_description(error, path, body))
             raise
 
 

@@ -21,11 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from magistrate._paths import home
 from magistrate.engines.base import Capability, EngineInfo
-from magistrate.engines.openai.options import OFFICIAL, Options
 from magistrate.engines.remote.client import Requests
 from magistrate.engines.remote.replies import Body
 from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout, MagistrateError, SpecError
 
+OFFICIAL = "https://api.openai.com/v1"
 VERSION = 1  # of the probes; results of older ones are not used
 LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
 SHOWN = 4  # failed requests, or models, that are named
@@ -52,6 +52,27 @@ class _Entry(Body):
 
 class _Listing(Body):
     data: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the engine answers its verbs; given behind the model's name, as in `openai:MODEL,draws=10`.
+
+    `choose` is the best method that the server offers unless a lesser one is named; `sampled` makes `draws`.
+    `likelihood=forced` scores a text by one call a token if the server tells nothing of prompts. `stream`
+    reads texts as they are written. An answer that cannot be used is asked for again, `anew` times at most. A
+    model that thinks may write `thoughts` tokens before its answer. `window` is the context window in
+    tokens, if the server does not tell it. `probe=anew` tries out again what the server can do.
+    """
+
+    choose: Literal["best", "top_k", "sampled", "label_only"] = "best"
+    draws: int = 20
+    likelihood: Literal["offered", "forced"] = "offered"
+    stream: bool = False
+    anew: int = 2
+    thoughts: int = 2048
+    window: int = 0
+    probe: Literal["kept", "anew"] = "kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The client of one server: an official package, with bounded time, size and number of connections.
 
 Connections belong to the event loop that opened them, and engines outlive loops (`asyncio.run` twice, a
-notebook, a test). So all requests are made on one loop, in a thread of its own, whoever awaits them.
+notebook, a test). So all requests are made on one loop, in a thread of its own: the methods of an engine that
+send requests are decorated with `on_io_loop`.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 from magistrate import _fork, _logging
 from magistrate.engines.remote.errors import ServerSaysError, engine_error
-from magistrate.engines.remote.redaction import without_keys
-from magistrate.errors import EngineError, InvalidOutput, MagistrateError, MissingExtra
+from magistrate.errors import EngineError, InvalidOutput, MissingExtra
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
-MOST_BYTES = 8 * 1024 * 1024  # of one answer
-CONNECT = 10.0  # seconds until a connection is there
-SLICE = 0.2  # seconds until Ctrl-C is noticed at the latest
+MAX_BYTES = 8 * 1024 * 1024  # of one answer
+CONNECT_TIMEOUT = 10.0  # seconds until a connection is there
+POLL = 0.2  # seconds until Ctrl-C is noticed at the latest
 LAST_EVENT = b"data: [DONE]"  # the end of a stream of events
 
 
@@ -48,9 +49,9 @@ class Requests(Protocol):
 class Client:
     """Sends requests to the server at `base_url` through `package`; `who` names the engine in errors.
 
-    A call takes `timeout` seconds at most, and the size of an answer is bounded. Nothing is retried here (see
-    `retry`). Redirects are not followed: a request goes to the given address and to no other. Keys, `key`
-    among them, are hidden in everything that comes back.
+    A request takes `timeout` seconds at most, and the size of an answer is bounded. Nothing is retried here
+    (see `retry`). Redirects are not followed: a request goes to the given address and to no other. `key` and
+    the keys in the environment are hidden in everything that comes back.
     A `path` that begins with `/` is under the server's root, others are under `base_url`. Requests raise an
     `EngineError` or `OverLength`. Raises `MissingExtra` if `package` is not installed.
     """
@@ -61,94 +62,100 @@ class Client:
         try:
             import httpx2
 
-            official, self._stream = _official(package)
+            official, self._stream_class = _official(package)
         except ImportError:
             raise MissingExtra(package, package) from None
         self.base_url = base_url.rstrip("/")
-        self.root = self.base_url.removesuffix("/v1")
-        self.who, self.timeout, self._key = who, timeout, key
-        self.http = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(timeout, connect=min(CONNECT, timeout)),
+        self.who, self.timeout, self._keys = who, timeout, _logging.keys_pattern((key,))
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout, connect=min(CONNECT_TIMEOUT, timeout)),
             limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
             follow_redirects=False,
             headers={"Accept-Encoding": "identity"},
-            event_hooks={"response": [_bounding(httpx2.AsyncByteStream, who)]},
+            event_hooks={"response": [_bounded_reading(httpx2.AsyncByteStream, who)]},
         )
         self._api = official(
-            api_key=key, base_url=self.base_url, max_retries=0, timeout=timeout, http_client=self.http
+            api_key=key, base_url=self.base_url, max_retries=0, timeout=timeout, http_client=self._http
         )
-        self._response = httpx2.Response
+        self._response_class = httpx2.Response
         self._process = os.getpid()
         self._closing: weakref.finalize[Any, Any] | None = None
 
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON answer to `body`."""
-        return await self._ask(
-            lambda: self._api.post(self._url(path), cast_to=self._response, body=body), self._json_of
-        )
+        return await self._request(self._json, path, body, cast_to=self._response_class)
 
     async def get(self, path: str) -> Any:
         """The JSON answer at `path`."""
-        return await self._ask(lambda: self._api.get(self._url(path), cast_to=self._response), self._json_of)
+        return await self._request(self._json, path, cast_to=self._response_class)
 
     async def stream(self, path: str, body: dict[str, Any]) -> list[Any]:
         """The JSON events of a streamed answer, in order."""
-        return await self._ask(
-            lambda: self._api.post(
-                self._url(path), cast_to=object, body=body, stream=True, stream_cls=self._stream
-            ),
-            self._events_of,
-        )
+        how = {"cast_to": object, "stream": True, "stream_cls": self._stream_class}
+        return await self._request(self._events, path, {**body, "stream": True}, **how)
 
     def without_keys(self, text: str) -> str:
         """`text` with keys hidden; a streamed text may have had one in pieces."""
-        return _logging.without_keys(text, (self._key,))
+        return self._keys.sub(_logging.HIDDEN, text)
 
     def close(self) -> None:
         """Close the connections; otherwise garbage collection does."""
         if self._closing is not None and os.getpid() == self._process:
             self._closing.detach()
-            run_on_io_loop(self.http.aclose())
+            run_on_io_loop(self._http.aclose())
 
     # --- one request -----------------------------------------------------------------------------
 
-    def _url(self, path: str) -> str:
-        return f"{self.root}{path}" if path.startswith("/") else f"{self.base_url}/{path}"
-
-    async def _ask(self, send: Callable[[], Awaitable[Any]], read: Callable[[Any], Awaitable[T]]) -> T:
-        """What `read` makes of the response that `send` gets."""
-        return await on_io_loop(self._bounded(send, read))
-
-    async def _bounded(self, send: Callable[[], Awaitable[Any]], read: Callable[[Any], Awaitable[T]]) -> T:
-        _fork.check_process(self._process, f"the engine of {self.who}")
+    async def _request(
+        self,
+        read: Callable[[Any], Awaitable[T]],
+        path: str,
+        body: dict[str, Any] | None = None,
+        **how: Any,
+    ) -> T:
+        """What `read` makes of the response: of a GET without `body`, else of a POST."""
+        if os.getpid() != self._process:
+            raise _fork.made_before_fork(f"the engine of {self.who}")
         if self._closing is None:
-            self._closing = weakref.finalize(self, _close, self.http, asyncio.get_running_loop())
+            self._closing = weakref.finalize(self, _close, self._http, asyncio.get_running_loop())
             self._closing.atexit = False
+        send = self._api.get if body is None else partial(self._api.post, body=body)
+        url = self.base_url.removesuffix("/v1") + path if path.startswith("/") else f"{self.base_url}/{path}"
         try:
             async with asyncio.timeout(self.timeout):
-                return await read(await send())
+                return await read(await send(url, **how))
         except Exception as error:  # whatever a package, a socket or a malformed answer raises
-            raise _own_error(error) or engine_error(error, self.who) from None
+            raise engine_error(error, self.who) from None
 
-    async def _json_of(self, response: Any) -> Any:
+    async def _json(self, response: Any) -> Any:
         """A response's JSON. Raises `ValueError` if it is none, `InvalidOutput` if it cannot be read, and
         `ServerSaysError` if it says that the server failed."""
         text = response.content.decode("utf-8-sig")
-        return self._checked(from_json(text), text, response)
+        with _readable_json():
+            body = json.loads(text, object_pairs_hook=_unique)
+        return self._checked(body, text, response)
 
-    async def _events_of(self, stream: Any) -> list[Any]:
-        """All events of a streamed response, in order. Raises as `_json_of`."""
+    async def _events(self, stream: Any) -> list[Any]:
+        """All events of a streamed response, in order. Raises as `_json`."""
         async with stream:
-            with _readable():
+            with _readable_json():
                 events = [event async for event in stream]
         return [self._checked(event, json.dumps(event), stream.response) for event in events]
 
     def _checked(self, body: Any, text: str, response: Any) -> Any:
+        """`body` without keys, which was read from `text`."""
         if (error := error_in(body)) is not None:
             raise ServerSaysError(error, response.request)
-        if self.without_keys(text) == text:
-            return body
-        return without_keys(body, (self._key,))
+        return body if self._keys.search(text) is None else self._redacted(body)
+
+    def _redacted(self, body: Any) -> Any:
+        if isinstance(body, str):
+            return self.without_keys(body)
+        if isinstance(body, list):
+            return [self._redacted(each) for each in body]
+        if isinstance(body, dict):
+            return {self.without_keys(name): self._redacted(value) for name, value in body.items()}
+        return body
 
 
 def _official(package: Literal["openai", "anthropic"]) -> tuple[Callable[..., Any], type]:
@@ -162,34 +169,16 @@ def _official(package: Literal["openai", "anthropic"]) -> tuple[Callable[..., An
     return partial(anthropic.AsyncAnthropic, open_telemetry=False), anthropic.AsyncStream[object]
 
 
-def _own_error(error: BaseException | None) -> MagistrateError | None:
-    """The error of this package that a client's exception was raised from."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, MagistrateError):
-            return error
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return None
-
-
 def _close(http: Any, loop: asyncio.AbstractEventLoop) -> None:
     asyncio.run_coroutine_threadsafe(http.aclose(), loop)
 
 
-# --- reading bytes -------------------------------------------------------------------------------
-
-
-def from_json(text: str) -> Any:
-    """A server's JSON. Raises `JSONDecodeError` if it is none, and `InvalidOutput` if it is nested too
-    deeply, has a number of too many digits or a name twice in one object."""
-    with _readable():
-        return json.loads(text, object_pairs_hook=_unique)
+# --- reading answers -----------------------------------------------------------------------------
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
-    """Raise `InvalidOutput` for JSON that Python does not read."""
+def _readable_json() -> Iterator[None]:
+    """Raise `InvalidOutput` for JSON that Python does not read: too deep, or a number of too many digits."""
     try:
         yield
     except RecursionError:
@@ -207,64 +196,57 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-# Names of errors in answers with the status of success, and words of a status that is none.
+# How servers and gateways spell an error in an answer with the status of success, beside `error`.
 ERRORS = ("errors", "error_code", "error_message", "error_msg")
-NO_ERROR = (None, "", 0, "0")
-UNSUCCESSFUL = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
+NO_ERROR = (None, "", 0, "0", False, [], {})
+FAILED_STATUS = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
 
 
 def error_in(body: object) -> object:
-    """The error that an answer names, itself or in a choice or message of it; None if it names none.
-
-    Servers and gateways spell it `error`, `errors`, `error_message` and the like, `success: false` or a
-    `status` other than success.
-    """
+    """The error that an answer names, itself or in a choice or message of it; None if it names none."""
     if not isinstance(body, Mapping):
         return None
     if body.get("object") == "error" or body.get("type") == "error":
         return body
-    for part in _parts(body):
+    for part in _with_choices(body):
         if (error := part.get("error")) not in (None, "", False):
             return {"error": error}
-        if error := next((part[name] for name in ERRORS if part.get(name) not in (*NO_ERROR, [], {})), None):
+        if error := next((part[name] for name in ERRORS if part.get(name) not in NO_ERROR), None):
             return {"error": error}
-        if part.get("success") is False or str(part.get("status")).lower() in UNSUCCESSFUL:
+        if part.get("success") is False or str(part.get("status")).lower() in FAILED_STATUS:
             return {"error": part.get("message") or f"status {part.get('status', 'of no success')}"}
     return None
 
 
-def _parts(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
+def _with_choices(body: Mapping[Any, Any]) -> Iterator[Mapping[Any, Any]]:
     """An answer, its choices and their messages."""
-    yield body
     choices = body.get("choices")
-    for choice in choices if isinstance(choices, list) else []:
-        if isinstance(choice, Mapping):
-            yield choice
-            yield from (
-                each for name in ("message", "delta") if isinstance(each := choice.get(name), Mapping)
-            )
+    for part in (body, *(choices if isinstance(choices, list) else ())):
+        if isinstance(part, Mapping):
+            yield part
+            yield from (each for name in ("message", "delta") if isinstance(each := part.get(name), Mapping))
 
 
-def _bounding(kind: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """A response hook that reads at most `MOST_BYTES` of an answer and refuses a stream cut within an event.
+def _bounded_reading(stream_class: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+    """A response hook that reads at most `MAX_BYTES` of an answer and refuses a stream cut within an event.
 
-    `kind` is the class of streams of the HTTP library. Compressed answers, which were not asked for, are not
-    read at all: a few bytes could become any number.
+    `stream_class` is that of the HTTP library. Compressed answers, which were not asked for, are not read at
+    all: a few bytes could become any number.
     """
 
-    class Bounded(kind):  # type: ignore[misc]
-        def __init__(self, stream: Any, of_events: bool) -> None:
-            self._stream, self._of_events = stream, of_events
+    class Bounded(stream_class):  # type: ignore[misc]
+        def __init__(self, stream: Any, has_events: bool) -> None:
+            self._stream, self._has_events = stream, has_events
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            taken, end = 0, b""
+            size, end = 0, b""
             async for chunk in self._stream:
-                taken += len(chunk)
-                if taken > MOST_BYTES:
-                    raise EngineError(f"{who} answered more than {MOST_BYTES // 2**20} MiB; that is not read")
+                size += len(chunk)
+                if size > MAX_BYTES:
+                    raise EngineError(f"{who} answered more than {MAX_BYTES // 2**20} MiB; that is not read")
                 end = (end + chunk)[-len(LAST_EVENT) - 4 :]
                 yield chunk
-            if self._of_events and _is_open(end):
+            if self._has_events and _is_open(end):
                 raise EngineError(f"{who}: the stream broke off in the middle of an event")
 
         async def aclose(self) -> None:
@@ -273,8 +255,8 @@ def _bounding(kind: type, who: str) -> Callable[[Any], Coroutine[Any, Any, None]
     async def hook(response: Any) -> None:
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             raise EngineError(f"{who} answered compressed, which was not asked for; that is not read")
-        of_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-        response.stream = Bounded(response.stream, of_events)
+        has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        response.stream = Bounded(response.stream, has_events)
 
     return hook
 
@@ -292,33 +274,38 @@ def _is_open(end: bytes) -> bool:
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_left: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
+_parents: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
 
 
 def _forget() -> None:
-    """After a fork the loop's thread is gone: begin anew."""
+    """After a fork the loop's thread is gone, so a new one is made."""
     global _lock, _loop
-    _left.append(_loop)
+    _parents.append(_loop)
     _lock, _loop = threading.Lock(), None
 
 
 _fork.in_child(_forget)
 
 
-async def on_io_loop(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, run on the loop of all requests."""
-    loop = _io_loop()
-    if asyncio.get_running_loop() is loop:
-        return await work
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+def on_io_loop(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """`method`, run on the loop of all requests whichever loop awaits it."""
+
+    @wraps(method)
+    async def on_loop(*args: P.args, **named: P.kwargs) -> T:
+        loop = _io_loop()
+        if asyncio.get_running_loop() is loop:
+            return await method(*args, **named)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(method(*args, **named), loop))
+
+    return on_loop
 
 
 def run_on_io_loop(work: Coroutine[Any, Any, T]) -> T:
-    """As `on_io_loop`, for callers that cannot await."""
+    """The result of `work`, run on the loop of all requests; for callers that cannot await."""
     future = asyncio.run_coroutine_threadsafe(work, _io_loop())
     try:
-        # In slices: a signal that another thread has received does not wake one that waits for a lock.
-        while not wait([future], timeout=SLICE).done:
+        # Again and again: a signal that another thread has received does not wake one that waits for a lock.
+        while not wait([future], timeout=POLL).done:
             pass
     except KeyboardInterrupt:
         future.cancel()

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
 
-from magistrate.engines.remote.redaction import secrets_of, shown
+from magistrate import _logging
 from magistrate.errors import (
     EngineBusy,
     EngineError,
@@ -29,8 +30,8 @@ from magistrate.errors import (
     OverLength,
 )
 
-BROKEN = (ConnectionError, ssl.SSLError, socket.gaierror)
-CODED = 4_000  # characters in which a known spelling is looked for
+BROKEN_CONNECTION = (ConnectionError, ssl.SSLError, socket.gaierror)
+SEARCHED = 4_000  # characters in which a known spelling is looked for
 KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 # A prompt that does not fit, as servers spell it: OpenAI, vLLM, SGLang, llama.cpp, Ollama, LM Studio, TGI,
@@ -57,7 +58,7 @@ FILTERED = re.compile(r"moderation|flagged|content[ _](filter|policy)|safety", r
 PER_MINUTE = re.compile(r"rate_limit|per (minute|day)|\b[TR]P[MD]\b", re.IGNORECASE)
 
 # The status that an error in the middle of a stream stands for, after the status 200 of its beginning.
-TYPES = {
+STATUS_OF_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -74,7 +75,7 @@ TYPES = {
 
 
 class ServerSaysError(Exception):
-    """An answer with the status of success whose `body` says that the server failed."""
+    """An answer has the status of success, and its `body` says that the server failed."""
 
     def __init__(self, body: object, request: object) -> None:
         super().__init__("the server says that it failed")
@@ -84,101 +85,90 @@ class ServerSaysError(Exception):
 def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.time) -> Exception:
     """This package's error for an exception of an official client; other exceptions are returned as they are.
 
-    `who` names the engine in the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded
-    part of the server's words is shown, without control characters and keys; a key is only named by the
-    environment variable that it comes from. Raise the result `from None`: a client's error holds its request.
+    An error of this package that the exception was raised from is returned instead. `who` names the engine in
+    the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded part of the server's words
+    is shown, without control characters and keys; a key is only named by the environment variable that it
+    comes from. Raise the result `from None`: a client's error holds its request.
     """
-    if isinstance(error, MagistrateError):
-        return error
-    names = {kind.__name__ for each in _chain(error) for kind in type(each).__mro__}
-    status = _status(error)
-    if status is not None:
-        return _of_status(error, status, who, now)
+    causes = list(_causes(error))
+    if own := next((each for each in causes if isinstance(each, MagistrateError)), None):
+        return own
+    names = {kind.__name__ for each in causes for kind in type(each).__mro__}
+    if (status := _status(error)) is not None:
+        return _status_error(error, status, who, now)
     if names & {"APITimeoutError", "TimeoutException"} or isinstance(error, TimeoutError):
         return EngineTimeout(f"{who} did not answer in time; a longer time is given with --timeout")
-    if names & {"APIConnectionError", "RequestError", "InvalidURL"} or isinstance(error, BROKEN):
-        return _of_connection(error, names, who)
+    if names & {"APIConnectionError", "RequestError", "InvalidURL"} or isinstance(error, BROKEN_CONNECTION):
+        return _connection_error(causes, names, who)
     if isinstance(error, UnicodeEncodeError):
-        return _unsendable(error, who)
+        if error.encoding.lower().startswith("utf"):
+            message = f"{who}: the text has characters that cannot be sent (half of a surrogate pair)"
+            return EngineRefused(message)
+        return EngineGone(f"{who}: the request cannot be sent; has the key a character that is not ASCII?")
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         message = f"{who} answered what is no JSON; is this the address of a model's server?"
         return EngineError(message, status=200)
     if isinstance(error, ServerSaysError):
-        return EngineError(
-            f"{who} says that it failed: {_shown(_message(error.body), error) or 'no reason given'}"
-        )
+        reason = _shown(_message(error.body), error) or "no reason given"
+        return EngineError(f"{who} says that it failed: {reason}")
     if names & {"APIResponseValidationError", "APIError", "OpenAIError", "AnthropicError"}:
         message = _message(getattr(error, "body", None)) or getattr(error, "message", str(error))
         return EngineError(f"{who} failed: {_shown(message, error) or type(error).__name__}")
     return error
 
 
-def _of_status(error: Exception, status: int, who: str, now: Callable[[], float]) -> Exception:
+def _status_error(error: Exception, status: int, who: str, now: Callable[[], float]) -> Exception:
     """The error for an answer with an HTTP status other than success."""
     body = getattr(error, "body", None)
     words = _message(body) or str(getattr(error, "message", ""))
-    coded = f"{words} {' '.join(_codes(body))}"[:CODED]
+    searched = " ".join([words, *(code for code in _codes(body) if isinstance(code, str))])[:SEARCHED]
     message = f"{who}: HTTP {status}: {_shown(words, error) or 'no reason given'}"
-    headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
-    variable = KEY_VARIABLES.get(type(error).__module__.partition(".")[0], "the key's environment variable")
-    if status == 402 or (status in (400, 403, 429) and UNPAID.search(coded)):
-        return EngineGone(
-            f"{message}; nothing is answered until there are funds or quota again", status=status
-        )
-    if status in (400, 413, 422, 500) and TOO_LONG.search(coded):
+    kind: type[EngineError] = EngineRefused
+    if status == 402 or (status in (400, 403, 429) and UNPAID.search(searched)):
+        kind, message = EngineGone, f"{message}; nothing is answered until there are funds or quota again"
+    elif status in (400, 413, 422, 500) and TOO_LONG.search(searched):
         return OverLength(message)
-    if status == 403 and FILTERED.search(coded):
-        return EngineRefused(message, status=status)
-    if status in (401, 403):
-        return EngineGone(
-            f"{message}; the key is taken from {variable}: set it to one that this server accepts",
-            status=status,
-        )
-    if status in (404, 405, 410):
-        return EngineGone(
-            f"{message}; the server does not know the model or the address: check --model and --base-url",
-            status=status,
-        )
-    if status == 413:
-        return EngineRefused(message, status=status) if PER_MINUTE.search(coded) else OverLength(message)
-    if status in (408, 504, 524):
-        return EngineTimeout(message, status=status)
-    if status in (429, 503, 529):
+    elif status in (401, 403) and not (status == 403 and FILTERED.search(searched)):
+        package = type(error).__module__.partition(".")[0]
+        variable = KEY_VARIABLES.get(package, "the key's environment variable")
+        kind = EngineGone
+        message += f"; the key is taken from {variable}: set it to one that this server accepts"
+    elif status in (404, 405, 410):
+        kind = EngineGone
+        message += "; the server does not know the model or the address: check --model and --base-url"
+    elif status == 413 and not PER_MINUTE.search(searched):
+        return OverLength(message)
+    elif status in (408, 504, 524):
+        kind = EngineTimeout
+    elif status in (429, 503, 529):
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
         return EngineBusy(message, retry_after=retry_after(headers, now()), status=status)
-    if status in (409, 425, 499) or (status >= 500 and status != 501):
-        return EngineError(message, status=status)
-    return EngineRefused(message, status=status)
+    elif status in (409, 425, 499) or (status >= 500 and status != 501):
+        kind = EngineError
+    return kind(message, status=status)
 
 
-def _of_connection(error: Exception, names: set[str], who: str) -> EngineError:
+def _connection_error(causes: list[BaseException], names: set[str], who: str) -> EngineError:
     """The error where no answer came, or none that could be read to its end."""
-    causes = list(_chain(error))
-    if any(
-        isinstance(each, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY" in str(each) for each in causes
-    ):
+    reason = next(
+        (f" ({shown(e.strerror)})" for e in causes[::-1] if isinstance(e, OSError) and e.strerror), ""
+    )
+    if "SSLCertVerificationError" in names or any("CERTIFICATE_VERIFY" in str(each) for each in causes):
         message = "the server's certificate is not trusted; SSL_CERT_FILE names a file of those that are"
         return EngineGone(f"{who}: {message}")
     if names & {"UnsupportedProtocol", "InvalidURL"}:
         return EngineGone(f"{who}: this is no address of a server; write --base-url http://HOST:PORT/v1")
     if "LocalProtocolError" in names:  # its words may hold the key
-        return EngineGone(
-            f"{who}: the request cannot be sent; has the key a line break or another odd character?"
-        )
+        message = "the request cannot be sent; has the key a line break or another odd character?"
+        return EngineGone(f"{who}: {message}")
     if "DecodingError" in names:
         return EngineError(f"{who}: the answer is not encoded as the server says it is")
     if names & {"ConnectError", "ConnectionRefusedError", "gaierror"}:
-        return EngineError(
-            f"{who}: no connection{_reason(causes)}; is the server running, and is this its address?"
-        )
-    if any(isinstance(each, ssl.SSLError) for each in causes):
-        return EngineError(f"{who}: no secure connection{_reason(causes)}; does the server speak https?")
-    return EngineError(f"{who}: the connection broke before the answer was whole{_reason(causes)}")
-
-
-def _unsendable(error: UnicodeEncodeError, who: str) -> EngineError:
-    if error.encoding.lower().startswith("utf"):
-        return EngineRefused(f"{who}: the text has characters that cannot be sent (half of a surrogate pair)")
-    return EngineGone(f"{who}: the request cannot be sent; has the key a character that is not ASCII?")
+        message = f"no connection{reason}; is the server running, and is this its address?"
+        return EngineError(f"{who}: {message}")
+    if "SSLError" in names:
+        return EngineError(f"{who}: no secure connection{reason}; does the server speak https?")
+    return EngineError(f"{who}: the connection broke before the answer was whole{reason}")
 
 
 # --- what the clients' errors hold ---------------------------------------------------------------
@@ -193,9 +183,9 @@ def _status(error: Exception) -> int | None:
         status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(status, int) and status >= 300:
         return status
-    body = getattr(error, "body", None)
-    number = next((code for code in _numbers(body) if 400 <= code <= 599), None)
-    return number or next((TYPES[code] for code in _codes(body) if code in TYPES), None)
+    codes = list(_codes(getattr(error, "body", None)))
+    number = next((code for code in codes if isinstance(code, int) and 400 <= code <= 599), None)
+    return number or next((STATUS_OF_TYPE[code] for code in codes if code in STATUS_OF_TYPE), None)
 
 
 def _message(body: object) -> str:
@@ -209,59 +199,69 @@ def _message(body: object) -> str:
     return json.dumps(body, ensure_ascii=False, default=str)[:2_000] if isinstance(body, list) else ""
 
 
-def _codes(body: object) -> Iterator[str]:
-    """The kinds of error that a body names, the outermost first."""
+def _codes(body: object) -> Iterator[str | int]:
+    """The kinds of error and the statuses that a body names, the outermost first."""
     while isinstance(body, Mapping):
-        for key in ("code", "error_code", "type"):
-            if isinstance(code := body.get(key), str):
-                yield code
+        codes = (body.get(key) for key in ("code", "error_code", "status", "type"))
+        yield from (code for code in codes if isinstance(code, str | int))
         body = body.get("error") or body.get("details")
 
 
-def _numbers(body: object) -> Iterator[int]:
-    """The statuses that a body names, the outermost first."""
-    while isinstance(body, Mapping):
-        for key in ("code", "status"):
-            if isinstance(code := body.get(key), int):
-                yield code
-        body = body.get("error") or body.get("details")
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it, the outermost first."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+# --- a server's words, safe to show --------------------------------------------------------------
+
+LONGEST = 300  # characters of a server's words that are shown
+READ = 2_000  # characters that are looked at, so that a hostile message costs no time
+SECRET_HEADERS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
+SHORTEST_SECRET = 6  # characters; what is shorter could be any word
+MARKUP = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
+# What servers repeat of a key, beside what `_logging` knows: as it is, half masked, or any long token.
+REPEATED_KEY = re.compile(
+    r"(?i:(?<=key provided: ))\s*[^\s,;\"']+|\b(?:key|gsk|xai|nvapi)[-_][\w.*\-]{6,}|[^\s\"']*\*{3,}[^\s\"']*"
+    r"|\b(?=[\w\-]*\d)(?=[\w\-]*[A-Za-z])[A-Za-z0-9_\-]{32,}"
+)
+
+
+def shown(words: object, secrets: Iterable[str] = ()) -> str:
+    """A server's words as one line of at most `LONGEST` characters; empty for anything but text.
+
+    Markup and control characters are removed, `secrets` and whatever looks like a key are hidden.
+    """
+    if not isinstance(words, str):
+        return ""
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        words = words.replace(secret, _logging.HIDDEN)
+    text = MARKUP.sub(" ", words[:READ])
+    text = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
+    text = " ".join(REPEATED_KEY.sub(_logging.HIDDEN, _logging.hidden(text, ())).split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1].rstrip() + "…"
 
 
 def _shown(words: object, error: Exception) -> str:
-    return shown(words, secrets_of(_request_headers(error)))
-
-
-def _request_headers(error: Exception) -> Mapping[str, str] | None:
+    """`words` without the keys in the environment and in the request that `error` is of."""
     try:
-        request: Any = getattr(error, "request", None)
-    except RuntimeError:  # httpx, where there is none
-        return None
-    return getattr(request, "headers", None)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it, the outermost first."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__ or each.__context__
-
-
-def _reason(causes: list[BaseException]) -> str:
-    """The operating system's words for a broken connection, in parentheses."""
-    for each in reversed(causes):
-        if isinstance(each, OSError) and each.strerror:
-            return f" ({shown(each.strerror)})"
-    return ""
+        headers = getattr(getattr(error, "request", None), "headers", {})
+    except RuntimeError:  # httpx, where there is no request
+        headers = {}
+    sent = [headers[name] for name in SECRET_HEADERS if headers.get(name)]
+    secrets = [*_logging.secrets_of(os.environ), *sent, *(value.rpartition(" ")[2] for value in sent)]
+    return shown(words, [each for each in map(str.strip, secrets) if len(each) >= SHORTEST_SECRET])
 
 
 # --- how long to wait ----------------------------------------------------------------------------
 
-SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-MOMENT = 1_000_000_000  # more seconds than any server asks for: a moment since 1970, not a time from now
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+FIRST_DATE = 1_000_000_000  # more seconds than any server asks for: a date since 1970, not a time from now
 LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
@@ -300,12 +300,12 @@ def _seconds(value: str | None, now: float) -> float | None:
         return None
     number = _number(value)
     if number is not None:
-        if number >= MOMENT * 1000:
+        if number >= FIRST_DATE * 1000:
             number /= 1000
-        return max(0.0, number - now if number >= MOMENT else number)
+        return max(0.0, number - now if number >= FIRST_DATE else number)
     text = value.strip()
-    if SPAN.sub("", text) == "" and text:
-        return sum(float(amount) * SECONDS[unit] for amount, unit in SPAN.findall(text))
+    if DURATION.sub("", text) == "" and text:
+        return sum(float(amount) * SECONDS_PER_UNIT[unit] for amount, unit in DURATION.findall(text))
     moment = _moment(text)
     return None if moment is None else max(0.0, moment - now)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from magistrate.constraints import Constraint, express
+from magistrate.constraints.partial_json import read
 from magistrate.engines.base import Attempt
 from magistrate.errors import SpecError
 from magistrate.types import Data, Message, Prompt, Trusted
@@ -24,6 +26,7 @@ CONTINUE = (
     "write only what comes next, without repeating anything."
 )
 SILENT = "(no answer)"  # servers refuse empty messages
+WRAPPED = "answer"  # the property that holds a plain text in the object around it
 
 MARKS = "¦‖†‡§¶⁞※⸗⁑◊⟊⌇⍿"
 # Tags of one word, with bars or without, of any script; bracketed capitals; doubled angle brackets.
@@ -160,6 +163,11 @@ def in_words(constraint: Constraint) -> str:
     return f"Reply with JSON that this JSON Schema accepts, and nothing else:\n{shape}"
 
 
+def one_of(answers: Sequence[str]) -> str:
+    """An instruction to give one of `answers`."""
+    return "Reply with nothing but one of these: " + ", ".join(answers)
+
+
 def _text(message: Message, escaping: Escaping) -> str:
     """A message's text. Adjacent data parts are escaped as one: together they could form a special token."""
     text, waiting = "", ""
@@ -170,3 +178,38 @@ def _text(message: Message, escaping: Escaping) -> str:
             text += escaping.escape(waiting) + part.text
             waiting = ""
     return text + escaping.escape(waiting) or SILENT
+
+
+# --- texts inside an object, for servers that take schemas of objects only --------------------------
+
+
+def schema_of_text(constraint: Constraint) -> dict[str, Any]:
+    """The schema of an object whose one property is a text that `constraint`, a choice or a regular
+    expression, allows."""
+    given = constraint.schema or {}
+    text = {"type": "string", **{key: given[key] for key in ("enum", "pattern") if key in given}}
+    if "pattern" in text:
+        text["pattern"] = f"^(?:{text['pattern']})$"
+    return schema_around(text)
+
+
+def schema_around(inner: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object with one property, of the schema `inner`."""
+    return {
+        "type": "object",
+        "properties": {WRAPPED: dict(inner)},
+        "required": [WRAPPED],
+        "additionalProperties": False,
+    }
+
+
+def inside(text: str) -> Any:
+    """The value of the property in the object that `text` is; None if it is no such object."""
+    value = read(text).value  # of whole JSON that says nothing twice; else of no such type
+    return value[WRAPPED] if isinstance(value, dict) and value.keys() == {WRAPPED} else None
+
+
+def text_inside(text: str) -> str:
+    """The text in the object that `text` is; `text` itself if it is no such object."""
+    inner = inside(text)
+    return inner if isinstance(inner, str) else text

@@ -1,24 +1,28 @@
-"""Reads what servers answer: typed bodies, thoughts and answers, and texts that fit their constraint."""
+"""Reads what servers answer: typed bodies, thoughts, texts that fit their constraint, and labels."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from magistrate.constraints import Constraint, repair
+from magistrate.constraints import Constraint, partial_json, repair
 from magistrate.constraints.constraint import shorter
-from magistrate.engines.base import Attempt, Generation, UnusableAnswer
+from magistrate.constraints.repair import unmarked
+from magistrate.engines.base import Attempt, Choice, Generation, Option, Sampling, UnusableAnswer
+from magistrate.engines.remote.messages import one_of, with_attempts, with_instruction
 from magistrate.errors import InvalidOutput
-from magistrate.types import Usage
+from magistrate.types import Prompt, Usage
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Kind = TypeVar("Kind", bound=BaseModel)
+T = TypeVar("T")
 
 
 class Body(BaseModel):
@@ -107,33 +111,64 @@ async def generate_validated(ask: Ask, constraint: Constraint | None, *, retries
     fit is repaired if only one reading is possible; otherwise the model is asked again, `retries` times at
     most. Raises `UnusableAnswer`, with everything that was written and spent.
     """
+    if constraint is None:
+        free = await ask((), None)
+        return Generation(
+            free.text, free.text, free.finish, usage=free.usage, thinking=free.thinking, notes=free.notes
+        )
+    enforced, cut = constraint, False
+
+    async def ask_again(attempts: tuple[Attempt, ...]) -> Reply:
+        nonlocal enforced, cut
+        enforced = shorter(enforced) if cut else enforced
+        reply = await ask(attempts, enforced)
+        cut = reply.finish == "length"
+        return reply
+
+    used = await _first_usable(ask_again, lambda reply: _validated(reply, constraint), retries)
+    text, value, repaired = used.value
+    notes = (*used.reply.notes, *repaired, *(() if enforced is constraint else (SHORTENED,)))
+    return Generation(
+        text,
+        value,
+        "stop",
+        usage=used.usage,
+        thinking=used.reply.thinking,
+        attempts=used.attempts,
+        notes=notes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Used(Generic[T]):
+    """The reply that could be used, what was read in it, the attempts before it, and what all of it spent."""
+
+    reply: Reply
+    value: T
+    attempts: tuple[Attempt, ...]
+    usage: Usage
+
+
+async def _first_usable(
+    ask: Callable[[tuple[Attempt, ...]], Awaitable[Reply]], read: Callable[[Reply], T], retries: int
+) -> _Used[T]:
+    """The first reply of `1 + retries` for which `read` does not raise `InvalidOutput`.
+
+    Raises `UnusableAnswer` if there is none.
+    """
     attempts: list[Attempt] = []
-    enforced = constraint
     usage = Usage()
     while True:
-        reply = await ask(tuple(attempts), enforced)
+        reply = await ask(tuple(attempts))
         usage += reply.usage
-        if constraint is None:
-            text, value, notes = reply.text, reply.text, reply.notes
-            break
         try:
-            text, value, repaired = _validated(reply, constraint)
+            return _Used(reply, read(reply), tuple(attempts), usage)
         except InvalidOutput as error:
             if len(attempts) >= retries:
                 tried = f" (asked {len(attempts) + 1} times)" if attempts else ""
-                raise UnusableAnswer(
-                    f"{error}{tried}", reply.text, attempts, reply.thinking, usage
-                ) from error
+                message = f"{error}{tried}"
+                raise UnusableAnswer(message, reply.text, attempts, reply.thinking, usage) from error
             attempts.append(Attempt(reply.text, str(error)))
-            if enforced is not None and reply.finish == "length":
-                enforced = shorter(enforced)
-            continue
-        notes = (*reply.notes, *repaired, *(() if enforced is constraint else (SHORTENED,)))
-        break
-    finish = reply.finish if constraint is None else "stop"
-    return Generation(
-        text, value, finish, usage=usage, thinking=reply.thinking, attempts=tuple(attempts), notes=notes
-    )
 
 
 def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[str, ...]]:
@@ -147,3 +182,236 @@ def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[st
     text = json.dumps(plain, ensure_ascii=False) if constraint.kind == "json" else str(plain)
     note = f"the answer was put right; what was written: {reply.text[:SHOWN]}"
     return text, constraint.parse(text), (note,)
+
+
+# --- labels by log-probabilities -----------------------------------------------------------------
+
+LEAST_MASS = 1e-12  # of the options together; with less, nothing is known of them
+
+
+def exact_choice(
+    options: Sequence[Option],
+    paths: Sequence[Sequence[float]],
+    usage: Usage,
+    notes: tuple[str, ...] = (),
+) -> Choice:
+    """The choice where all is known: `paths` are the log-probabilities of each option's surfaces."""
+    # Relative to the likeliest path, so that options of vanishing mass can still be compared.
+    likeliest = max(max(group) for group in paths)
+    weights = [sum(math.exp(total - likeliest) for total in group) for group in paths]
+    shares = {option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)}
+    mass = min(sum(weights) * math.exp(likeliest), 1.0)
+    best = max(shares, key=shares.__getitem__)
+    return Choice(best, shares, mass, "exact", usage, bound=0.0, notes=notes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopToken:
+    """One of the likeliest first tokens: its bytes and its natural log-probability."""
+
+    text: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProbabilities:
+    """Shares of the options in the order given, their mass together, and how far a share may be off."""
+
+    shares: tuple[float, ...]
+    mass: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of one option: the probability of its surfaces that are listed tokens (`seen`), the most
+    that its longer surfaces may have (`begun`), the estimate for those (`likely`), and how many of its
+    surfaces are not listed."""
+
+    seen: float
+    begun: float
+    likely: float
+    unlisted: int
+
+
+def top_k_choice(
+    options: Sequence[Option],
+    tokens: Sequence[TopToken],
+    usage: Usage,
+    notes: tuple[str, ...] = (),
+    *,
+    least_mass: float = 0.0,
+) -> Choice | None:
+    """The choice by the likeliest first tokens; None if the options have less than `least_mass` together."""
+    found = label_probabilities(options, tokens)
+    if found is None or found.mass < least_mass:
+        return None
+    shares = {option.label: share for option, share in zip(options, found.shares, strict=True)}
+    best = max(shares, key=shares.__getitem__)
+    return Choice(best, shares, found.mass, "top_k", usage, bound=found.bound, notes=notes)
+
+
+def label_probabilities(options: Sequence[Option], tokens: Sequence[TopToken]) -> LabelProbabilities | None:
+    """Shares by the first token, with the largest error that any of them can have.
+
+    `tokens` are the likeliest first tokens; what is not listed is at most as probable as the least of them.
+    A surface that is a listed token has its probability. A surface that a listed token begins has at most the
+    probability of that token; that is the estimate, unless another option begins with it too. A surface whose
+    token is not listed has at most the least listed probability, and all of those together what the list
+    leaves. The bound follows from setting every option to its most with the others at their least, and the
+    reverse. None if no option is among the listed.
+    """
+    if not tokens:
+        return None
+    chances: dict[bytes, float] = {}
+    for token in tokens:
+        chances[token.text] = max(chances.get(token.text, 0.0), min(math.exp(token.logprob), 1.0))
+    rest = max(0.0, 1.0 - sum(chances.values()))
+    least = min(min(chances.values()), rest)
+    known = [_known(option, options, chances, least) for option in options]
+    estimates = [each.seen + each.likely for each in known]
+    mass = sum(estimates)
+    if mass <= LEAST_MASS:
+        return None
+    shares = tuple(estimate / mass for estimate in estimates)
+    bound = max(_deviation(known, at, shares[at], least, rest) for at in range(len(known)))
+    return LabelProbabilities(shares, min(mass, 1.0), min(bound, 1.0))
+
+
+def _known(option: Option, options: Sequence[Option], chances: dict[bytes, float], least: float) -> _Known:
+    surfaces = {surface.encode() for surface in option.surfaces}
+    others = {surface.encode() for other in options if other is not option for surface in other.surfaces}
+    seen, begun, unlisted = 0.0, 0.0, 0
+    beginnings: set[bytes] = set()
+    for surface in surfaces:
+        if surface in chances:
+            seen += chances[surface]
+            continue
+        parts = [text for text in chances if text and surface.startswith(text)]
+        if not parts:
+            unlisted += 1
+            continue
+        begun += max(least, *(chances[text] for text in parts))
+        beginnings.add(max(parts, key=len))
+    # A token that begins another option's surface too, or is one, says nothing for either.
+    own = {text for text in beginnings if not any(other.startswith(text) for other in others)}
+    return _Known(seen, begun, sum(chances[text] for text in own - surfaces), unlisted)
+
+
+def _deviation(known: Sequence[_Known], at: int, share: float, least: float, rest: float) -> float:
+    """How far the true share of option `at` may be from `share`."""
+    others = [each for place, each in enumerate(known) if place != at]
+    most = _most([known[at]], least, rest)
+    low = known[at].seen
+    others_most, others_low = _most(others, least, rest), sum(each.seen for each in others)
+    highest = most / (most + others_low) if most > 0 else 0.0
+    lowest = low / (low + others_most) if low > 0 else 0.0
+    return max(highest - share, share - lowest, 0.0)
+
+
+def _most(known: Sequence[_Known], least: float, rest: float) -> float:
+    sure = sum(each.seen + each.begun for each in known)
+    return sure + min(sum(each.unlisted for each in known) * least, rest)
+
+
+# --- labels by replies in words ------------------------------------------------------------------
+
+# Names of an answer that say nothing themselves: {"hallucinated": "No"} would say the opposite of "No".
+KEYS = ("answer", "label", "verdict", "reply", "response")
+BUDGET = 16  # tokens of a reply that names an option
+
+AskLabel = Callable[[tuple[Attempt, ...], int | None], Awaitable[Reply]]
+"""Asks for a label after refused attempts: drawn with a seed, or the likeliest where the seed is None."""
+
+
+def label_asker(
+    ask: Callable[[Prompt, Sampling], Awaitable[Reply]], prompt: Prompt, options: Sequence[Option]
+) -> AskLabel:
+    """Asks with `prompt`, and after a refused attempt lists the answers that are allowed."""
+    allowed = one_of([option.surfaces[0].strip() for option in options])
+
+    async def ask_label(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
+        again = with_instruction(with_attempts(prompt, attempts), allowed) if attempts else prompt
+        if seed is None:
+            return await ask(again, Sampling(max_tokens=BUDGET))
+        return await ask(again, Sampling(max_tokens=BUDGET, temperature=1.0, seed=seed))
+
+    return ask_label
+
+
+async def label_only_choice(ask: AskLabel, options: Sequence[Option], *, retries: int) -> Choice:
+    """The label that the model replies with, asked `retries` times more at most if it names none.
+
+    Raises `UnusableAnswer` if it never does: no label is made up.
+    """
+    used = await _first_usable(
+        lambda attempts: ask(attempts, None), lambda reply: _label_of(reply, options), retries
+    )
+    thinking, notes = used.reply.thinking, used.reply.notes
+    return Choice(used.value, None, None, "label_only", used.usage, thinking=thinking, notes=notes)
+
+
+async def sampled_choice(ask: AskLabel, options: Sequence[Option], *, draws: int) -> Choice:
+    """Shares of the labels among `draws` replies.
+
+    `mass` is the share of the replies that named a label. Raises `UnusableAnswer` if less than half did.
+    """
+    drawn: Counter[str] = Counter()
+    usage, unnamed = Usage(), list[Attempt]()
+    for seed in range(draws):
+        try:
+            reply = await ask((), seed)
+        except InvalidOutput as error:
+            usage += getattr(error, "usage", Usage(calls=1))
+            unnamed.append(Attempt(error.text, str(error)))
+            continue
+        usage += reply.usage
+        try:
+            drawn[_label_of(reply, options)] += 1
+        except InvalidOutput as error:
+            unnamed.append(Attempt(reply.text, str(error)))
+    total = drawn.total()
+    if 2 * total < draws or not total:
+        last = unnamed[-1]
+        message = f"only {total} of {draws} draws name an answer; the last of the others: {last.problem}"
+        raise UnusableAnswer(message, last.text, unnamed[:-1], "", usage)
+    shares = {option.label: drawn[option.label] / total for option in options}
+    best = max(shares, key=shares.__getitem__)
+    return Choice(best, shares, total / draws, "sampled", usage)
+
+
+def _label_of(reply: Reply, options: Sequence[Option]) -> str:
+    if reply.finish == "length":
+        raise InvalidOutput("the model's tokens ran out before it had named an answer", reply.text)
+    return label_named(reply.text, options)
+
+
+def label_named(text: str, options: Sequence[Option]) -> str:
+    """The label that a reply in words names: one of its surfaces, or its name, and nothing else.
+
+    White space around it is ignored, and letter case, one full stop behind it and one pair of quotation marks
+    around it. JSON counts if it is an object with one of `KEYS` alone whose value is such a text. Raises
+    `InvalidOutput` for everything else: words beside an answer may take it back.
+    """
+    owners: dict[str, set[str]] = {}
+    for option in options:
+        for surface in (*option.surfaces, option.label):
+            owners.setdefault(surface.strip().casefold(), set()).add(option.label)
+    value = _value(text)
+    spellings = (text.strip(), *unmarked(text)) if value is None else (value.strip(),)
+    labels = set[str]().union(*(owners.get(each.casefold(), set()) for each in spellings))
+    if len(labels) != 1:
+        offered = ", ".join(option.surfaces[0].strip() for option in options)
+        raise InvalidOutput(f"the reply is not exactly one of these answers: {offered}", text)
+    return labels.pop()
+
+
+def _value(text: str) -> str | None:
+    """The text in JSON such as `{"answer": "Yes"}`; None if the reply is something else."""
+    if not text.lstrip().startswith("{"):
+        return None
+    found = partial_json.read(text).value
+    if not isinstance(found, dict) or len(found) != 1:
+        return None
+    ((key, value),) = found.items()
+    return value if key in KEYS and isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Retries calls to a server where that can help, within a deadline and the server's concurrency limit.
+"""Retries of calls to a server where that can help, with a deadline and a concurrency limit that adapts.
 
 The official clients retry too, but each call by itself: they know no deadline over all attempts, do not stop
 other calls while a server is overloaded, and start all calls at once. So their retries are off, and this is
@@ -8,11 +8,13 @@ the one place that repeats a call.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +29,6 @@ from magistrate.engines.base import (
     Option,
     Sampling,
 )
-from magistrate.engines.remote.concurrency_limiter import ConcurrencyLimiter
 from magistrate.engines.settings import CONCURRENCY
 from magistrate.errors import EngineBusy, EngineError, EngineTimeout, InvalidOutput
 from magistrate.types import Prompt, Usage
@@ -44,6 +45,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds before the second attempt, doubl
 SOON, QUICK = 1 / 2, 1 / 8
 FIRST = 2  # calls that a local server gets at first, unless it says how many it answers at once
 MOST = 1000  # calls that are ever under way at a server
+DECREASE = 0.5  # of what was under way, when the server was overloaded
+CAREFUL = 8  # rounds of answers until the level that overloaded the server is tried again
 JITTER = 0.1  # of a wait that the server asked for is added at most, so that not all calls return at once
 
 Answer = TypeVar("Answer")
@@ -61,6 +64,150 @@ class RetryPolicy:
 
 
 CONNECTING = RetryPolicy(retries=1, busy_retries=3)  # for the first requests, which somebody waits for
+
+
+# --- how many calls at once ----------------------------------------------------------------------
+
+
+@dataclass(slots=True, order=True)
+class _Waiter:
+    """A call that waits for a place; waiters are ordered by ticket."""
+
+    ticket: int
+    loop: asyncio.AbstractEventLoop = field(compare=False)
+    admitted: asyncio.Future[None] = field(compare=False)
+    has_place: bool = field(default=False, compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+
+class ConcurrencyLimiter:
+    """Places for calls: `limit` of them now, between 1 and `most`; `first` at the start, `most` where None.
+
+    Additive increase, multiplicative decrease, as TCP does it: every round of answers allows one more call, a
+    sign of overload halves what was under way. The level that was too much before is tried again, but rarely.
+    A call takes a ticket, enters, and leaves; first come, first served, and a retry enters with the ticket of
+    its first attempt. Calls may come from several threads and event loops, and a call that is cancelled while
+    it waits leaves no place taken. `clock` returns seconds.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float], first: int | None = None) -> None:
+        # Reentrant: garbage collection may end a forgotten call, and so free its place, while we hold it.
+        self._lock = threading.RLock()
+        self._clock = clock
+        self._most = most
+        self._limit = float(most if first is None else min(first, most))
+        self._never_overloaded = True
+        self._ceiling = float("inf")  # the level at which the server was overloaded last
+        self._round = 0  # number of decreases so far
+        self._taken = 0
+        self._tickets = 0
+        self._waiting: list[_Waiter] = []
+        self._paused_until = -float("inf")
+
+    @property
+    def limit(self) -> int:
+        """How many calls may be under way now."""
+        return int(self._limit)
+
+    @property
+    def taken(self) -> int:
+        """How many calls are under way."""
+        return self._taken
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a place."""
+        with self._lock:
+            return sum(not waiter.cancelled for waiter in self._waiting)
+
+    def ticket(self) -> int:
+        """A number higher than all before it."""
+        with self._lock:
+            self._tickets += 1
+            return self._tickets
+
+    async def enter(self, ticket: int) -> int:
+        """Wait for a place and take it; `leave` frees it. Returns the round in which the call begins."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            waiter = _Waiter(ticket, loop, loop.create_future())
+            heapq.heappush(self._waiting, waiter)
+            self._admit()
+        if waiter.has_place:
+            return self._round
+        try:
+            await waiter.admitted
+        except BaseException:
+            with self._lock:
+                waiter.cancelled = True
+                if waiter.has_place:
+                    self.leave()
+            raise
+        return self._round
+
+    def leave(self) -> None:
+        """Free the place."""
+        with self._lock:
+            self._taken -= 1
+            self._admit()
+
+    def answered(self, *, quick: bool = False) -> None:
+        """Raise the limit a little after an answer, if all places were taken.
+
+        While the server was never overloaded and all answers are `quick`, the limit doubles every round.
+        """
+        with self._lock:
+            self._never_overloaded = self._never_overloaded and quick
+            if self._taken < self.limit:
+                return
+            rounds = CAREFUL if self._limit + 1 >= self._ceiling else 1
+            more = 1.0 if self._never_overloaded else 1 / (rounds * self._limit)
+            self._limit = min(self._most, self._limit + more)
+            if self._limit >= self._ceiling + 1:
+                self._ceiling = float("inf")  # the server now takes more than it did
+
+    def overloaded(self, begun: int) -> None:
+        """Lower the limit because a call that began in round `begun` was too much.
+
+        Calls that began before the last decrease tell nothing new.
+        """
+        with self._lock:
+            self._never_overloaded = False
+            if begun == self._round:
+                self._ceiling = min(self._limit, float(self._taken))
+                self._limit = max(1.0, self._ceiling * DECREASE)
+                self._round += 1
+
+    def pause(self, seconds: float) -> None:
+        """Let no call begin for this long."""
+        with self._lock:
+            self._paused_until = max(self._paused_until, self._clock() + seconds)
+
+    @property
+    def pause_left(self) -> float:
+        """Seconds until calls may begin again, 0 if they may now."""
+        return max(0.0, self._paused_until - self._clock())
+
+    def _admit(self) -> None:
+        """Give free places to those who came first, skipping waiters whose event loop has ended."""
+        while self._waiting and self._taken < self.limit:
+            waiter = heapq.heappop(self._waiting)
+            if waiter.cancelled:
+                continue
+            try:
+                waiter.loop.call_soon_threadsafe(_notify, waiter.admitted)
+            except RuntimeError:
+                continue
+            waiter.has_place = True
+            self._taken += 1
+
+
+def _notify(admitted: asyncio.Future[None]) -> None:
+    if not admitted.done():
+        admitted.set_result(None)
+
+
+# --- one caller ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +254,9 @@ class _Call:
 class RetryingCaller:
     """Makes calls to one server, from all threads and event loops. `who` names the server in errors.
 
-    At most `concurrency` of its calls are under way at once. `server` limits the calls of all callers that
-    share that server; without one, a limit is made that starts at `first` calls, at any number where None,
-    and adapts. `clock` returns seconds, `sleep` waits for some, `draw` returns a number in [0, 1).
+    At most `concurrency` of its calls are under way at once. The server's limit, which all callers `sharing`
+    it have in common, starts at `first` calls, at `MOST` where None, and adapts. `clock` returns seconds,
+    `sleep` waits for some, `draw` returns a number in [0, 1).
     """
 
     def __init__(
@@ -119,14 +266,13 @@ class RetryingCaller:
         concurrency: int = CONCURRENCY,
         *,
         first: int | None = None,
-        server: ConcurrencyLimiter | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._who, self._policy = who, policy
         self._clock, self._sleep, self._draw = clock, sleep, draw
-        self._server = server or ConcurrencyLimiter(MOST, clock, first)
+        self._server = ConcurrencyLimiter(MOST, clock, first)
         self._own = ConcurrencyLimiter(concurrency, clock)
         self._counting = threading.RLock()
         self._counters = Counters(most=concurrency)
@@ -139,15 +285,10 @@ class RetryingCaller:
 
     def sharing(self, concurrency: int) -> RetryingCaller:
         """Another caller for the same server with its own `concurrency`; both learn the server's limit."""
-        return RetryingCaller(
-            self._who,
-            self._policy,
-            concurrency,
-            server=self._server,
-            clock=self._clock,
-            sleep=self._sleep,
-            draw=self._draw,
-        )
+        other = copy(self)
+        other._own = ConcurrencyLimiter(concurrency, self._clock)
+        other._counters = Counters(most=concurrency)
+        return other
 
     async def call(
         self, ask: Callable[[], Awaitable[Answer]], *, measured: bool = True
@@ -172,18 +313,18 @@ class RetryingCaller:
 
     async def _attempt(self, call: _Call, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Wait for a place and for the end of a pause, then ask within the time that is left."""
-        asked = self._clock()
+        arrived = self._clock()
         async with self._before_deadline(call):
-            begun = await self._enter(call.ticket)
+            in_round = await self._enter(call.ticket)
         try:
             if call.deadline is None:
                 call.deadline = self._clock() + self._policy.timeout
             async with self._before_deadline(call):
                 await self._wait_out_pause(call)
-            waited = max(0.0, self._clock() - asked)
+            waited = max(0.0, self._clock() - arrived)
             call.attempts += 1
             self._count(attempts=1, retries=int(call.attempts > 1), waits=int(waited > 0), waited=waited)
-            return await self._ask(call, ask, begun)
+            return await self._ask(call, ask, in_round)
         finally:
             self._server.leave()
             self._own.leave()
@@ -197,24 +338,24 @@ class RetryingCaller:
             self._own.leave()
             raise
 
-    async def _ask(self, call: _Call, ask: Callable[[], Awaitable[Answer]], begun: int) -> Answer:
+    async def _ask(self, call: _Call, ask: Callable[[], Awaitable[Answer]], in_round: int) -> Answer:
         """Ask once, and learn from the outcome how much the server can take."""
-        asked = self._clock()
+        sent = self._clock()
         try:
             async with self._before_deadline(call, asking=True):
                 answer = await ask()
         except EngineError as error:
-            busy = isinstance(error, EngineBusy)
-            if isinstance(error, EngineBusy) and error.retry_after is not None:
-                self._server.pause(error.retry_after)
-            if busy or isinstance(error, EngineTimeout):
-                self._count(**{"busy" if busy else "timeouts": 1})
-                self._server.overloaded(begun)
+            busy, late = isinstance(error, EngineBusy), isinstance(error, EngineTimeout)
+            if (pause := _retry_after(error)) is not None:
+                self._server.pause(pause)
+            if busy or late:
+                self._server.overloaded(in_round)
+            self._count(busy=busy, timeouts=late)
             call.busy, call.broken = call.busy + busy, call.broken + (not busy)
             call.last = error
             call.spent += getattr(error, "usage", Usage(calls=1))
             raise
-        took = (self._clock() - asked) / self._policy.timeout
+        took = (self._clock() - sent) / self._policy.timeout
         if call.measured and took <= SOON:
             self._server.answered(quick=took <= QUICK)
         return answer
@@ -249,10 +390,10 @@ class RetryingCaller:
             return None
         if call.busy > self._policy.busy_retries or call.broken > self._policy.retries:
             return None
-        busy = isinstance(error, EngineBusy)
-        asked = error.retry_after if isinstance(error, EngineBusy) else None
-        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** max((call.busy if busy else call.broken) - 1, 0))
-        wait = max((asked or 0.0) * (1 + JITTER * self._draw()), longest * (1 + self._draw()) / 2)
+        failed = call.busy if isinstance(error, EngineBusy) else call.broken
+        longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** max(failed - 1, 0))
+        asked_for = (_retry_after(error) or 0.0) * (1 + JITTER * self._draw())
+        wait = max(asked_for, longest * (1 + self._draw()) / 2)
         too_late = call.deadline is not None and self._clock() + wait >= call.deadline
         return None if too_late else wait
 
@@ -265,6 +406,11 @@ class RetryingCaller:
 def worth_a_retry(error: BaseException) -> bool:
     """Whether asking again can help: not after a refusal, nor after a complete answer that cannot be used."""
     return isinstance(error, EngineError) and error.retryable and not isinstance(error, InvalidOutput)
+
+
+def _retry_after(error: Exception) -> float | None:
+    """The seconds that the server asked to wait."""
+    return error.retry_after if isinstance(error, EngineBusy) else None
 
 
 # --- the same for a whole engine -----------------------------------------------------------------

@@ -1,0 +1,617 @@
+"""Anthropic's models over the Messages API: `anthropic:MODEL`. They tell no log-probabilities.
+
+The engine comes first, then how constraints are sent, then how answers are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from magistrate.constraints import express
+from magistrate.constraints.partial_json import read as read_json
+from magistrate.engines.base import (
+    GREEDY,
+    Attempt,
+    Capability,
+    Capture,
+    Choice,
+    Engine,
+    EngineInfo,
+    Generation,
+    Likelihood,
+    Option,
+    Sampling,
+    check_options,
+)
+from magistrate.engines.remote.client import Client, on_io_loop, run_on_io_loop
+from magistrate.engines.remote.errors import shown
+from magistrate.engines.remote.messages import (
+    Chat,
+    chat,
+    in_words,
+    inside,
+    one_of,
+    schema_around,
+    schema_of_text,
+    text_inside,
+    with_instruction,
+)
+from magistrate.engines.remote.options import Provider, is_local, warn_unlisted_model
+from magistrate.engines.remote.replies import (
+    AskLabel,
+    Body,
+    Count,
+    Reply,
+    generate_validated,
+    label_only_choice,
+    read,
+    sampled_choice,
+)
+from magistrate.engines.remote.retry import CONNECTING, FIRST, TIMEOUT, RetryingCaller, with_retries
+from magistrate.engines.settings import EngineSettings
+from magistrate.errors import (
+    CapabilityError,
+    ConstraintError,
+    EngineError,
+    EngineGone,
+    EngineRefused,
+    InvalidOutput,
+    MagistrateError,
+)
+from magistrate.types import Prompt, Usage
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
+
+OFFICIAL = "https://api.anthropic.com"
+PROVIDER = Provider(
+    owner="Anthropic's",
+    word="anthropic",
+    official=OFFICIAL,
+    url_variable="ANTHROPIC_BASE_URL",
+    key_variable="ANTHROPIC_API_KEY",
+    example="http://HOST:PORT",
+)
+key_for = PROVIDER.key_for
+
+Form = Literal["schema", "tool", "words"]  # in which a constraint is sent
+
+CAN: frozenset[Capability] = frozenset({"generate", "choose", "constraints"})
+WINDOW = 200_000  # tokens, if the server does not say
+LABEL_TOKENS = 256  # of a reply that names a label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the engine answers its verbs; given behind the model's name, as in `anthropic:MODEL,draws=10`.
+
+    `choose` asks for a label, or makes `draws` and counts. `form` is how a constraint is sent: as a `schema`
+    of the output, as the input of a forced `tool`, or in `words`; `best` is the schema if the model supports
+    it. `thinking` is turned off if the model can do without; with it a text may take `thoughts` tokens more.
+    `stream` reads texts as they are written. After an answer that cannot be used the model is asked again
+    `anew` times.
+    """
+
+    choose: Literal["label_only", "sampled"] = "label_only"
+    draws: int = 20
+    form: Literal["best", "schema", "tool", "words"] = "best"
+    thinking: Literal["off", "adaptive", "unsaid"] = "off"
+    thoughts: int = 2048
+    stream: bool = False
+    anew: int = 2
+
+
+def read_options(words: str) -> tuple[str, Options]:
+    """The model's name and the options behind it. Raises `SpecError`.
+
+    >>> read_options("claude-haiku-4-5,draws=5")[0]
+    'claude-haiku-4-5'
+    """
+    return PROVIDER.read_options(words, Options, {"draws": 1})
+
+
+def base_url(given: str | None) -> str:
+    """As `Provider.address`, without a `/v1` at the end, because paths begin with it."""
+    return PROVIDER.address(given).removesuffix("/v1").rstrip("/")
+
+
+def open_engine(model: str, settings: EngineSettings) -> Engine:
+    """The engine of `MODEL` or `MODEL,option=value,…`, connected, with retries and a concurrency limit.
+
+    The address is that of the settings, else `$ANTHROPIC_BASE_URL`, else Anthropic's own; the key is
+    `$ANTHROPIC_API_KEY`. Raises `MissingExtra`, `SpecError`, and `EngineError` if the server cannot be asked.
+    """
+    settings.refuse("an engine on a server", "device", "threads", "hidden_states")
+    name, options = read_options(model)
+    url = base_url(settings.base_url)
+    timeout = TIMEOUT if settings.timeout is None else settings.timeout
+    engine = AnthropicEngine(name, base_url=url, key=key_for(url), timeout=timeout, options=options)
+    try:
+        run_on_io_loop(engine.connect())
+    except BaseException:
+        engine.close()
+        raise
+    first = FIRST if is_local(url) else None
+    return with_retries(engine, concurrency=settings.concurrency, first=first, timeout=timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    """How requests are made, from what the server says of the model.
+
+    `form` is how constraints are sent, `max_tokens` the most tokens of an answer (0: not told), `thinking`
+    what a request says of that, `thoughts` how many tokens thoughts may take beside the answer.
+    """
+
+    info: EngineInfo
+    form: Form
+    max_tokens: int
+    thinking: Mapping[str, str]
+    thoughts: int
+
+
+class AnthropicEngine:
+    """A model behind the Messages API at `base_url`. A request takes `timeout` seconds at most.
+
+    `connect` asks the server what the model can do; the first call does if nobody did.
+    """
+
+    def __init__(
+        self, model: str, *, base_url: str, key: str, timeout: float = TIMEOUT, options: Options | None = None
+    ) -> None:
+        self._model, self._options = model, options or Options()
+        self._client = Client("anthropic", base_url, key, f"anthropic:{model} at {base_url}", timeout)
+        self._connecting = asyncio.Lock()
+        self._connected: _Connected | None = None
+
+    @on_io_loop
+    async def connect(self) -> None:
+        """Ask the server once what the model can do. Raises what stands in the way of asking."""
+        await self._connection()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is and can do. Raises `EngineError` before it is connected."""
+        if self._connected is None:
+            raise EngineError(f"{self._client.who} is not connected yet: await engine.connect()")
+        return self._connected.info
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    @on_io_loop
+    async def count(self, prompt: Prompt) -> int:
+        """As the server counts, which costs nothing but a request."""
+        body = self._body(self._chat(prompt), await self._connection())
+        answer = await self._client.post("v1/messages/count_tokens", body)
+        return read(_Counted, answer, "number of tokens").input_tokens
+
+    @on_io_loop
+    async def generate(
+        self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
+    ) -> Generation:
+        """A text that `constraint` accepts; the model is asked again a few times if one does not."""
+        if sampling.trace:
+            raise CapabilityError(f"{self._client.who} tells no probabilities of tokens, so nothing to trace")
+
+        async def ask(attempts: tuple[Attempt, ...], enforced: Constraint | None) -> Reply:
+            sent = sent_constraint(enforced, (await self._connection()).form)
+            return await self._reply(prompt, attempts, sent, sampling)
+
+        return await generate_validated(ask, constraint, retries=self._options.anew)
+
+    @on_io_loop
+    async def choose(
+        self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
+    ) -> Choice:
+        """The label that the model names, or the shares of labels among draws; never a log-probability."""
+        check_options(options)
+        if capture is not None:
+            raise CapabilityError(f"{self._client.who} shows nothing of the model's state")
+        ask = self._label_asker(prompt, options, (await self._connection()).form)
+        if self._options.choose == "sampled":
+            return await sampled_choice(ask, options, draws=self._options.draws)
+        return await label_only_choice(ask, options, retries=self._options.anew)
+
+    async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
+        """Not offered. Raises `CapabilityError`."""
+        raise CapabilityError(
+            f"{self._client.who} tells no log-probabilities, so it cannot say how probable a given text is; "
+            "the embedded engine does, and servers that score prompts"
+        )
+
+    # --- connecting ------------------------------------------------------------------------------
+
+    async def _connection(self) -> _Connected:
+        """How the model is asked; runs on the loop of all requests."""
+        async with self._connecting:
+            if self._connected is None:
+                self._connected = await self._connect()
+        return self._connected
+
+    async def _connect(self) -> _Connected:
+        client, model, options = self._client, self._model, self._options
+        caller = RetryingCaller(client.who, replace(CONNECTING, timeout=client.timeout))
+        described, _ = await caller.call(self._description)
+        if described is None and (listed := await self._listed()) and model not in listed:
+            warn_unlisted_model(client.base_url, model, listed)
+        described = described or _Model(id=model)
+        can = described.capabilities
+        form: Form = "schema" if options.form == "best" else options.form
+        if options.form == "best" and can is not None and not can.structured_outputs.supported:
+            form = "tool"
+        thinking = _thinking(options, can)
+        thinks = thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
+        fingerprint = hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest()
+        window = described.max_input_tokens or WINDOW
+        info = EngineInfo("anthropic", model, fingerprint, window, CAN, _ways(form, options, described))
+        thoughts = options.thoughts if thinks else 0
+        return _Connected(info, form, described.max_tokens or 0, thinking, thoughts)
+
+    async def _description(self) -> _Model | None:
+        """What the server says of the model, None if it is not Anthropic's own and does not say."""
+        try:
+            described = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
+        except (EngineGone, EngineRefused) as error:
+            unknown = isinstance(error, EngineRefused) or error.status == 404
+            if self._client.base_url != OFFICIAL and unknown:
+                return None
+            raise
+        return read(_Model, described, "description of a model")
+
+    async def _listed(self) -> tuple[str, ...]:
+        """The names of the models that the server lists; none if it has no list."""
+        try:
+            listed = read(_Models, await self._client.get("v1/models"), "list of models")
+        except MagistrateError:
+            return ()
+        return tuple(each.id for each in listed.data)
+
+    # --- one request -----------------------------------------------------------------------------
+
+    async def _reply(
+        self, prompt: Prompt, attempts: tuple[Attempt, ...], sent: SentConstraint, sampling: Sampling
+    ) -> Reply:
+        """A text of the model, in the constraint's own terms."""
+        known = await self._connection()
+        made = self._chat(with_instruction(prompt, sent.words) if sent.words else prompt, attempts)
+        most = sampling.max_tokens + known.thoughts
+        body = {**self._body(made, known), **sent.body, "max_tokens": min(most, known.max_tokens or most)}
+        if self._options.stream:
+            reply = read_events(await self._client.stream("v1/messages", body), tool=sent.is_tool)
+        else:
+            reply = read_message(await self._client.post("v1/messages", body), tool=sent.is_tool)
+        text, thinking = (
+            self._client.without_keys(made.escaping.undo(each)) for each in (reply.text, reply.thinking)
+        )
+        notes = (*made.escaping.notes, *_unsent(sampling), *reply.notes)
+        return Reply(sent.undo(text), reply.finish, reply.usage, thinking, notes)
+
+    def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
+        return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
+
+    def _body(self, made: Chat, known: _Connected) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [each for each in made.as_dicts() if each["role"] != "system"],
+        }
+        if made.system:
+            body["system"] = made.system
+        if known.thinking:
+            body["thinking"] = dict(known.thinking)
+        return body
+
+    def _label_asker(self, prompt: Prompt, options: Sequence[Option], form: Form) -> AskLabel:
+        """Asks for one of the labels; the API takes no temperature and no seed."""
+        labels = [option.surfaces[0].strip() for option in options]
+        if form == "words":
+            sent = SentConstraint(words=one_of(labels))
+        else:
+            sent = _sent(schema_around({"type": "string", "enum": labels}), form, text_inside)
+
+        async def ask(attempts: tuple[Attempt, ...], seed: int | None) -> Reply:
+            return await self._reply(prompt, attempts, sent, Sampling(max_tokens=LABEL_TOKENS))
+
+        return ask
+
+
+def _thinking(options: Options, can: _Capabilities | None) -> Mapping[str, str]:
+    """What a request says of thinking: nothing if the server does not tell what the model accepts."""
+    if options.thinking == "adaptive":
+        return {"type": "adaptive"}
+    if options.thinking == "off" and can is not None and can.thinking.types.disabled.supported:
+        return {"type": "disabled"}
+    return {}
+
+
+def _ways(form: Form, options: Options, described: _Model) -> dict[str, str]:
+    """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
+    forms = {"schema": "output_config json_schema", "tool": "a forced tool", "words": "words, then validated"}
+    assumed = described.capabilities is None and options.form == "best"
+    return {
+        "constraints": forms[form] + (" (assumed: the server does not say)" if assumed else ""),
+        "choose": f"{options.draws} draws" if options.choose == "sampled" else "label_only: no probability",
+        "count": "asked of the server",
+        "sampling": "the server's own: the API takes no temperature, top_p, min_p or seed",
+        "context window": "as the server says"
+        if described.max_input_tokens
+        else f"{WINDOW:,} tokens assumed: the server does not say",
+    }
+
+
+def _unsent(sampling: Sampling) -> tuple[str, ...]:
+    """A note of what was asked for and cannot be sent."""
+    asked = [
+        name for name in ("temperature", "top_p", "min_p") if getattr(sampling, name) != getattr(GREEDY, name)
+    ]
+    taken = " and no ".join(asked)
+    return (f"this API takes no {taken}; the text was sampled as its server does",) if asked else ()
+
+
+# --- constraints ---------------------------------------------------------------------------------
+
+TOOL = "answer"
+
+
+@dataclass(frozen=True, slots=True)
+class SentConstraint:
+    """How a request states a constraint: `body` goes into it, or `words` behind the question.
+
+    `undo` turns the answer into a text that the constraint can read.
+    """
+
+    body: Mapping[str, Any] = field(default_factory=dict)
+    words: str = ""
+    undo: Callable[[str], str] = str
+
+    @property
+    def is_tool(self) -> bool:
+        """Whether the answer is the input of a tool."""
+        return "tools" in self.body
+
+
+def sent_constraint(constraint: Constraint | None, form: Form) -> SentConstraint:
+    """How `constraint` is sent: in `form`, or in words if no schema expresses it, such as a grammar.
+
+    What the server does not enforce is found when the answer is validated. Raises `ConstraintError` if the
+    constraint has no bound or lacks its texts.
+    """
+    if constraint is None:
+        return SentConstraint()
+    constraint.require_bounds()
+    if form != "words" and constraint.kind != "lark":
+        schema, undo = _object_schema(constraint)
+        try:
+            return _sent(schema, form, undo)
+        except ValueError:  # the package's error for a schema that it cannot express
+            pass
+    return SentConstraint(words=in_words(constraint))
+
+
+def _sent(schema: Mapping[str, Any], form: Form, undo: Callable[[str], str]) -> SentConstraint:
+    from anthropic import transform_schema
+
+    sent = transform_schema(dict(schema))
+    if form == "schema":
+        return SentConstraint(
+            {"output_config": {"format": {"type": "json_schema", "schema": sent}}}, undo=undo
+        )
+    tool = {"name": TOOL, "description": "Gives the answer.", "input_schema": sent}
+    choice = {"type": "tool", "name": TOOL, "disable_parallel_tool_use": True}
+    return SentConstraint({"tools": [tool], "tool_choice": choice}, undo=undo)
+
+
+def _object_schema(constraint: Constraint) -> tuple[Mapping[str, Any], Callable[[str], str]]:
+    """The schema of an object that holds what the constraint allows, and the function that takes it out."""
+    if constraint.kind != "json":
+        return schema_of_text(constraint), text_inside
+    schema: Mapping[str, Any] = express(constraint, "json_schema").payload
+    if schema.get("type") == "object":
+        return schema, str
+    if "$defs" in schema or "$ref" in schema or "definitions" in schema:
+        raise ConstraintError(
+            f"{constraint.name!r} has definitions and is no object at its root, as Anthropic's schemas "
+            "must be; put it into an object"
+        )
+    return schema_around(schema), _json_inside
+
+
+def _json_inside(text: str) -> str:
+    value = inside(text)
+    return text if value is None else json.dumps(value, ensure_ascii=False)
+
+
+# --- reading answers -----------------------------------------------------------------------------
+
+CUT = ("max_tokens", "model_context_window_exceeded")
+ENDED = ("end_turn", "stop_sequence")
+BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
+NO_ORDER = "the answer broke off: the events of its stream are not in order"
+HIDDEN_THOUGHTS = "the server keeps a part of the model's thoughts to itself"
+
+
+class _Usage(Body):
+    input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    output_tokens: Count | None = None
+
+    def updated(self, later: _Usage | None) -> _Usage:
+        """These counts, replaced by those of `later`: counts of a stream are cumulative."""
+        return self if later is None else self.model_copy(update=later.model_dump(exclude_none=True))
+
+    @property
+    def spent(self) -> Usage:
+        cached = self.cache_read_input_tokens or 0
+        read = (self.input_tokens or 0) + (self.cache_creation_input_tokens or 0) + cached
+        return Usage(1, read, cached, self.output_tokens or 0)
+
+
+class _Block(Body):
+    type: str
+    name: str = ""
+    text: str = ""
+    thinking: str = ""
+    input: Any = None
+
+
+class _Details(Body):
+    category: str | None = None
+    explanation: str | None = None
+
+
+class _Message(Body):
+    role: Literal["assistant"] = "assistant"
+    content: list[_Block]
+    stop_reason: str | None = None
+    stop_details: _Details | None = None
+    usage: _Usage
+
+
+class _Delta(Body):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+    stop_details: _Details | None = None
+
+
+class _Event(Body):
+    type: str
+    message: _Message | None = None
+    index: Count = 0
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+
+
+class _Supported(Body):
+    supported: bool = False
+
+
+class _Thoughts(Body):
+    disabled: _Supported = _Supported()
+    adaptive: _Supported = _Supported()
+
+
+class _ThinkingCapability(Body):
+    supported: bool = False
+    types: _Thoughts = _Thoughts()
+
+
+class _Capabilities(Body):
+    structured_outputs: _Supported = _Supported()
+    thinking: _ThinkingCapability = _ThinkingCapability()
+
+
+class _Model(Body):
+    """A server's description of a model: its windows in tokens and what it can do; None if not told."""
+
+    id: str
+    max_input_tokens: Count | None = None
+    max_tokens: Count | None = None
+    capabilities: _Capabilities | None = None
+
+
+class _Listed(Body):
+    id: str
+
+
+class _Models(Body):
+    """The models that a server lists."""
+
+    data: tuple[_Listed, ...] = ()
+
+
+class _Counted(Body):
+    """How many tokens a prompt has."""
+
+    input_tokens: Count
+
+
+def read_message(body: Any, *, tool: bool) -> Reply:
+    """A message's text, or the input of its tool as JSON, with thoughts split off.
+
+    Raises `EngineRefused` if the model or a filter refused, `InvalidOutput` if there is no text, and
+    `EngineError` if the answer broke off.
+    """
+    return _reply(read(_Message, body, "message"), tool)
+
+
+def read_events(events: Sequence[Any], *, tool: bool) -> Reply:
+    """As `read_message`, from the events of a stream."""
+    blocks: dict[int, _Block] = {}
+    inputs: dict[int, str] = {}
+    message: _Message | None = None
+    ended = False
+    for each in (read(_Event, event, "event of a message") for event in events):
+        if each.type == "message_start":
+            if message is not None or each.message is None or each.message.content:
+                raise EngineError(NO_ORDER)
+            message = each.message
+        elif each.type == "content_block_start" and each.content_block is not None:
+            if each.index in blocks:
+                raise EngineError(NO_ORDER)
+            blocks[each.index] = each.content_block
+        elif each.type == "content_block_delta" and each.delta is not None:
+            if each.index not in blocks:
+                raise EngineError(NO_ORDER)
+            block, delta = blocks[each.index], each.delta
+            more = {"text": block.text + delta.text, "thinking": block.thinking + delta.thinking}
+            blocks[each.index] = block.model_copy(update=more)
+            inputs[each.index] = inputs.get(each.index, "") + delta.partial_json
+        elif each.type == "message_delta" and each.delta is not None and message is not None:
+            if message.stop_reason not in (None, each.delta.stop_reason):
+                raise EngineError(NO_ORDER)
+            change = {"stop_reason": each.delta.stop_reason, "stop_details": each.delta.stop_details}
+            message = message.model_copy(update={**change, "usage": message.usage.updated(each.usage)})
+        ended = ended or each.type == "message_stop"
+    if message is None or not ended:
+        raise EngineError("the answer broke off: its stream has no beginning or no end")
+    whole = [_with_input(blocks[index], inputs.get(index, "")) for index in sorted(blocks)]
+    return _reply(message.model_copy(update={"content": whole}), tool)
+
+
+def _with_input(block: _Block, pieces: str) -> _Block:
+    """A tool's call with its input, which a stream gives as pieces of JSON; the text if it is no JSON."""
+    if block.type != "tool_use" or not pieces:
+        return block
+    reading = read_json(pieces)
+    given = reading.value if reading.state == "complete" else pieces
+    return block.model_copy(update={"input": given})
+
+
+def _reply(message: _Message, tool: bool) -> Reply:
+    usage, reason = message.usage.spent, message.stop_reason
+    if reason == "refusal":
+        details = message.stop_details or _Details()
+        reason_given = shown(" ".join(each for each in (details.category, details.explanation) if each))
+        raise EngineRefused(f"the model refuses to answer{reason_given and ': '}{reason_given}")
+    if unread := [each.type for each in message.content if each.type not in BLOCKS]:
+        raise InvalidOutput(f"the answer has a part that is no text: {shown(unread[0])!r}")
+    texts = [each.text for each in message.content if each.type == "text"]
+    calls = [each for each in message.content if each.type == "tool_use"]
+    thinking = "\n\n".join(each.thinking for each in message.content if each.thinking).strip()
+    notes = (HIDDEN_THOUGHTS,) if any(e.type == "redacted_thinking" for e in message.content) else ()
+    answered = tool and [each.name for each in calls] == [TOOL] and not "".join(texts).strip()
+    if answered and reason in ("tool_use", *ENDED, *CUT):
+        given = calls[0].input
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    elif calls or reason == "tool_use":
+        problem = "the model called another tool than it was to, or said something beside its call"
+        raise InvalidOutput(problem, "".join(texts))
+    elif reason not in (*ENDED, *CUT):
+        raise EngineError(f"the answer broke off: it ended with {shown(reason) or 'no reason'} (stop_reason)")
+    else:
+        text = "".join(texts)
+        if not texts and not thinking and reason not in CUT:
+            raise InvalidOutput("the server's answer has no text")
+    return Reply(text, "length" if reason in CUT else "stop", usage, thinking, notes)
