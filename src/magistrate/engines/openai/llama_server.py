@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from itertools import chain, count
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ from magistrate.engines.remote.replies import (
 )
 from magistrate.errors import CapabilityError, EngineError, InvalidOutput, OverLength, SpecError
 from magistrate.types import Prompt, Trusted, Usage
+
+T = TypeVar("T")
 
 FORCE = 1000.0  # added to a logit so that its token is drawn; its reported probability is from before that
 # A drawn token that is part of a character is not reported, so it is looked for among the likeliest.
@@ -98,10 +100,7 @@ class LlamaServer:
         """A text, with the constraint as `sent`; if that is None, as an instruction in words."""
         if constraint is not None and sent is None:
             prompt = with_instruction(prompt, in_words(constraint))
-        tokens, opened = await self._tokens.of(with_attempts(prompt, attempts))
-        thinking, spent = "", Usage()
-        if opened:
-            thinking, tokens, spent = await self._thought(tokens)
+        tokens, thinking, spent = await self._before_answer(with_attempts(prompt, attempts))
         body = {
             "prompt": tokens,
             "n_predict": sampling.max_tokens,
@@ -117,7 +116,7 @@ class LlamaServer:
         found = await self._completed(body, stream=self._options.stream)
         _check_ended(found)
         text = self._client.without_keys(found.content)
-        if not opened:
+        if thinking is None:
             thinking, text = split_thinking(text)
         text = text if sent is None else sent.undo(text)
         finish: Literal["stop", "length"] = "length" if found.stop_type == "limit" else "stop"
@@ -130,15 +129,10 @@ class LlamaServer:
             return await sampled_choice(ask, options, draws=self._options.draws)
         if self._options.choose == "label_only":
             return await label_only_choice(ask, options, retries=self._options.anew)
-        tokens, opened = await self._tokens.of(prompt)
-        thinking, spent = "", Usage()
-        if opened:
-            thinking, tokens, spent = await self._thought(tokens)
-        if self._options.choose == "top_k":
-            choice = await self._by_first_token(tokens, options)
-        else:
-            choice = await self._exactly(tokens, options)
-        return replace(choice, usage=spent + choice.usage, thinking=thinking)
+        tokens, thinking, spent = await self._before_answer(prompt)
+        by = self._by_first_token if self._options.choose == "top_k" else self._exactly
+        choice = await by(tokens, options)
+        return replace(choice, usage=spent + choice.usage, thinking=thinking or "")
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """How probable each token of `text` is, by one call for each of them."""
@@ -149,40 +143,40 @@ class LlamaServer:
                 "llama.cpp's server tells no log-probabilities of prompts; they can be asked for token by "
                 "token, one call each: name the model with ,likelihood=forced behind it"
             )
-        (tokens, opened), encoded = await asyncio.gather(self._tokens.of(prompt), self._tokens.encoded(text))
-        if not encoded.tokens:
+        (tokens, opened), (answer, offsets) = await asyncio.gather(
+            self._tokens.of(prompt), self._tokens.with_offsets(text)
+        )
+        if not answer:
             raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
         if opened:
             raise CapabilityError("this model's template opens a thought, so a text cannot be its answer")
-        self._check(len(tokens) + len(encoded.tokens))
+        self._check(len(tokens) + len(answer))
         logprobs, usage = [], Usage()
-        for at, token in enumerate(encoded.tokens):
-            drawn, spent = await self._forced([*tokens, *encoded.tokens[:at]], token)
+        for at, token in enumerate(answer):
+            drawn, spent = await self._forced([*tokens, *answer[:at]], token)
             logprobs.append(drawn)
             usage += spent
-        return Likelihood(text, encoded.tokens, np.array(logprobs, np.float64), encoded.offsets, usage)
+        return Likelihood(text, answer, np.array(logprobs, np.float64), offsets, usage)
 
     # ------------------------------------------------------------------------------------------------
 
     async def _reply(self, prompt: Prompt, sampling: Sampling) -> Reply:
         return await self.ask(prompt, (), None, None, sampling)
 
-    async def _thought(self, tokens: list[int]) -> tuple[str, list[int], Usage]:
-        """The model's thoughts, which its template has begun, and the prompt with them and their end."""
+    async def _before_answer(self, prompt: Prompt) -> tuple[list[int], str | None, Usage]:
+        """The prompt's tokens up to the answer, the thoughts in them and what those spent; None if the
+        template does not begin a thought."""
+        tokens, opened = await self._tokens.of(prompt)
+        if not opened:
+            return tokens, None, Usage()
         budget = max(self._options.thoughts, 1)
-        body = {
-            "prompt": tokens,
-            "n_predict": budget,
-            "temperature": 0.0,
-            "stop": [CLOSING],
-            "cache_prompt": True,
-        }
         self._check(len(tokens) + budget)
-        found = await self._completed(body)
+        body = {"prompt": tokens, "n_predict": budget, "temperature": 0.0, "cache_prompt": True}
+        found = await self._completed({**body, "stop": [CLOSING]})
         _check_ended(found)
         thought = found.content.strip()
-        closed = [*await self._tokens.data(thought), *await self._tokens.special(f"\n{CLOSING}\n\n")]
-        return thought, [*tokens, *closed], _usage(found)
+        end = await self._tokens.special(f"\n{CLOSING}\n\n")
+        return [*tokens, *await self._tokens.data(thought), *end], thought, _usage(found)
 
     async def _exactly(self, tokens: list[int], options: Sequence[Option]) -> Choice:
         paths = await self._paths(options)
@@ -328,22 +322,13 @@ class _Spelled(Body):
     tokens: list[_Piece]
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Tokens of a text, and their half-open character offsets into it."""
-
-    tokens: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]
-
-
 class PromptTokens:
     """Turns prompts and texts into tokens by asking the server."""
 
     def __init__(self, client: Requests, found: ServerCapabilities) -> None:
         self._client = client
         self._found = found
-        self._templates = _Recent()
-        self._trusted = _Recent()
+        self._kept: OrderedDict[object, Any] = OrderedDict()  # the last used is last
 
     async def of(self, prompt: Prompt) -> tuple[list[int], bool]:
         """All tokens of the prompt up to the answer, and whether its template opens a thought."""
@@ -375,8 +360,8 @@ class PromptTokens:
         """Tokens of template text, special ones among them."""
         return await self._tokens(text, special=True)
 
-    async def encoded(self, text: str) -> Encoded:
-        """As `data`, with the offsets of each token in the text."""
+    async def with_offsets(self, text: str) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+        """As `data`, and the half-open character offsets of each token into the text."""
         clean = _encodable(text)
         lead = await self._lead()
         body = {"content": "\n" * bool(lead) + clean, "with_pieces": True, "parse_special": False}
@@ -393,16 +378,12 @@ class PromptTokens:
             end = start + len(piece)
             offsets.append((place[start], place[end - 1] + 1) if piece else (0, 0))
             start = end
-        return Encoded(tuple(each.id for each in spelled), tuple(offsets))
+        return tuple(each.id for each in spelled), tuple(offsets)
 
     # ------------------------------------------------------------------------------------------------
 
     async def _template(self, text: str) -> list[int]:
-        if not text:
-            return []
-        if (known := self._trusted.get(text)) is None:
-            known = self._trusted.keep(text, await self.special(text))
-        return list(known)
+        return await self._remembered(text, lambda: self.special(text))
 
     async def _tokens(self, text: str, *, special: bool) -> list[int]:
         if not text:
@@ -414,27 +395,37 @@ class PromptTokens:
 
     async def _lead(self) -> list[int]:
         """Tokens of a line break put before a text: it takes the space that some tokenizers put first."""
-        if not self._found.spaced:
-            return []
-        if (known := self._trusted.get(None)) is None:
+
+        async def line_break() -> list[int]:
             answer = await self._client.post("/tokenize", {"content": "\n"})
-            known = self._trusted.keep(None, read(_Pieces, answer, "tokenization").tokens)
-        return list(known)
+            return read(_Pieces, answer, "tokenization").tokens
+
+        return await self._remembered(None, line_break) if self._found.spaced else []
 
     async def _rendered(self, prompt: Prompt) -> str:
         """The model's template over the prompt's messages, with a numbered placeholder for every part."""
         if not prompt.messages:
             raise SpecError("a prompt needs at least one message")
         shape = tuple((message.role, len(message.parts)) for message in prompt.messages)
-        if (known := self._templates.get(shape)) is None:
+
+        async def template() -> str:
             number = count()
             messages = [
                 {"role": role, "content": "".join(f"\ue000{next(number)}\ue001" for _ in range(parts))}
                 for role, parts in shape
             ]
             begun = messages.pop()["content"] if shape[-1][0] == "assistant" else ""
-            known = self._templates.keep(shape, await render(self._client, messages) + begun)
-        return str(known)
+            return await render(self._client, messages) + begun
+
+        return await self._remembered(shape, template)
+
+    async def _remembered(self, key: object, make: Callable[[], Awaitable[T]]) -> T:
+        """What `make` gives for `key`, made again only if it is not among the `KEPT` that were used last."""
+        value: T = self._kept.pop(key) if key in self._kept else await make()
+        self._kept[key] = value
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return value
 
 
 async def render(client: Requests, messages: list[dict[str, str]]) -> str:
@@ -446,19 +437,3 @@ async def render(client: Requests, messages: list[dict[str, str]]) -> str:
 def _encodable(text: str) -> str:
     """A lone surrogate cannot be encoded as UTF-8, which every byte-level vocabulary is built on."""
     return text.encode("utf-8", "replace").decode()
-
-
-class _Recent(OrderedDict[Any, Any]):
-    """The `KEPT` values that were used last, by key."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        if key in self:
-            self.move_to_end(key)
-        return super().get(key, default)
-
-    def keep(self, key: Any, value: Any) -> Any:
-        """Remember `value`, and return it."""
-        self[key] = value
-        if len(self) > KEPT:
-            self.popitem(last=False)
-        return value

@@ -7,7 +7,8 @@ answer keeps to it: many servers silently ignore parameters that they do not kno
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 from magistrate.constraints import Lark, constraint
@@ -34,7 +35,6 @@ from magistrate.engines.remote.messages import chat
 from magistrate.engines.remote.replies import OPENING
 from magistrate.engines.remote.retry import CONNECTING, RetryingCaller, worth_a_retry
 from magistrate.errors import (
-    CapabilityError,
     EngineBusy,
     EngineError,
     EngineGone,
@@ -65,7 +65,9 @@ async def examine(client: Client, model: str, options: Options) -> tuple[ServerI
     server = await server_info(probing, model)
     if options.probe == "kept" and (known := recall(client.base_url, model, server.identity)) is not None:
         return server, known
-    found = await Probe(probing, model, options).capabilities(server)
+    probe = Probe(probing, model, options, server)
+    await probe.run()
+    found = probe.found
     if not server.window:  # Ollama tells it only once the model is loaded
         server = await server_info(probing, model)
         found = replace(found, window=server.window)
@@ -75,200 +77,192 @@ async def examine(client: Client, model: str, options: Options) -> tuple[ServerI
     return server, found
 
 
-@dataclass(frozen=True, slots=True)
 class Probe:
-    """Tries out one model on one server; `options` give the tokens that thoughts may take."""
+    """Tries out `model` on one server; `options` give the tokens that thoughts may take.
 
-    client: Requests
-    model: str
-    options: Options
+    `found` is what is known so far, and later requests are made accordingly.
+    """
 
-    async def capabilities(self, who: ServerInfo) -> ServerCapabilities:
-        """Everything that works. Raises what stands in the way of the plainest request."""
-        found = ServerCapabilities(server=who.server, window=who.window, cuts=who.cuts)
-        found, plain = await self._plain(found)
-        if who.llama:
-            found = await self._native(found)
-        found = await self._probabilities(found)
-        found = replace(found, ways=await self._ways(found), caches=_tells_cached(plain))
-        found = replace(found, seeds=await self._seeds(found))
-        if not found.native:
-            found = await self._continued(found)
-            found = await self._scoring(found)
-        return found
+    def __init__(self, client: Requests, model: str, options: Options, server: ServerInfo) -> None:
+        self._client, self._model, self._options, self._llama = client, model, options, server.llama
+        self.found = ServerCapabilities(server=server.server, window=server.window, cuts=server.cuts)
+
+    async def run(self) -> None:
+        """Find everything that works. Raises what stands in the way of the plainest request."""
+        await self._plain()
+        if self._llama:
+            await self._native()
+        await self._probabilities()
+        self._add(ways=await self._ways())
+        self._add(seeds=await self._seeds())
+        if not self.found.native:
+            await self._continued()
+            await self._scoring()
+
+    def _add(self, **found: Any) -> None:
+        self.found = replace(self.found, **found)
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _plain(self, found: ServerCapabilities) -> tuple[ServerCapabilities, Any]:
+    async def _plain(self) -> None:
         """The plainest request, with the parameters that this server has for a budget and a temperature."""
-        last: MagistrateError | None = None
-        for budget in ("max_tokens", "max_completion_tokens"):
-            for samples in (True, False):
-                tried = replace(found, budget=budget, samples=samples)
-                try:
-                    answer = await self._chat(tried, SUM, budget=PLAIN)
-                    if read_chat(answer).finish == "length":
-                        answer = await self._chat(tried, SUM, budget=THOUGHT)
-                except EngineRefused as error:
-                    last = last or error
-                    continue
-                return replace(tried, thinks=_thoughts(answer)), answer
-        raise last or CapabilityError(f"{self.client.who} takes no chat completion")
+        refusal: EngineRefused | None = None
+        for budget, samples in product(("max_tokens", "max_completion_tokens"), (True, False)):
+            self._add(budget=budget, samples=samples)
+            try:
+                answer = await self._chat(SUM, budget=PLAIN)
+                if read_chat(answer).finish == "length":
+                    answer = await self._chat(SUM, budget=THOUGHT)
+            except EngineRefused as error:
+                refusal = refusal or error
+                continue
+            self._add(thinks=_thoughts(answer), caches=_tells_cached(answer))
+            return
+        assert refusal is not None
+        raise refusal
 
-    async def _native(self, found: ServerCapabilities) -> ServerCapabilities:
+    async def _native(self) -> None:
         """llama.cpp's own requests: templates, tokens, and completions of tokens with probabilities."""
+        placeholder = "\ue0000\ue001"
         try:
-            props = await self.client.get("/props")
-            rendered = await render(self.client, [{"role": "user", "content": "\ue0000\ue001"}])
+            props = await self._client.get("/props")
+            rendered = await render(self._client, [{"role": "user", "content": placeholder}])
             bare, with_bos = await self._tokens("a"), await self._tokens("a", add_special=True)
             apart = await self._tokens("<|im_end|></s><|eot_id|>", parse_special=False)
             end = await self._tokens(str(props.get("eos_token") or ""), parse_special=True)
-            spelled = await self.client.post("/tokenize", {"content": "x", "with_pieces": True})
+            spelled = await self._client.post("/tokenize", {"content": "x", "with_pieces": True})
             body = {"prompt": [*with_bos], "n_predict": 1, "n_probs": 2, "temperature": 0.0}
-            probabilities = (await self.client.post("/completion", body))["completion_probabilities"]
+            probabilities = (await self._client.post("/completion", body))["completion_probabilities"]
             first = spelled["tokens"][0]["piece"]
-        except (EngineRefused, EngineGone, InvalidOutput, KeyError, IndexError, TypeError, AttributeError):
-            return found
-        except EngineError as error:
-            if broke(error):
-                return found
-            raise
+        except (EngineGone, KeyError, IndexError, TypeError, AttributeError):
+            return
+        except MagistrateError as error:
+            if not _is_unsupported(error):
+                raise
+            return
         begins = len(with_bos) - len(bare)
-        seen = "\ue0000\ue001" in rendered and probabilities and len(end) == 1 and len(apart) > 3
-        if not seen or with_bos[begins:] != bare:
-            return found
-        return replace(
-            found,
-            native=True,
-            bos=tuple(with_bos[:begins]),
-            end=tuple(end),
-            spaced=isinstance(first, str) and first.startswith(" "),
-        )
+        works = placeholder in rendered and probabilities and len(end) == 1 and len(apart) > 3
+        if works and with_bos[begins:] == bare:
+            spaced = isinstance(first, str) and first.startswith(" ")
+            self._add(native=True, bos=tuple(with_bos[:begins]), end=tuple(end), spaced=spaced)
 
     async def _tokens(self, text: str, **how: bool) -> list[int]:
-        answer = await self.client.post("/tokenize", {"content": text, **how})
+        answer = await self._client.post("/tokenize", {"content": text, **how})
         return [int(token) for token in answer["tokens"]]
 
-    async def _probabilities(self, found: ServerCapabilities) -> ServerCapabilities:
+    async def _probabilities(self) -> None:
         """How many of the likeliest tokens are listed at the first place of an answer."""
         for top in TOPS:
-            more = {"logprobs": True, "top_logprobs": top}
-            answer = await self._try(found, "Say yes or no.", budget=1, more=more)
+            answer = await self._try("Say yes or no.", budget=1, logprobs=True, top_logprobs=top)
             if answer is not None:
-                return replace(found, top=min(top, len(read_top_tokens(answer))))
-        return found
+                self._add(top=min(top, len(read_top_tokens(answer))))
+                return
 
-    async def _ways(self, found: ServerCapabilities) -> tuple[str, ...]:
+    async def _ways(self) -> tuple[str, ...]:
         """The constraints that the server enforces. Of one dialect the first is enough."""
-        enforced: list[str] = []
-        dialects: set[str] = set()
+        enforced: dict[str, str] = {}  # by dialect
         for way in WAYS:
-            if way.dialect in dialects or dialects & _NEEDLESS.get(way.dialect, frozenset()):
+            if way.dialect in enforced or enforced.keys() & _NEEDLESS.get(way.dialect, set()):
                 continue
-            if found.native and way.name not in NATIVE:
-                continue
-            if await self._enforces(found, way):
-                enforced.append(way.name)
-                dialects.add(way.dialect)
-        return tuple(enforced)
+            if (way.name in NATIVE or not self.found.native) and await self._enforces(way):
+                enforced[way.dialect] = way.name
+        return tuple(enforced.values())
 
-    async def _enforces(self, found: ServerCapabilities, way: Way) -> bool:
-        probe = _PROBES[way.dialect]
-        sent = ways_to_send(probe, (way.name,))
-        if not sent:
-            return False
-        answer = await self._try(found, POEM, budget=SHORT, more=dict(sent[0].body))
-        if answer is None:
-            return False
-        try:
-            probe.parse(sent[0].undo(read_chat(answer).text.strip()))
-        except MagistrateError:
-            return False
-        return True
+    async def _enforces(self, way: Way) -> bool:
+        tried = _PROBES[way.dialect]
+        for sent in ways_to_send(tried, (way.name,)):
+            answer = await self._try(POEM, budget=SHORT, **sent.body)
+            if answer is None:
+                return False
+            try:
+                tried.parse(sent.undo(read_chat(answer).text.strip()))
+            except MagistrateError:
+                return False
+            return True
+        return False
 
-    async def _seeds(self, found: ServerCapabilities) -> bool:
+    async def _seeds(self) -> bool:
         """Whether one seed draws the same twice, and three seeds not all the same."""
-        if not found.samples or found.thinks:
+        if not self.found.samples or self.found.thinks:
             return False
         texts = []
         for seed in (7, 7, 8, 9):
-            more = {"temperature": 1.0, "seed": seed}
-            answer = await self._try(found, "Say any three words.", budget=8, more=more)
+            answer = await self._try("Say any three words.", budget=8, temperature=1.0, seed=seed)
             if answer is None:
                 return False
-            texts.append(_text(answer))
+            texts.append(read_chat(answer).text)
         return texts[0] == texts[1] and len(set(texts)) > 1
 
-    async def _continued(self, found: ServerCapabilities) -> ServerCapabilities:
+    async def _continued(self) -> None:
         """Whether a begun answer is continued, and which parameters that needs."""
         turns = [
             {"role": "user", "content": f"Repeat exactly: {BEGUN}{REST}"},
             {"role": "assistant", "content": BEGUN},
         ]
-        if found.thinks:
-            return found
-        for how, more in (
-            ("as is", {}),
-            ("continue_final_message", {"continue_final_message": True, "add_generation_prompt": False}),
-        ):
-            answer = await self._try(found, "", budget=12, more={"messages": turns, **more})
-            if answer is not None and _text(answer).lstrip().startswith(REST[:5]):
-                return replace(found, continues=how)  # type: ignore[arg-type]
-        return found
+        parameters = {"continue_final_message": True, "add_generation_prompt": False}
+        for how, more in (("as is", {}), ("continue_final_message", parameters)):
+            if self.found.continues or self.found.thinks:
+                return
+            answer = await self._try("", budget=12, messages=turns, **more)
+            if answer is not None and read_chat(answer).text.lstrip().startswith(REST[:5]):
+                self._add(continues=how)
 
-    async def _scoring(self, found: ServerCapabilities) -> ServerCapabilities:
+    async def _scoring(self) -> None:
         """Whether chats become tokens, and whether prompts of tokens are scored."""
         prompt = Prompt.of("Say yes or no.")
         try:
-            await ScoringServer(self.client, self.model, found, self.options, 0).count(prompt)
+            await self._scorer("").count(prompt)
         except MagistrateError:
-            return found
-        found = replace(found, tokenizes=True)
-        if found.thinks:
-            return found
+            return
+        self._add(tokenizes=True)
+        options = (Option("yes", ("yes",)), Option("no", ("no",)))
         for scores in ("prompt_logprobs", "echo"):
-            tried = replace(found, scores=scores)
+            if self.found.scores or self.found.thinks:
+                return
             try:
-                options = (Option("yes", ("yes",)), Option("no", ("no",)))
-                scorer = ScoringServer(self.client, self.model, tried, self.options, 0)
-                choice = await scorer.choose_exactly(chat(prompt), options)
+                if (await self._scorer(scores).choose_exactly(chat(prompt), options)).mass:
+                    self._add(scores=scores)
             except (EngineTimeout, EngineBusy):
                 raise
             except MagistrateError:
                 continue
-            if choice.mass:
-                return tried
-        return found
+
+    def _scorer(self, scores: str) -> ScoringServer:
+        """A server that is asked to score prompts in the way `scores`."""
+        tried = replace(self.found, scores=scores)  # type: ignore[arg-type]
+        return ScoringServer(self._client, self._model, tried, self._options, 0)
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _chat(
-        self, found: ServerCapabilities, question: str, *, budget: int, more: dict[str, Any] | None = None
-    ) -> Any:
-        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": question}]}
-        body[found.budget] = budget + (self.options.thoughts if found.thinks else 0)
-        if found.samples:
+    async def _chat(self, question: str, *, budget: int, **more: Any) -> Any:
+        body: dict[str, Any] = {"model": self._model, "messages": [{"role": "user", "content": question}]}
+        body[self.found.budget] = budget + (self._options.thoughts if self.found.thinks else 0)
+        if self.found.samples:
             body["temperature"] = 0.0
-        return await self.client.post(PATH, {**body, **(more or {})})
+        return await self._client.post(PATH, {**body, **more})
 
-    async def _try(
-        self, found: ServerCapabilities, question: str, *, budget: int, more: dict[str, Any]
-    ) -> Any:
+    async def _try(self, question: str, *, budget: int, **more: Any) -> Any:
         """The answer; None if the server refuses the request, or breaks at it. Other errors are raised."""
         try:
-            answer = await self._chat(found, question, budget=budget, more=more)
+            answer = await self._chat(question, budget=budget, **more)
             read_chat(answer)
-        except (EngineRefused, InvalidOutput, OverLength):
+        except MagistrateError as error:
+            if not _is_unsupported(error):
+                raise
             return None
-        except EngineError as error:
-            if broke(error):
-                return None
-            raise
         return answer
 
 
+def _is_unsupported(error: MagistrateError) -> bool:
+    """Whether the server refused the request, or failed at it, as some do at parameters they do not know."""
+    if isinstance(error, EngineRefused | InvalidOutput | OverLength):
+        return True
+    failed = isinstance(error, EngineError) and (error.status or 0) >= 500
+    return failed and not isinstance(error, EngineBusy | EngineTimeout)
+
+
 # A dialect that is not tried once one of these works: it would express less.
-_NEEDLESS = {"strict_schema": frozenset({"json_schema"}), "regex": frozenset({"lark", "gbnf"})}
+_NEEDLESS = {"strict_schema": {"json_schema"}, "regex": {"lark", "gbnf"}}
 _WORD = {"type": "string", "enum": ["k7-amber"]}
 _OBJECT: dict[str, Any] = {
     "type": "object",
@@ -284,13 +278,6 @@ _PROBES = {
     "json_schema": constraint(_OBJECT),
     "strict_schema": constraint(_CLOSED),
 }
-
-
-def _text(answer: Any) -> str:
-    try:
-        return read_chat(answer).text
-    except MagistrateError:
-        return ""
 
 
 def _thoughts(answer: Any) -> Literal["", "apart", "tags", "closed"]:
@@ -358,11 +345,6 @@ class ProbeClient:
             if worth_a_retry(error) and error.status != 200:
                 self._failed.append(_description(error, path, body))
             raise
-
-
-def broke(error: EngineError) -> bool:
-    """Whether the server failed at the request itself, as some do at unknown parameters."""
-    return (error.status or 0) >= 500 and not isinstance(error, EngineBusy | EngineTimeout)
 
 
 def _description(error: EngineError, path: str, body: Mapping[str, Any]) -> str:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -22,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from magistrate._paths import home
 from magistrate.engines.base import Capability, EngineInfo
 from magistrate.engines.remote.client import Requests
-from magistrate.engines.remote.replies import Body
 from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout, MagistrateError, SpecError
 
 OFFICIAL = "https://api.openai.com/v1"
@@ -31,27 +29,20 @@ LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
 SHOWN = 4  # failed requests, or models, that are named
 SHOWN_MODELS = 20  # models that an error names
 UNTOLD = 1 << 20  # tokens; if nobody tells the window, the server refuses what does not fit
-# Fields of a model's entry that stay the same from one listing to the next.
+# Fields of a model's entry that tell its context window.
+LENGTHS = (
+    "max_model_len",
+    "loaded_context_length",
+    "context_length",
+    "context_window",
+    "max_context_length",
+)
+# Fields that stay the same from one listing to the next.
 STABLE = ("id", "owned_by", "root", "max_model_len", "digest", "quantization", "meta")
 
 FILE = "servers.json"
 MOST = 256  # servers and models that are kept, the newest of them
 LONGEST = 4 * 1024 * 1024  # bytes of the file that are read
-
-
-class _Entry(Body):
-    id: str
-    owned_by: str | None = None
-    max_model_len: int | None = None
-    context_length: int | None = None
-    context_window: int | None = None
-    max_context_length: int | None = None
-    loaded_context_length: int | None = None
-    meta: dict[str, Any] | None = None
-
-
-class _Listing(Body):
-    data: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,92 +204,78 @@ def _words(found: ServerCapabilities, options: Options, window: int) -> dict[str
 async def server_info(client: Requests, model: str) -> ServerInfo:
     """Ask the server what it is. Raises `SpecError` for a model that it does not have, and `EngineError` if
     it cannot be asked at all."""
-    listing = await _listing(client)  # first: if nobody answers, nothing else is asked
-    props, version, ollama, sglang = await asyncio.gather(
-        *(_page(client, path) for path in _own_paths(client))
-    )
-    entries = [entry for each in listing if (entry := _entry(each)) is not None]
-    raw = next((each for each in listing if isinstance(each, dict) and each.get("id") == model), {})
-    aliases = {alias for each in listing if isinstance(each, dict) for alias in _texts(each.get("aliases"))}
-    known = [entry.id for entry in entries]
+    entries = await _listed_models(client)  # first: if nobody answers, nothing else is asked
+    # Where servers of a kind describe themselves; OpenAI's own has no such pages.
+    paths = () if client.base_url == OFFICIAL else ("/props", "/version", "/api/version", "/get_server_info")
+    pages = await asyncio.gather(*(_page(client, path) for path in paths))
+    props, version, ollama, sglang = pages or [{}] * 4
     llama = "default_generation_settings" in props and "total_slots" in props
-    # llama.cpp's server has one model and answers with it whatever name is given.
-    names = {*known, *aliases, *(name.removesuffix(":latest") for name in known)}
+    listed = [entry["id"] for entry in entries]
+    aliases = chain(*(each["aliases"] for each in entries if isinstance(each.get("aliases"), list)))
+    names = {*listed, *(alias for alias in aliases if isinstance(alias, str))}
+    names |= {name.removesuffix(":latest") for name in listed}
     if llama:  # it lists the path of its file where it was given no name
-        names |= {short for name in known for short in (PurePath(name).name, PurePath(name).stem)}
-    if known and model not in names and not (llama and len(known) == 1):
-        listed = ", ".join(known[:SHOWN_MODELS]) + (", …" if len(known) > SHOWN_MODELS else "")
-        raise SpecError(f"{client.base_url} has no model {model!r}; it has: {listed}")
-    entry = next((each for each in entries if each.id in (model, f"{model}:latest")), None)
-    if entry is None and llama and entries:
-        entry = entries[0]
-        raw = next(each for each in listing if isinstance(each, dict) and each.get("id") == entry.id)
+        names |= {short for name in listed for short in (PurePath(name).name, PurePath(name).stem)}
+    # llama.cpp's server has one model and answers with it whatever name is given.
+    if listed and model not in names and not (llama and len(listed) == 1):
+        known = ", ".join(listed[:SHOWN_MODELS]) + (", …" if len(listed) > SHOWN_MODELS else "")
+        raise SpecError(f"{client.base_url} has no model {model!r}; it has: {known}")
+    entry = next((each for each in entries if each["id"] in (model, f"{model}:latest")), None)
+    entry = entry or (entries[0] if llama and entries else {})
     name = _name(llama, props, version, ollama, sglang, entry)
-    window = _window(props, sglang, entry) or (await _loaded(client, model) if ollama else 0)
+    settings = props.get("default_generation_settings")
+    lengths = [
+        settings.get("n_ctx") if isinstance(settings, dict) else None,
+        *(entry.get(length) for length in LENGTHS),
+        sglang.get("context_length"),
+        await _loaded_window(client, model) if ollama else 0,
+    ]
+    window = next((length for length in lengths if _positive(length)), 0)
     facts = {
         "probes": VERSION,
         "server": name,
         "window": window,
-        "entry": {key: raw.get(key) for key in STABLE},
+        "entry": {key: entry.get(key) for key in STABLE},
         "template": props.get("chat_template"),
         "sglang": sglang.get("model_path"),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-    slots: Any = props.get("total_slots") or sglang.get("max_running_requests")
+    slots = props.get("total_slots") or sglang.get("max_running_requests")
     return ServerInfo(
         name,
         window,
         llama,
         "version" in ollama,
         digest,
-        slots=int(slots) if _positive(slots) else 0,
-        named=() if not known or model in names else tuple(known),
+        slots=slots if _positive(slots) else 0,
+        named=() if not listed or model in names else tuple(listed),
     )
 
 
-def _own_paths(client: Requests) -> list[str | None]:
-    """Paths where servers of a kind describe themselves; OpenAI's own has none."""
-    if client.base_url == OFFICIAL:
-        return [None] * 4
-    return ["/props", "/version", "/api/version", "/get_server_info"]
-
-
-async def _page(client: Requests, path: str | None) -> dict[str, Any]:
-    """The JSON object at a path; empty if there is none."""
-    if path is None:
-        return {}
-    try:
-        answer = await client.get(path)
-    except MagistrateError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-async def _listing(client: Requests) -> tuple[Any, ...]:
+async def _listed_models(client: Requests) -> list[dict[str, Any]]:
     """The entries of the list of models; none if the server has no list."""
     try:
         answer = await client.get("models")
     except (EngineTimeout, EngineBusy):
         raise
-    except EngineGone as error:
-        if error.status in (404, 405):
-            return ()
-        raise
     except EngineError as error:
-        if (error.status or 0) >= 300:
-            return ()
+        missing = (404, 405) if isinstance(error, EngineGone) else range(300, 600)
+        if error.status in missing:
+            return []
         raise
-    try:
-        return _Listing.model_validate(answer).data
-    except ValidationError:
-        return ()
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(entries, list):
+        return []
+    return [each for each in entries if isinstance(each, dict) and isinstance(each.get("id"), str)]
 
 
-def _entry(each: Any) -> _Entry | None:
+async def _page(client: Requests, path: str) -> dict[str, Any]:
+    """The JSON object at a path; empty if there is none."""
     try:
-        return _Entry.model_validate(each)
-    except ValidationError:
-        return None
+        answer = await client.get(path)
+    except MagistrateError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _name(
@@ -307,40 +284,22 @@ def _name(
     version: dict[str, Any],
     ollama: dict[str, Any],
     sglang: dict[str, Any],
-    entry: _Entry | None,
+    entry: dict[str, Any],
 ) -> str:
-    """The server's kind and version; which path answered tells the kind."""
+    """The server's kind and version; which page answered tells the kind."""
     if llama:
         return f"llama.cpp {_printable(props.get('build_info'))}".strip()
     if "model_path" in sglang:
         return f"SGLang {_printable(sglang.get('version'))}".strip()
     if "version" in ollama:
         return f"Ollama {_printable(ollama['version'])}"
-    owner = _printable(entry.owned_by) if entry is not None and entry.owned_by else ""
+    owner = _printable(entry.get("owned_by"))
     if "version" in version:
         return f"{'vLLM' if owner == 'vllm' else owner or 'server'} {_printable(version['version'])}"
     return f"unknown, owned by {owner}" if owner else "unknown"
 
 
-def _window(props: dict[str, Any], sglang: dict[str, Any], entry: _Entry | None) -> int:
-    settings = props.get("default_generation_settings")
-    if isinstance(settings, dict) and _positive(settings.get("n_ctx")):
-        return int(settings["n_ctx"])
-    if entry is not None:
-        for length in (
-            entry.max_model_len,
-            entry.loaded_context_length,
-            entry.context_length,
-            entry.context_window,
-            entry.max_context_length,
-        ):
-            if _positive(length):
-                return int(length or 0)
-    length = sglang.get("context_length")
-    return int(length) if isinstance(length, int) and _positive(length) else 0
-
-
-async def _loaded(client: Requests, model: str) -> int:
+async def _loaded_window(client: Requests, model: str) -> int:
     """The window with which Ollama has loaded the model; it silently cuts what is longer."""
     for each in (await _page(client, "/api/ps")).get("models") or ():
         named = isinstance(each, dict) and each.get("name") in (model, f"{model}:latest")
@@ -351,10 +310,6 @@ async def _loaded(client: Requests, model: str) -> int:
 
 def _positive(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
-
-
-def _texts(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _printable(value: Any) -> str:
@@ -386,20 +341,11 @@ def remember(address: str, model: str, identity: str, found: ServerCapabilities)
             entries.pop(_key(address, model), None)
             entries[_key(address, model)] = {"identity": identity, "findings": asdict(found)}
             newest = dict(list(entries.items())[-MOST:])
-            _write(path, json.dumps(newest, indent=1, ensure_ascii=False))
+            part = path.with_name(f"{FILE}.part")
+            part.write_text(json.dumps(newest, indent=1, ensure_ascii=False), encoding="utf-8")
+            part.replace(path)
     except (OSError, TimeoutError):
         return
-
-
-def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{FILE}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _entries(path: Path) -> dict[str, Any]:

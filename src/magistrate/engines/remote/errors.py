@@ -86,9 +86,9 @@ def engine_error(error: Exception, who: str, *, now: Callable[[], float] = time.
     """This package's error for an exception of an official client; other exceptions are returned as they are.
 
     An error of this package that the exception was raised from is returned instead. `who` names the engine in
-    the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded part of the server's words
-    is shown, without control characters and keys; a key is only named by the environment variable that it
-    comes from. Raise the result `from None`: a client's error holds its request.
+    the message, such as `openai:gpt-4o-mini at http://127.0.0.1:8080/v1`. A bounded part of the server's
+    words is shown, without control characters and keys; a key is only named by the environment variable that
+    it comes from. Raise the result `from None`: a client's error holds its request.
     """
     causes = list(_causes(error))
     if own := next((each for each in causes if isinstance(each, MagistrateError)), None):
