@@ -10,9 +10,9 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import model_validator
 
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
@@ -24,10 +24,11 @@ from magistrate.engines.remote.messages import Chat, chat, in_words, with_instru
 from magistrate.engines.remote.replies import (
     Body,
     Count,
+    Logprob,
     Reply,
     TopToken,
+    TopTokenBody,
     exact_choice,
-    is_number,
     label_asker,
     label_only_choice,
     read,
@@ -56,11 +57,12 @@ class ChatServer:
     """Answers the verbs by `/chat/completions`; `window` is the context window in tokens, 0 if not told."""
 
     def __init__(
-        self, client: Requests, model: str, found: ServerCapabilities, options: Options, window: int
+        self, client: Requests, model: str, capabilities: ServerCapabilities, options: Options, window: int
     ) -> None:
-        self._client, self._model, self._found, self._options = client, model, found, options
-        self._window = window if found.cuts else 0  # others refuse what does not fit, by an exact count
-        self._method = choose_method(found, options)
+        self._client, self._model = client, model
+        self._capabilities, self._options = capabilities, options
+        self._window = window if capabilities.cuts else 0  # others refuse what does not fit, by exact count
+        self._method = choose_method(capabilities, options)
 
     async def count(self, prompt: Prompt) -> int:
         """An estimate that is rather too high."""
@@ -77,19 +79,20 @@ class ChatServer:
         """A text, with the constraint as `sent`; if that is None, as an instruction in words."""
         if constraint is not None and sent is None:
             prompt = with_instruction(prompt, in_words(constraint))
-        made = self._chat(prompt, attempts)
-        body = {**self._body(made, sampling), **({} if sent is None else sent.body)}
-        opened = self._found.thinks == "closed"
+        conversation = self._chat(prompt, attempts)
+        body = {**self._body(conversation, sampling), **({} if sent is None else sent.body)}
+        opened = self._capabilities.thinks == "closed"
         if self._options.stream:
             body["stream_options"] = {"include_usage": True}
             reply = read_events(await self._client.stream(PATH, body), opened=opened)
         else:
             reply = read_chat(await self._client.post(PATH, body), opened=opened)
         text, thinking = (
-            self._client.without_keys(made.escaping.undo(each)) for each in (reply.text, reply.thinking)
+            self._client.without_keys(conversation.escaping.undo(each))
+            for each in (reply.text, reply.thinking)
         )
         text = text if sent is None else sent.undo(text)
-        notes = (*made.escaping.notes, *self._unsent(sampling))
+        notes = (*conversation.escaping.notes, *self._unsent(sampling))
         return Reply(text, reply.finish, reply.usage, thinking, notes)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
@@ -99,39 +102,39 @@ class ChatServer:
             return await sampled_choice(ask, options, draws=self._options.draws)
         if self._method != "top_k":
             return await label_only_choice(ask, options, retries=self._options.anew)
-        found, usage = await self._by_first_token(prompt, options)
-        if found is not None:
-            return found
+        by_probability, usage = await self._by_first_token(prompt, options)
+        if by_probability is not None:
+            return by_probability
         named = await label_only_choice(ask, options, retries=self._options.anew)
         return replace(named, usage=usage + named.usage, notes=(*named.notes, UNLISTED))
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """Not offered. Raises `CapabilityError`."""
         raise CapabilityError(
-            f"{self._client.who} tells no log-probabilities of prompts, so it cannot say how probable a "
+            f"{self._client.who} gives no log-probabilities of prompts, so it cannot say how probable a "
             "given text is; vLLM does, and the embedded engine"
         )
 
     # ------------------------------------------------------------------------------------------------
 
     def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
-        return chat(prompt, attempts, continues=bool(self._found.continues))
+        return chat(prompt, attempts, continues=bool(self._capabilities.continues))
 
-    def _body(self, made: Chat, sampling: Sampling) -> dict[str, Any]:
+    def _body(self, conversation: Chat, sampling: Sampling) -> dict[str, Any]:
         """The request for a text; a model that thinks gets extra tokens for its thoughts."""
-        found, most = self._found, sampling.max_tokens
-        if self._window and (needed := _estimate_chat(made) + most) > self._window:
+        can, most = self._capabilities, sampling.max_tokens
+        if self._window and (needed := _estimate_chat(conversation) + most) > self._window:
             raise OverLength(
-                f"this takes about {needed} tokens with the room kept for the answer, and {found.server} "
+                f"this takes about {needed} tokens with the room kept for the answer, and {can.server} "
                 f"cuts what does not fit its window of {self._window} without a word"
             )
-        body: dict[str, Any] = {"model": self._model, "messages": made.as_dicts()}
-        body[found.budget] = most + (self._options.thoughts if found.thinks else 0)
-        if found.samples:
+        body: dict[str, Any] = {"model": self._model, "messages": conversation.as_dicts()}
+        body[can.budget] = most + (self._options.thoughts if can.thinks else 0)
+        if can.samples:
             body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
             if sampling.temperature > 0:
                 body["seed"] = sampling.seed
-        if made.begun and found.continues == "continue_final_message":
+        if conversation.begun and can.continues == "continue_final_message":
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return body
 
@@ -139,20 +142,20 @@ class ChatServer:
         notes = []
         if sampling.min_p:
             notes.append("min_p was not sent: it is no parameter of chat completions")
-        if not self._found.samples and sampling.temperature != 1:
+        if not self._capabilities.samples and sampling.temperature != 1:
             notes.append("the server takes no temperature; it sampled in its own way")
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
         """The choice by the first token, None if the options are hardly among the likeliest; and the cost."""
         # At temperature 1: some servers tell the probabilities after the temperature was applied.
-        made = self._chat(prompt)
-        body = {**self._body(made, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
-        body["top_logprobs"] = self._found.top
+        conversation = self._chat(prompt)
+        body = {**self._body(conversation, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
+        body["top_logprobs"] = self._capabilities.top
         body.pop("seed", None)
         answer = await self._client.post(PATH, body)
         usage = read_chat(answer).usage  # refuses what a filter held back and what has no choices
-        tokens, notes = read_top_tokens(answer), made.escaping.notes
+        tokens, notes = read_top_tokens(answer), conversation.escaping.notes
         return top_k_choice(options, tokens, usage, notes, least_mass=LEAST_MASS), usage
 
     async def _reply(self, prompt: Prompt, sampling: Sampling) -> Reply:
@@ -160,7 +163,7 @@ class ChatServer:
 
 
 class ScoringServer(ChatServer):
-    """A chat server that also tokenizes chats, and, if `found.scores`, scores prompts of tokens."""
+    """A chat server that also tokenizes chats, and, if `capabilities.scores`, scores prompts of tokens."""
 
     async def count(self, prompt: Prompt) -> int:
         """Exactly, chat template included."""
@@ -172,10 +175,12 @@ class ScoringServer(ChatServer):
             return await self.choose_exactly(self._chat(prompt), options)
         return await super().choose(prompt, options)
 
-    async def choose_exactly(self, made: Chat, options: Sequence[Option]) -> Choice:
+    async def choose_exactly(self, conversation: Chat, options: Sequence[Option]) -> Choice:
         """How probable each option is, as the sum over its surfaces' tokens."""
         surfaces = [surface for option in options for surface in option.surfaces]
-        prompt, *paths = await asyncio.gather(self._chat_tokens(made), *map(self._text_tokens, surfaces))
+        prompt, *paths = await asyncio.gather(
+            self._chat_tokens(conversation), *map(self._text_tokens, surfaces)
+        )
         spelled = dict(zip(surfaces, map(tuple, paths), strict=True))
         _check_apart(options, spelled)
         totals, usage = {}, Usage()
@@ -185,22 +190,24 @@ class ScoringServer(ChatServer):
             usage += spent
         own = [{spelled[surface] for surface in option.surfaces} for option in options]
         return exact_choice(
-            options, [[totals[path] for path in each] for each in own], usage, made.escaping.notes
+            options, [[totals[path] for path in each] for each in own], usage, conversation.escaping.notes
         )
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """How probable each token of `text` is, if the server scores prompts; offsets are into raw text."""
         import numpy as np
 
-        if not self._found.scores:
+        if not self._capabilities.scores:
             return await super().likelihood(prompt, text)
         # The text is escaped together with the prompt, by one mark, though it is tokenized apart.
         last = Message("user", (Data(text, "text"),))
         together = self._chat(Prompt((*prompt.messages, last)))
         escaping = together.escaping
-        made = Chat(together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant")
+        conversation = Chat(
+            together.turns[: len(prompt.messages)], escaping, prompt.messages[-1].role == "assistant"
+        )
         escaped = escaping.escape(text)
-        tokens, answer = await asyncio.gather(self._chat_tokens(made), self._text_tokens(escaped))
+        tokens, answer = await asyncio.gather(self._chat_tokens(conversation), self._text_tokens(escaped))
         if not answer:
             raise SpecError(f"the server's tokenizer reads {text[:100]!r} as nothing at all")
         scored, usage = await self._score(tokens, answer)
@@ -213,13 +220,13 @@ class ScoringServer(ChatServer):
 
     # ------------------------------------------------------------------------------------------------
 
-    async def _chat_tokens(self, made: Chat) -> list[int]:
+    async def _chat_tokens(self, conversation: Chat) -> list[int]:
         """Tokens of a chat, template included, up to where the answer begins."""
         body = {
             "model": self._model,
-            "messages": made.as_dicts(),
-            "add_generation_prompt": not made.begun,
-            "continue_final_message": made.begun,
+            "messages": conversation.as_dicts(),
+            "add_generation_prompt": not conversation.begun,
+            "continue_final_message": conversation.begun,
         }
         return read(_Tokens, await self._client.post("/tokenize", body), "tokenization").tokens
 
@@ -230,31 +237,30 @@ class ScoringServer(ChatServer):
 
     async def _score(self, prompt: list[int], answer: list[int]) -> tuple[list[_Scored], Usage]:
         """Log-probabilities of the tokens of `answer` after `prompt`, as the server read them."""
-        asked: dict[str, Any] = (
-            {"prompt_logprobs": 0}
-            if self._found.scores == "prompt_logprobs"
-            else {"echo": True, "logprobs": 1}
-        )
+        by_number = self._capabilities.scores == "prompt_logprobs"
         body = {
             "model": self._model,
             "prompt": [*prompt, *answer],
             "max_tokens": 1,
             "temperature": 0.0,
-            **asked,
+            **({"prompt_logprobs": 0} if by_number else {"echo": True, "logprobs": 1}),
         }
-        found = read(_Completion, await self._client.post("completions", body), "completion")
-        if not found.choices:
+        completion = read(_Completion, await self._client.post("completions", body), "completion")
+        if not completion.choices:
             raise InvalidOutput("the server's answer has no choices")
-        usage = usage_of(found.usage)
-        first = found.choices[0]
-        listed = first.prompt_logprobs or found.prompt_logprobs
+        choice = completion.choices[0]
+        listed = choice.prompt_logprobs or completion.prompt_logprobs
         if listed is not None:
-            return _by_token(listed, len(prompt), answer), usage
-        return _by_echo(first.logprobs, len(prompt), len(answer)), usage
+            scored = _by_token(listed, len(prompt), answer)
+        else:
+            scored = _by_echo(choice.logprobs or _Echoed(), len(prompt), len(answer))
+        if len(scored) < len(answer):
+            raise InvalidOutput("the server did not score every token that it was asked about")
+        return scored, usage_of(completion.usage)
 
 
-def _estimate_chat(made: Chat) -> int:
-    return sum(4 + estimate_tokens(turn.text) for turn in made.turns)
+def _estimate_chat(conversation: Chat) -> int:
+    return sum(4 + estimate_tokens(turn.text) for turn in conversation.turns)
 
 
 def estimate_tokens(text: str) -> int:
@@ -267,8 +273,6 @@ def estimate_tokens(text: str) -> int:
 
 
 # --- reading answers -----------------------------------------------------------------------------
-
-Logprob = Annotated[float, Field(le=1e-3), AfterValidator(is_number)]
 
 # Reasons for the end of a complete text, and of one whose tokens ran out. Any other reason is a failure.
 ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete")
@@ -312,14 +316,8 @@ class _Message(Body):
     function_call: Any = None
 
 
-class _Top(Body):
-    token: str
-    logprob: Logprob
-    bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
-
-
 class _Position(Body):
-    top_logprobs: list[_Top] | None = None
+    top_logprobs: list[TopTokenBody] | None = None
 
 
 class _Logprobs(Body):
@@ -443,10 +441,7 @@ def read_top_tokens(body: Any) -> tuple[TopToken, ...]:
     logprobs = answer.choices[0].logprobs if answer.choices else None
     if logprobs is None or not logprobs.content:
         return ()
-    return tuple(
-        TopToken(bytes(each.bytes) if each.bytes is not None else each.token.encode(), each.logprob)
-        for each in logprobs.content[0].top_logprobs or ()
-    )
+    return tuple(each.value for each in logprobs.content[0].top_logprobs or ())
 
 
 # --- reading scored prompts ----------------------------------------------------------------------
@@ -468,13 +463,13 @@ class _Echoed(Body):
     token_logprobs: list[Logprob | None] | None = None
 
 
-class _ScoredChoice(Body):
+class _PromptScores(Body):
     prompt_logprobs: list[dict[str, _Scored] | None] | None = None
     logprobs: _Echoed | None = None
 
 
 class _Completion(Body):
-    choices: tuple[_ScoredChoice, ...] = ()
+    choices: tuple[_PromptScores, ...] = ()
     prompt_logprobs: list[dict[str, _Scored] | None] | None = None
     usage: UsageBody | None = None
 
@@ -485,51 +480,43 @@ def offsets_of(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
     Tokens that are parts of one character appear as U+FFFD; all of them get that character's offsets.
     """
     offsets: list[tuple[int, int]] = []
-    place, at = 0, 0
+    start, at = 0, 0
     while at < len(pieces):
-        piece = pieces[at]
-        if piece and PART not in piece and text.startswith(piece, place):
-            offsets.append((place, place + len(piece)))
-            place += len(piece)
-            at += 1
-            continue
-        if piece and PART not in piece:
+        later = at + 1
+        if _is_whole(pieces[at]):
+            end = start + len(pieces[at]) if text.startswith(pieces[at], start) else -1
+        else:
+            while later < len(pieces) and not _is_whole(pieces[later]):
+                later += 1
+            end = text.find(pieces[later], start) if later < len(pieces) else max(len(text), start)
+        if end < 0:
             raise InvalidOutput("the server's tokens do not spell the text that they are of", text)
-        end = next(
-            (later for later in range(at + 1, len(pieces)) if pieces[later] and PART not in pieces[later]),
-            len(pieces),
-        )
-        found = text.find(pieces[end], place) if end < len(pieces) else len(text)
-        if found < 0:
-            raise InvalidOutput("the server's tokens do not spell the text that they are of", text)
-        offsets += [(place, max(found, place))] * (end - at)
-        place, at = max(found, place), end
+        offsets += [(start, end)] * (later - at)
+        start, at = end, later
     return offsets
+
+
+def _is_whole(piece: str) -> bool:
+    """Whether a token's text is made of whole characters."""
+    return piece != "" and PART not in piece
 
 
 def _by_token(
     listed: Sequence[dict[str, _Scored] | None], start: int, answer: Sequence[int]
 ) -> list[_Scored]:
-    scored = []
-    for at, token in enumerate(answer, start):
-        found = listed[at] if at < len(listed) else None
-        if found is None or str(token) not in found:
-            raise InvalidOutput("the server did not score every token that it was asked about")
-        scored.append(found[str(token)])
-    return scored
+    """The scores of the tokens of `answer`, which begins at `start`; those not listed are left out."""
+    places = zip(listed[start:], map(str, answer), strict=False)
+    return [scores[token] for scores, token in places if scores is not None and token in scores]
 
 
-def _by_echo(echoed: _Echoed | None, start: int, length: int) -> list[_Scored]:
-    logprobs = (echoed.token_logprobs if echoed is not None else None) or []
-    texts = (echoed.tokens if echoed is not None else None) or [""] * len(logprobs)
-    part = logprobs[start : start + length]
-    if len(part) < length or len(texts) != len(logprobs) or any(each is None for each in part):
-        raise InvalidOutput("the server did not score every token that it was asked about")
-    return [
-        _Scored(logprob=logprob, decoded_token=token)
-        for logprob, token in zip(part, texts[start : start + length], strict=True)
-        if logprob is not None
-    ]
+def _by_echo(echoed: _Echoed, start: int, length: int) -> list[_Scored]:
+    """The scores of the `length` tokens from `start`; those without a score are left out."""
+    logprobs = echoed.token_logprobs or []
+    texts = echoed.tokens or [""] * len(logprobs)
+    if len(texts) != len(logprobs):
+        return []
+    places = list(zip(logprobs, texts, strict=True))[start : start + length]
+    return [_Scored(logprob=logprob, decoded_token=text) for logprob, text in places if logprob is not None]
 
 
 def _check_apart(options: Sequence[Option], spelled: dict[str, tuple[int, ...]]) -> None:

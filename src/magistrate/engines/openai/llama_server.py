@@ -13,13 +13,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import chain, count
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import Field
+from typing import Any, Literal, TypeVar
 
 from magistrate.constraints import Constraint
 from magistrate.engines.base import Attempt, Choice, Likelihood, Option, Sampling
-from magistrate.engines.openai.chat_completions import Logprob
 from magistrate.engines.openai.constraints import SentConstraint
 from magistrate.engines.openai.server_capabilities import LISTED, Options, ServerCapabilities
 from magistrate.engines.remote.client import Requests
@@ -28,7 +25,7 @@ from magistrate.engines.remote.replies import (
     Body,
     Count,
     Reply,
-    TopToken,
+    TopTokenBody,
     exact_choice,
     label_asker,
     label_only_choice,
@@ -51,11 +48,9 @@ OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z")
 KEPT = 512  # rendered templates and tokenized pieces of them that are remembered
 
 
-class _Top(Body):
+class _Top(TopTokenBody):
     id: int
-    logprob: Logprob
     token: str = ""
-    bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
 
 
 class _Drawn(_Top):
@@ -80,9 +75,12 @@ class _Completion(Body):
 class LlamaServer:
     """Answers the verbs by `/completion`; `window` is the context window in tokens, 0 if not told."""
 
-    def __init__(self, client: Requests, found: ServerCapabilities, options: Options, window: int) -> None:
-        self._client, self._found, self._options, self._window = client, found, options, window
-        self._tokens = PromptTokens(client, found)
+    def __init__(
+        self, client: Requests, capabilities: ServerCapabilities, options: Options, window: int
+    ) -> None:
+        self._client, self._capabilities, self._options = client, capabilities, options
+        self._window = window
+        self._tokens = PromptTokens(client, capabilities)
         self._plain: list[int] = []  # a token that is a whole character
 
     async def count(self, prompt: Prompt) -> int:
@@ -113,14 +111,14 @@ class LlamaServer:
             **({} if sent is None else sent.body),
         }
         self._check(len(tokens) + sampling.max_tokens)
-        found = await self._completed(body, stream=self._options.stream)
-        _check_ended(found)
-        text = self._client.without_keys(found.content)
+        completion = await self._completed(body, stream=self._options.stream)
+        _check_ended(completion)
+        text = self._client.without_keys(completion.content)
         if thinking is None:
             thinking, text = split_thinking(text)
         text = text if sent is None else sent.undo(text)
-        finish: Literal["stop", "length"] = "length" if found.stop_type == "limit" else "stop"
-        return Reply(text, finish, spent + _usage(found), thinking)
+        finish: Literal["stop", "length"] = "length" if completion.stop_type == "limit" else "stop"
+        return Reply(text, finish, spent + _usage(completion), thinking)
 
     async def choose(self, prompt: Prompt, options: Sequence[Option]) -> Choice:
         """How probable each option is: exactly, token by token, unless the options name a lesser method."""
@@ -172,11 +170,11 @@ class LlamaServer:
         budget = max(self._options.thoughts, 1)
         self._check(len(tokens) + budget)
         body = {"prompt": tokens, "n_predict": budget, "temperature": 0.0, "cache_prompt": True}
-        found = await self._completed({**body, "stop": [CLOSING]})
-        _check_ended(found)
-        thought = found.content.strip()
+        completion = await self._completed({**body, "stop": [CLOSING]})
+        _check_ended(completion)
+        thought = completion.content.strip()
         end = await self._tokens.special(f"\n{CLOSING}\n\n")
-        return [*tokens, *await self._tokens.data(thought), *end], thought, _usage(found)
+        return [*tokens, *await self._tokens.data(thought), *end], thought, _usage(completion)
 
     async def _exactly(self, tokens: list[int], options: Sequence[Option]) -> Choice:
         paths = await self._paths(options)
@@ -188,9 +186,9 @@ class LlamaServer:
         usage = Usage()
         known: dict[tuple[int, ...], float] = {}
         for start in sorted(wanted, key=len):
-            found, spent = await self._next([*tokens, *start], wanted[start])
+            logprobs, spent = await self._next([*tokens, *start], wanted[start])
             usage += spent
-            known |= {(*start, token): logprob for token, logprob in found.items()}
+            known |= {(*start, token): logprob for token, logprob in logprobs.items()}
         totals = [
             [sum(known[path[: at + 1]] for at in range(len(path))) for path in group] for group in paths
         ]
@@ -198,8 +196,7 @@ class LlamaServer:
 
     async def _by_first_token(self, tokens: list[int], options: Sequence[Option]) -> Choice:
         likeliest, usage = await self._likeliest(tokens, LISTED)
-        listed = [TopToken(bytes(each.bytes or each.token.encode()), each.logprob) for each in likeliest]
-        choice = top_k_choice(options, listed, usage)
+        choice = top_k_choice(options, [each.value for each in likeliest], usage)
         if choice is None:
             raise InvalidOutput(f"none of the answers is among the {len(likeliest)} likeliest tokens")
         return choice
@@ -215,10 +212,11 @@ class LlamaServer:
 
     async def _forced(self, tokens: list[int], token: int) -> tuple[float, Usage]:
         """The model's own log-probability of `token` after `tokens`."""
-        found = await self._completed(_one_token(tokens, 1, token))
-        usage = _usage(found)
-        if found.completion_probabilities and found.completion_probabilities[0].id == token:
-            return min(found.completion_probabilities[0].logprob, 0.0), usage
+        completion = await self._completed(_one_token(tokens, 1, token))
+        usage = _usage(completion)
+        drawn = next(iter(completion.completion_probabilities), None)
+        if drawn is not None and drawn.id == token:
+            return min(drawn.logprob, 0.0), usage
         for listed in LONG_LISTS:
             likeliest, spent = await self._likeliest(tokens, listed)
             usage += spent
@@ -231,10 +229,11 @@ class LlamaServer:
         """The `listed` likeliest tokens after `tokens`."""
         if not self._plain:
             self._plain = await self._tokens.data(".")
-        found = await self._completed(_one_token(tokens, listed, self._plain[-1]))
-        if not found.completion_probabilities or not found.completion_probabilities[0].top_logprobs:
-            raise InvalidOutput("the server lists no likeliest tokens", found.content)
-        return found.completion_probabilities[0].top_logprobs, _usage(found)
+        completion = await self._completed(_one_token(tokens, listed, self._plain[-1]))
+        drawn = next(iter(completion.completion_probabilities), None)
+        if drawn is None or not drawn.top_logprobs:
+            raise InvalidOutput("the server lists no likeliest tokens", completion.content)
+        return drawn.top_logprobs, _usage(completion)
 
     async def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
         """Token paths of every option's surfaces; one that begins another gets the end-of-answer tokens."""
@@ -252,7 +251,7 @@ class LlamaServer:
 
         def closed(path: tuple[int, ...]) -> tuple[int, ...]:
             longer = any(other != path and other[: len(path)] == path for other in owner)
-            return (*path, *self._found.end) if longer else path
+            return (*path, *self._capabilities.end) if longer else path
 
         return [[closed(path) for path in owner if owner[path] == option.label] for option in options]
 
@@ -264,10 +263,10 @@ class LlamaServer:
                 raise InvalidOutput("the server's stream broke off", "".join(part.content for part in parts))
             text = "".join(part.content for part in parts)
             return parts[-1].model_copy(update={"content": text})
-        found = read(_Completion, await self._client.post("/completion", body), "completion")
-        if found.truncated:
+        completion = read(_Completion, await self._client.post("/completion", body), "completion")
+        if completion.truncated:
             raise OverLength("the server cut the prompt to fit its context window")
-        return found
+        return completion
 
     def _check(self, tokens: int) -> None:
         if self._window and tokens > self._window:
@@ -277,9 +276,9 @@ class LlamaServer:
             )
 
 
-def _check_ended(found: _Completion) -> None:
+def _check_ended(completion: _Completion) -> None:
     """Refuse a text if the server does not say that it ended, and why."""
-    if not found.stop or found.stop_type == "none":
+    if not completion.stop or completion.stop_type == "none":
         raise EngineError("the answer broke off: the server did not say why it ended (stop_type)")
 
 
@@ -295,10 +294,13 @@ def _one_token(tokens: list[int], listed: int, forced: int) -> dict[str, Any]:
     }
 
 
-def _usage(found: _Completion) -> Usage:
-    cached = found.timings.cache_n if found.timings is not None else 0
+def _usage(completion: _Completion) -> Usage:
+    cached = completion.timings.cache_n if completion.timings is not None else 0
     return Usage(
-        1, found.tokens_evaluated, min(max(cached, 0), found.tokens_evaluated), found.tokens_predicted
+        1,
+        completion.tokens_evaluated,
+        min(max(cached, 0), completion.tokens_evaluated),
+        completion.tokens_predicted,
     )
 
 
@@ -325,9 +327,9 @@ class _Spelled(Body):
 class PromptTokens:
     """Turns prompts and texts into tokens by asking the server."""
 
-    def __init__(self, client: Requests, found: ServerCapabilities) -> None:
+    def __init__(self, client: Requests, capabilities: ServerCapabilities) -> None:
         self._client = client
-        self._found = found
+        self._capabilities = capabilities
         self._kept: OrderedDict[object, Any] = OrderedDict()  # the last used is last
 
     async def of(self, prompt: Prompt) -> tuple[list[int], bool]:
@@ -350,7 +352,9 @@ class PromptTokens:
                 trusted = ""
         pieces.append(self._template(trusted))
         tokens = await asyncio.gather(*pieces)
-        return [*self._found.bos, *chain.from_iterable(tokens)], OPEN_THOUGHT.search(trusted) is not None
+        return [*self._capabilities.bos, *chain.from_iterable(tokens)], OPEN_THOUGHT.search(
+            trusted
+        ) is not None
 
     async def data(self, text: str) -> list[int]:
         """Tokens of untrusted text: none of them special, whatever the characters are."""
@@ -400,7 +404,7 @@ class PromptTokens:
             answer = await self._client.post("/tokenize", {"content": "\n"})
             return read(_Pieces, answer, "tokenization").tokens
 
-        return await self._remembered(None, line_break) if self._found.spaced else []
+        return await self._remembered(None, line_break) if self._capabilities.spaced else []
 
     async def _rendered(self, prompt: Prompt) -> str:
         """The model's template over the prompt's messages, with a numbered placeholder for every part."""

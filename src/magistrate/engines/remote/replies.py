@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from magistrate.constraints import Constraint, partial_json, repair
 from magistrate.constraints.constraint import shorter
@@ -41,11 +41,13 @@ def read(kind: type[Kind], body: Any, what: str) -> Kind:
         raise InvalidOutput(f"the server's answer is no {what}: {place}: {first['msg']}") from None
 
 
-def is_number(value: float) -> float:
-    """`value`, which may be infinite. Raises `ValueError` for NaN."""
+def _not_nan(value: float) -> float:
     if math.isnan(value):
         raise ValueError("NaN is no number")
     return value
+
+
+Logprob = Annotated[float, Field(le=1e-3), AfterValidator(_not_nan)]  # may be infinite
 
 
 # --- thoughts ------------------------------------------------------------------------------------
@@ -211,6 +213,20 @@ class TopToken:
 
     text: bytes
     logprob: float
+
+
+class TopTokenBody(Body):
+    """One of the likeliest tokens, as servers list them."""
+
+    token: str
+    logprob: Logprob
+    bytes: list[Annotated[int, Field(ge=0, le=255)]] | None = None
+
+    @property
+    def value(self) -> TopToken:
+        """Its bytes and its log-probability."""
+        text = self.token.encode() if self.bytes is None else bytes(self.bytes)
+        return TopToken(text, self.logprob)
 
 
 @dataclass(frozen=True, slots=True)
