@@ -1,6 +1,7 @@
-"""Anthropic's models over the Messages API: `anthropic:MODEL`. They tell no log-probabilities.
+"""The engine of Anthropic's models, `anthropic:MODEL`, over the Messages API.
 
-The engine comes first, then how constraints are sent, then how answers are read.
+The API has no log-probabilities. The engine comes first, then how constraints are sent, then how answers are
+read.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 OFFICIAL = "https://api.anthropic.com"
 PROVIDER = Provider(
     owner="Anthropic's",
-    word="anthropic",
+    prefix="anthropic",
     official=OFFICIAL,
     url_variable="ANTHROPIC_BASE_URL",
     key_variable="ANTHROPIC_API_KEY",
@@ -145,7 +146,7 @@ def open_engine(model: str, settings: EngineSettings) -> Engine:
 class _Connected:
     """How requests are made, from what the server says of the model.
 
-    `form` is how constraints are sent, `max_tokens` the most tokens of an answer (0: not told), `thinking`
+    `form` is how constraints are sent, `max_tokens` the most tokens of an answer (0: unknown), `thinking`
     what a request says of that, `thoughts` how many tokens thoughts may take beside the answer.
     """
 
@@ -172,7 +173,7 @@ class AnthropicEngine:
 
     @on_io_loop
     async def connect(self) -> None:
-        """Ask the server once what the model can do. Raises what stands in the way of asking."""
+        """Ask the server once what the model can do. Raises `EngineError` if it cannot be asked."""
         await self._connection()
 
     @property
@@ -199,7 +200,9 @@ class AnthropicEngine:
     ) -> Generation:
         """A text that `constraint` accepts; the model is asked again a few times if one does not."""
         if sampling.trace:
-            raise CapabilityError(f"{self._client.who} tells no probabilities of tokens, so nothing to trace")
+            raise CapabilityError(
+                f"{self._client.who} gives no probabilities of tokens, so there is nothing to trace"
+            )
 
         async def ask(attempts: tuple[Attempt, ...], enforced: Constraint | None) -> Reply:
             sent = sent_constraint(enforced, (await self._connection()).form)
@@ -223,7 +226,7 @@ class AnthropicEngine:
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
         """Not offered. Raises `CapabilityError`."""
         raise CapabilityError(
-            f"{self._client.who} tells no log-probabilities, so it cannot say how probable a given text is; "
+            f"{self._client.who} gives no log-probabilities, so it cannot say how probable a given text is; "
             "the embedded engine does, and servers that score prompts"
         )
 
@@ -245,10 +248,10 @@ class AnthropicEngine:
         described = described or _Model(id=model)
         can = described.capabilities
         form: Form = "schema" if options.form == "best" else options.form
-        if options.form == "best" and can is not None and not can.structured_outputs.supported:
+        if options.form == "best" and can is not None and not _supports(can, "structured_outputs"):
             form = "tool"
         thinking = _thinking(options, can)
-        thinks = thinking.get("type") != "disabled" and (can is None or can.thinking.supported)
+        thinks = thinking.get("type") != "disabled" and (can is None or _supports(can, "thinking"))
         fingerprint = hashlib.sha256(f"anthropic {client.base_url} {model}".encode()).hexdigest()
         window = described.max_input_tokens or WINDOW
         info = EngineInfo("anthropic", model, fingerprint, window, CAN, _ways(form, options, described))
@@ -256,7 +259,7 @@ class AnthropicEngine:
         return _Connected(info, form, described.max_tokens or 0, thinking, thoughts)
 
     async def _description(self) -> _Model | None:
-        """What the server says of the model, None if it is not Anthropic's own and does not say."""
+        """What the server says of the model; None if it is not Anthropic's own and says nothing."""
         try:
             described = await self._client.get(f"v1/models/{quote(self._model, safe='')}")
         except (EngineGone, EngineRefused) as error:
@@ -280,32 +283,37 @@ class AnthropicEngine:
         self, prompt: Prompt, attempts: tuple[Attempt, ...], sent: SentConstraint, sampling: Sampling
     ) -> Reply:
         """A text of the model, in the constraint's own terms."""
-        known = await self._connection()
-        made = self._chat(with_instruction(prompt, sent.words) if sent.words else prompt, attempts)
-        most = sampling.max_tokens + known.thoughts
-        body = {**self._body(made, known), **sent.body, "max_tokens": min(most, known.max_tokens or most)}
+        connected = await self._connection()
+        conversation = self._chat(with_instruction(prompt, sent.words) if sent.words else prompt, attempts)
+        most = sampling.max_tokens + connected.thoughts
+        body = {
+            **self._body(conversation, connected),
+            **sent.body,
+            "max_tokens": min(most, connected.max_tokens or most),
+        }
         if self._options.stream:
             reply = read_events(await self._client.stream("v1/messages", body), tool=sent.is_tool)
         else:
             reply = read_message(await self._client.post("v1/messages", body), tool=sent.is_tool)
         text, thinking = (
-            self._client.without_keys(made.escaping.undo(each)) for each in (reply.text, reply.thinking)
+            self._client.without_keys(conversation.escaping.undo(each))
+            for each in (reply.text, reply.thinking)
         )
-        notes = (*made.escaping.notes, *_unsent(sampling), *reply.notes)
+        notes = (*conversation.escaping.notes, *_unsent(sampling), *reply.notes)
         return Reply(sent.undo(text), reply.finish, reply.usage, thinking, notes)
 
     def _chat(self, prompt: Prompt, attempts: tuple[Attempt, ...] = ()) -> Chat:
         return chat(prompt, attempts, continues=False)  # newer models refuse to continue a text of theirs
 
-    def _body(self, made: Chat, known: _Connected) -> dict[str, Any]:
+    def _body(self, conversation: Chat, connected: _Connected) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [each for each in made.as_dicts() if each["role"] != "system"],
+            "messages": [each for each in conversation.as_dicts() if each["role"] != "system"],
         }
-        if made.system:
-            body["system"] = made.system
-        if known.thinking:
-            body["thinking"] = dict(known.thinking)
+        if conversation.system:
+            body["system"] = conversation.system
+        if connected.thinking:
+            body["thinking"] = dict(connected.thinking)
         return body
 
     def _label_asker(self, prompt: Prompt, options: Sequence[Option], form: Form) -> AskLabel:
@@ -322,11 +330,18 @@ class AnthropicEngine:
         return ask
 
 
-def _thinking(options: Options, can: _Capabilities | None) -> Mapping[str, str]:
+def _supports(can: Any, *path: str) -> bool:
+    """Whether a model's capabilities say that the one at `path` is supported."""
+    for name in (*path, "supported"):
+        can = can.get(name) if isinstance(can, Mapping) else None
+    return can is True
+
+
+def _thinking(options: Options, can: Mapping[str, Any] | None) -> Mapping[str, str]:
     """What a request says of thinking: nothing if the server does not tell what the model accepts."""
     if options.thinking == "adaptive":
         return {"type": "adaptive"}
-    if options.thinking == "off" and can is not None and can.thinking.types.disabled.supported:
+    if options.thinking == "off" and can is not None and _supports(can, "thinking", "types", "disabled"):
         return {"type": "disabled"}
     return {}
 
@@ -493,32 +508,13 @@ class _Event(Body):
     usage: _Usage | None = None
 
 
-class _Supported(Body):
-    supported: bool = False
-
-
-class _Thoughts(Body):
-    disabled: _Supported = _Supported()
-    adaptive: _Supported = _Supported()
-
-
-class _ThinkingCapability(Body):
-    supported: bool = False
-    types: _Thoughts = _Thoughts()
-
-
-class _Capabilities(Body):
-    structured_outputs: _Supported = _Supported()
-    thinking: _ThinkingCapability = _ThinkingCapability()
-
-
 class _Model(Body):
     """A server's description of a model: its windows in tokens and what it can do; None if not told."""
 
     id: str
     max_input_tokens: Count | None = None
     max_tokens: Count | None = None
-    capabilities: _Capabilities | None = None
+    capabilities: dict[str, Any] | None = None
 
 
 class _Listed(Body):

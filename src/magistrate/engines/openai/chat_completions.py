@@ -54,7 +54,7 @@ RUNS = re.compile(r"[A-Za-z]+|\s+|[\x21-\x7e]|.", re.DOTALL)
 
 
 class ChatServer:
-    """Answers the verbs by `/chat/completions`; `window` is the context window in tokens, 0 if not told."""
+    """Answers the verbs by `/chat/completions`; `window` is the context window in tokens, 0 if unknown."""
 
     def __init__(
         self, client: Requests, model: str, capabilities: ServerCapabilities, options: Options, window: int
@@ -147,8 +147,8 @@ class ChatServer:
         return tuple(notes)
 
     async def _by_first_token(self, prompt: Prompt, options: Sequence[Option]) -> tuple[Choice | None, Usage]:
-        """The choice by the first token, None if the options are hardly among the likeliest; and the cost."""
-        # At temperature 1: some servers tell the probabilities after the temperature was applied.
+        """The choice by the first token, None if they are hardly among the likeliest; and its usage."""
+        # At temperature 1: some servers give the probabilities after the temperature was applied.
         conversation = self._chat(prompt)
         body = {**self._body(conversation, Sampling(temperature=1.0, max_tokens=1)), "logprobs": True}
         body["top_logprobs"] = self._capabilities.top
@@ -426,7 +426,7 @@ def _thoughts(message: _Message) -> str:
 
 
 def usage_of(usage: UsageBody | None) -> Usage:
-    """What a call spent, as far as the server tells."""
+    """What a call spent, as far as the server says."""
     if usage is None:
         return Usage(calls=1)
     details = usage.prompt_tokens_details

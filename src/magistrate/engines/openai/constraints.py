@@ -1,4 +1,4 @@
-"""How constraints are sent to servers: under which name, in which dialect, and how answers are read back."""
+"""Constraints as OpenAI-compatible servers take them: parameter, dialect, and how answers are read back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dialect = Literal["lark", "gbnf", "json_schema", "strict_schema", "regex"]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to send a constraint: `body(payload)` is what goes into the request."""
+    """A parameter that takes a constraint in a dialect: `body(payload)` is what goes into the request."""
 
     name: str
     dialect: Dialect
@@ -147,29 +147,31 @@ def _strict_node(node: Any, place: str, lost: list[str]) -> Any:
         return [_strict_node(each, f"{place}/{at}", lost) for at, each in enumerate(node)]
     if not isinstance(node, Mapping):
         return node
-    made: dict[str, Any] = {}
+    strict: dict[str, Any] = {}
     for key, value in node.items():
         name = "anyOf" if key == "oneOf" and "anyOf" not in node else key
         if name not in KEPT:
             lost.append(f"{place or '/'}: {key}")
         elif name in MAPS:
-            made[name] = {each: _strict_node(of, f"{place}/{key}/{each}", lost) for each, of in value.items()}
+            strict[name] = {
+                each: _strict_node(of, f"{place}/{key}/{each}", lost) for each, of in value.items()
+            }
         elif name in ("enum", "const", "required"):
-            made[name] = value
+            strict[name] = value
         else:
-            made[name] = _strict_node(value, f"{place}/{key}", lost)
-    if "properties" in made:
+            strict[name] = _strict_node(value, f"{place}/{key}", lost)
+    if "properties" in strict:
         required = set(node.get("required", ()))
-        made["properties"] = {
+        strict["properties"] = {
             name: of if name in required else {"anyOf": [of, {"type": "null"}]}
-            for name, of in made["properties"].items()
+            for name, of in strict["properties"].items()
         }
-        made["required"] = list(made["properties"])
-    if "properties" in made or made.get("type") == "object":
+        strict["required"] = list(strict["properties"])
+    if "properties" in strict or strict.get("type") == "object":
         if isinstance(node.get("additionalProperties"), Mapping):
             lost.append(f"{place or '/'}: additionalProperties")
-        made["additionalProperties"] = False
-    return made
+        strict["additionalProperties"] = False
+    return strict
 
 
 def _pruned(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:

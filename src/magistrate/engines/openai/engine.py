@@ -1,4 +1,4 @@
-"""A model on a server that speaks OpenAI's protocol, as an engine."""
+"""The engine of a model on a server that speaks OpenAI's protocol, and its options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TIMEOUT = 300.0  # seconds that a request may take unless a timeout is given
 PROVIDER = Provider(
     owner="OpenAI's",
-    word="openai",
+    prefix="openai",
     official=OFFICIAL,
     url_variable="OPENAI_BASE_URL",
     key_variable="OPENAI_API_KEY",
@@ -179,12 +179,12 @@ class OpenAIEngine:
                         raise
                     refused.append(sent.name)
 
-        made = await generate_validated(ask, constraint, retries=self.options.anew)
+        answer = await generate_validated(ask, constraint, retries=self.options.anew)
         notes = [f"the server refused the constraint as {name}" for name in refused]
         if constraint is not None:
-            how = "asked for in words" if sent is None else f"held by the server as {sent.name}"
+            how = "asked for in words" if sent is None else f"enforced by the server as {sent.name}"
             notes.append(f"constraint {how}, validated here")
-        return replace(made, notes=(*made.notes, *notes))
+        return replace(answer, notes=(*answer.notes, *notes))
 
     @on_io_loop
     async def choose(

@@ -1,4 +1,4 @@
-"""llama.cpp's server by its own requests: prompts of tokens, grammars, and exact probabilities.
+"""llama.cpp's server, asked by its own requests: prompts of tokens, grammars, exact probabilities.
 
 Template and data are tokenized separately, as the embedded engine does: the server renders its template over
 placeholders (`/apply-template`), so that it never sees a text. What it wrote and the trusted parts are
@@ -45,7 +45,7 @@ LONG_LISTS = (4096, 65536)
 CLOSING = "</think>"
 PLACEHOLDER = re.compile("\ue000([0-9]{1,9})\ue001")  # private-use characters around a part's number
 OPEN_THOUGHT = re.compile(r"<think(?:ing)?>\s*\Z")
-KEPT = 512  # rendered templates and tokenized pieces of them that are remembered
+MAX_REMEMBERED = 512  # rendered templates and tokenized pieces of them
 
 
 class _Top(TopTokenBody):
@@ -73,7 +73,7 @@ class _Completion(Body):
 
 
 class LlamaServer:
-    """Answers the verbs by `/completion`; `window` is the context window in tokens, 0 if not told."""
+    """Answers the verbs by `/completion`; `window` is the context window in tokens, 0 if unknown."""
 
     def __init__(
         self, client: Requests, capabilities: ServerCapabilities, options: Options, window: int
@@ -138,7 +138,7 @@ class LlamaServer:
 
         if self._options.likelihood != "forced":
             raise CapabilityError(
-                "llama.cpp's server tells no log-probabilities of prompts; they can be asked for token by "
+                "llama.cpp's server gives no log-probabilities of prompts; they can be asked for token by "
                 "token, one call each: name the model with ,likelihood=forced behind it"
             )
         (tokens, opened), (answer, offsets) = await asyncio.gather(
@@ -223,7 +223,7 @@ class LlamaServer:
             logprob = next((each.logprob for each in likeliest if each.id == token), None)
             if logprob is not None:
                 return min(logprob, 0.0), usage
-        raise InvalidOutput(f"the server does not tell how probable token {token} is")
+        raise InvalidOutput(f"the server does not say how probable token {token} is")
 
     async def _likeliest(self, tokens: list[int], listed: int) -> tuple[tuple[_Top, ...], Usage]:
         """The `listed` likeliest tokens after `tokens`."""
@@ -330,7 +330,7 @@ class PromptTokens:
     def __init__(self, client: Requests, capabilities: ServerCapabilities) -> None:
         self._client = client
         self._capabilities = capabilities
-        self._kept: OrderedDict[object, Any] = OrderedDict()  # the last used is last
+        self._cache: OrderedDict[object, Any] = OrderedDict()  # the last used is last
 
     async def of(self, prompt: Prompt) -> tuple[list[int], bool]:
         """All tokens of the prompt up to the answer, and whether its template opens a thought."""
@@ -424,11 +424,11 @@ class PromptTokens:
         return await self._remembered(shape, template)
 
     async def _remembered(self, key: object, make: Callable[[], Awaitable[T]]) -> T:
-        """What `make` gives for `key`, made again only if it is not among the `KEPT` that were used last."""
-        value: T = self._kept.pop(key) if key in self._kept else await make()
-        self._kept[key] = value
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        """What `make` gives for `key`, made again only if it is not among those that were used last."""
+        value: T = self._cache.pop(key) if key in self._cache else await make()
+        self._cache[key] = value
+        if len(self._cache) > MAX_REMEMBERED:
+            self._cache.popitem(last=False)
         return value
 
 

@@ -1,4 +1,4 @@
-"""Tries out by tiny calls what a server can do. What is not seen to work is not claimed.
+"""Probes of a server: tiny calls that try out what it can do. What was not seen to work is not claimed.
 
 Each constraint is tried on a request that no model would answer that way by itself, and counts only if the
 answer keeps to it: many servers silently ignore parameters that they do not know.
@@ -56,10 +56,10 @@ GRAMMAR = 'start: "k7-" part\npart: %regex {"substring_words": "amber birch"}'
 
 
 async def examine(client: Client, model: str, options: Options) -> tuple[ServerInfo, ServerCapabilities]:
-    """What the server says of itself, and what it can do: as it is kept, or tried out now.
+    """What the server says of itself, and what it can do: as it was remembered, or tried out now.
 
-    Capabilities are kept only if no request failed meanwhile: what a failure hid is not known. Raises
-    `SpecError` for a model that the server does not have, and what stands in the way of the plainest request.
+    Capabilities are remembered only if no request failed meanwhile: what a failure hid is not known. Raises
+    `SpecError` for a model that the server does not have, and the error of the plainest request.
     """
     probing = ProbeClient(client)
     server = await server_info(probing, model)
@@ -88,7 +88,7 @@ class Probe:
         self.found = ServerCapabilities(server=server.server, window=server.window, cuts=server.cuts)
 
     async def run(self) -> None:
-        """Find everything that works. Raises what stands in the way of the plainest request."""
+        """Find everything that works. Raises the error of the plainest request if that does not."""
         await self._plain()
         if self._llama:
             await self._native()

@@ -1,4 +1,4 @@
-"""What a server says of itself, what it can do with a model, and the file that remembers it.
+"""Capabilities of a server: what it says of itself, what it can do with a model, the file that remembers it.
 
 Capabilities are kept in `servers.json` in Magistrate's home, so that no server is probed twice: for each
 address and model, with a digest of what the server said of itself then. The file holds no keys and nothing of
@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
@@ -26,9 +26,9 @@ from magistrate.errors import EngineBusy, EngineError, EngineGone, EngineTimeout
 OFFICIAL = "https://api.openai.com/v1"
 VERSION = 1  # of the probes; results of older ones are not used
 LISTED = 256  # likeliest tokens that llama.cpp's server is asked for
-SHOWN = 4  # failed requests, or models, that are named
+SHOWN = 4  # failed requests, or models, that `ways` names
 SHOWN_MODELS = 20  # models that an error names
-UNTOLD = 1 << 20  # tokens; if nobody tells the window, the server refuses what does not fit
+UNKNOWN_WINDOW = 1 << 20  # tokens; the server refuses what does not fit
 # Fields of a model's entry that tell its context window.
 LENGTHS = (
     "max_model_len",
@@ -41,8 +41,8 @@ LENGTHS = (
 STABLE = ("id", "owned_by", "root", "max_model_len", "digest", "quantization", "meta")
 
 FILE = "servers.json"
-MOST = 256  # servers and models that are kept, the newest of them
-LONGEST = 4 * 1024 * 1024  # bytes of the file that are read
+MAX_ENTRIES = 256  # servers and models that are kept, the newest of them
+MAX_BYTES = 4 * 1024 * 1024  # of the file that are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class Options:
 class ServerInfo:
     """What a server says of itself and of a model.
 
-    `server` is its name, `window` the context window in tokens (0: not told), `llama` whether it has
+    `server` is its name, `window` the context window in tokens (0: unknown), `llama` whether it has
     llama.cpp's own requests, `cuts` whether it is known to cut what does not fit, `identity` a digest of all
-    it says, `slots` how many requests it answers at once (0: not told). `named` are the models that it lists,
+    it says, `slots` how many requests it answers at once (0: unknown). `named` are the models that it lists,
     if the one that was asked for is not among them although the server answers for it.
     """
 
@@ -97,7 +97,7 @@ class ServerCapabilities:
     the beginning of a prompt, `end` those that end an answer, and `spaced` says that the tokenizer puts a
     space before every text. `tokenizes` is whether chats are turned into tokens, `scores` how prompts get
     log-probabilities. `seeds` is whether a seed repeats a draw, `caches` whether cached tokens are reported.
-    `window` is the context window in tokens, 0 if not told, and `cuts` whether the server cuts what does not
+    `window` is the context window in tokens, 0 if unknown, and `cuts` whether the server cuts what does not
     fit. `broken` are requests that failed, also when repeated: what they would have shown counts as absent
     but is not known, so capabilities with any are not kept.
     """
@@ -140,14 +140,14 @@ def engine_info(
         can.add("repeatable")
     fingerprint = hashlib.sha256(f"openai {base_url} {model} {server.identity}".encode()).hexdigest()
     window = options.window or found.window
-    words = _words(found, options, window)
+    ways = _ways(found, options, window)
     if server.slots:
-        words["slots"] = f"{server.slots}: as many requests are sent at first, more while answers come soon"
+        ways["slots"] = f"{server.slots}: as many requests are sent at first, more while answers come soon"
     if server.named:
-        words["weights"] = (
+        ways["weights"] = (
             f"not those of {model!r}, which the server does not list: {', '.join(server.named[:SHOWN])}"
         )
-    return EngineInfo("openai", model, fingerprint, window or UNTOLD, frozenset(can), words)
+    return EngineInfo("openai", model, fingerprint, window or UNKNOWN_WINDOW, frozenset(can), ways)
 
 
 def choose_method(found: ServerCapabilities, options: Options) -> str:
@@ -163,10 +163,11 @@ def choose_method(found: ServerCapabilities, options: Options) -> str:
     return "label_only"
 
 
-def _words(found: ServerCapabilities, options: Options, window: int) -> dict[str, str]:
+def _ways(found: ServerCapabilities, options: Options, window: int) -> dict[str, str]:
+    """`EngineInfo.ways`: how the engine does what can be done in several ways, and what is not known."""
     method = choose_method(found, options)
     scored = {"prompt_logprobs": "prompt_logprobs", "echo": "echo and logprobs"}.get(found.scores, "")
-    words = {
+    ways = {
         "server": found.server,
         "weights": "not pinned: whatever the server has under this name",
         "constraints": ", ".join(found.ways) or "asked for in words, checked here",
@@ -183,19 +184,19 @@ def _words(found: ServerCapabilities, options: Options, window: int) -> dict[str
     }
     if found.broken:
         more = f", and {len(found.broken) - SHOWN} more" if len(found.broken) > SHOWN else ""
-        words["probing"] = (
+        ways["probing"] = (
             f"met {'; '.join(found.broken[:SHOWN])}{more}: what that would have shown counts as not there, "
             "and will be asked again"
         )
     if not found.samples:
-        words["sampling"] = "the server's own; it takes no temperature"
+        ways["sampling"] = "the server's own; it takes no temperature"
     if method == "sampled":
-        words["choose"] = f"sampled, {options.draws} draws at temperature 1"
+        ways["choose"] = f"sampled, {options.draws} draws at temperature 1"
     if not scored:
         forced = found.native and options.likelihood == "forced"
         hint = "; likelihood=forced asks for it token by token" if found.native else ""
-        words["likelihood"] = "forced, one call a token" if forced else f"no{hint}"
-    return words
+        ways["likelihood"] = "forced, one call a token" if forced else f"no{hint}"
+    return ways
 
 
 # --- what a server says of itself ----------------------------------------------------------------
@@ -308,7 +309,7 @@ async def _loaded_window(client: Requests, model: str) -> int:
     return 0
 
 
-def _positive(value: Any) -> bool:
+def _positive(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**9
 
 
@@ -340,7 +341,7 @@ def remember(address: str, model: str, identity: str, found: ServerCapabilities)
             entries = _entries(path)
             entries.pop(_key(address, model), None)
             entries[_key(address, model)] = {"identity": identity, "findings": asdict(found)}
-            newest = dict(list(entries.items())[-MOST:])
+            newest = dict(list(entries.items())[-MAX_ENTRIES:])
             part = path.with_name(f"{FILE}.part")
             part.write_text(json.dumps(newest, indent=1, ensure_ascii=False), encoding="utf-8")
             part.replace(path)
@@ -350,7 +351,7 @@ def remember(address: str, model: str, identity: str, found: ServerCapabilities)
 
 def _entries(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LONGEST:
+        if path.stat().st_size > MAX_BYTES:
             return {}
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -198,7 +198,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 # How servers and gateways spell an error in an answer with the status of success, beside `error`.
 ERRORS = ("errors", "error_code", "error_message", "error_msg")
-NO_ERROR = (None, "", 0, "0", False, [], {})
+NO_ERROR: tuple[object, ...] = (None, "", 0, "0", False, [], {})
 FAILED_STATUS = ("failed", "failure", "error", "incomplete", "cancelled", "canceled", "expired")
 
 

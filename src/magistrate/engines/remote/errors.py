@@ -1,4 +1,4 @@
-"""Turns the errors of official clients into this package's: would a retry help, must the run end.
+"""Errors of the official clients as errors of this package, which say whether a retry would help.
 
 The clients' classes are matched by name, so that none of them is imported here: `openai` and `anthropic` have
 the same tree (`APIStatusError` with a status, `APITimeoutError`, `APIConnectionError`), and the errors of

@@ -1,4 +1,4 @@
-"""Turns a prompt into chat messages, as OpenAI's, Anthropic's and other servers take them.
+"""Chat messages of a prompt, as OpenAI's, Anthropic's and other servers take them.
 
 A server tokenizes the whole prompt, so `<|im_end|>` in a judged text would close its turn. Therefore a mark
 that no text of the prompt contains is put behind the first character of whatever looks like a special token,

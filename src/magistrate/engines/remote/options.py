@@ -1,4 +1,4 @@
-"""Which server an engine asks and how: options behind the model's name, the server's address, its key."""
+"""Options of an engine on a server: those behind the model's name, the server's address, the key."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from magistrate.errors import SpecError
 
 Options = TypeVar("Options")
 
-SHOWN = 20  # model names that a warning lists
+SHOWN_MODELS = 20  # that a warning lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """The official server of a protocol, and where the environment names another one.
 
-    `owner` appears in messages (`OpenAI's`), `word` stands before a model (`openai:MODEL`), `official` is the
-    address of the official server, `example` how the address of another is written.
+    `owner` appears in messages (`OpenAI's`), `prefix` stands before a model (`openai:MODEL`), `official` is
+    the address of the official server, `example` how the address of another is written.
     """
 
     owner: str
-    word: str
+    prefix: str
     official: str
     url_variable: str
     key_variable: str
@@ -51,17 +51,19 @@ class Provider:
                 f"{self.owner} server needs a key: set {self.key_variable}; a server of your own is named "
                 f"with --base-url {self.example}"
             )
-        return key or "none"  # the packages demand one; servers without keys ignore it
+        return key or "none"  # the packages require one; servers without keys ignore it
 
-    def read_options(self, words: str, kind: type[Options], least: Mapping[str, int]) -> tuple[str, Options]:
+    def read_options(
+        self, words: str, kind: type[Options], minimum: Mapping[str, int]
+    ) -> tuple[str, Options]:
         """The model's name, and the `name=value` pairs behind it as fields of `kind`.
 
-        A field is one of several words, true or false, or a whole number of at least `least` (0 where that
+        A field is one of several words, true or false, or a whole number of at least `minimum` (0 where that
         does not name it). Raises `SpecError`.
         """
         model, *pairs = words.split(",")
         if not model.strip():
-            raise SpecError(f"this engine needs a model: {self.word}:MODEL")
+            raise SpecError(f"this engine needs a model: {self.prefix}:MODEL")
         types = get_type_hints(kind)
         known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
         found: dict[str, Any] = {}
@@ -69,9 +71,10 @@ class Provider:
             name, sign, value = pair.partition("=")
             if not sign or name not in known:
                 raise SpecError(
-                    f"{pair!r} is no option of {self.word}:{model}; known, as name=value: {', '.join(known)}"
+                    f"{pair!r} is no option of {self.prefix}:{model}; known, as name=value: "
+                    f"{', '.join(known)}"
                 )
-            found[name] = _value(name, value, types[name], least.get(name, 0))
+            found[name] = _value(name, value, types[name], minimum.get(name, 0))
         return model, kind(**found)
 
 
@@ -111,21 +114,21 @@ def warn_unlisted_model(address: str, model: str, listed: Sequence[str]) -> None
     Some servers have one model and answer with it whatever name is asked for, so that a typing error would
     go unseen, and results would be stored under the wrong name.
     """
-    names = ", ".join(listed[:SHOWN]) + (", …" if len(listed) > SHOWN else "")
+    names = ", ".join(listed[:SHOWN_MODELS]) + (", …" if len(listed) > SHOWN_MODELS else "")
     warnings.warn(
         f"{address} does not list the model {model!r}, but answers for it; it lists: {names}. "
-        f"Name the one that you mean: what is judged now is stored under the name {model!r}",
+        f"Name the one that you mean: results are stored under the name {model!r}",
         UserWarning,
         stacklevel=2,
     )
 
 
-def _value(name: str, value: str, kind: Any, least: int) -> Any:
+def _value(name: str, value: str, kind: Any, minimum: int) -> Any:
     if kind is not int:
         words = ("true", "false") if kind is bool else get_args(kind)
         if value not in words:
             raise SpecError(f"{name}={value!r} is not known; known: {', '.join(words)}")
         return value == "true" if kind is bool else value
-    if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) < least:
-        raise SpecError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) < minimum:
+        raise SpecError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
     return int(value)

@@ -1,4 +1,4 @@
-"""Reads what servers answer: typed bodies, thoughts, texts that fit their constraint, and labels."""
+"""Replies of servers: typed bodies, thoughts, texts that fit their constraint, and choices of a label."""
 
 from __future__ import annotations
 

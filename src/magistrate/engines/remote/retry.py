@@ -44,7 +44,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 8.0  # seconds before the second attempt, doubl
 # QUICK raise it by one a round at most.
 SOON, QUICK = 1 / 2, 1 / 8
 FIRST = 2  # calls that a local server gets at first, unless it says how many it answers at once
-MOST = 1000  # calls that are ever under way at a server
+MAX_CALLS = 1000  # that are ever under way at a server
 DECREASE = 0.5  # of what was under way, when the server was overloaded
 CAREFUL = 8  # rounds of answers until the level that overloaded the server is tried again
 JITTER = 0.1  # of a wait that the server asked for is added at most, so that not all calls return at once
@@ -254,9 +254,9 @@ class _Call:
 class RetryingCaller:
     """Makes calls to one server, from all threads and event loops. `who` names the server in errors.
 
-    At most `concurrency` of its calls are under way at once. The server's limit, which all callers `sharing`
-    it have in common, starts at `first` calls, at `MOST` where None, and adapts. `clock` returns seconds,
-    `sleep` waits for some, `draw` returns a number in [0, 1).
+    At most `concurrency` of its calls are under way at once. The server's limit, which callers made by
+    `sharing` have in common, starts at `first` calls, at `MAX_CALLS` where None, and adapts. `clock` returns
+    seconds, `sleep` waits for some, `draw` returns a number in [0, 1).
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class RetryingCaller:
     ) -> None:
         self._who, self._policy = who, policy
         self._clock, self._sleep, self._draw = clock, sleep, draw
-        self._server = ConcurrencyLimiter(MOST, clock, first)
+        self._server = ConcurrencyLimiter(MAX_CALLS, clock, first)
         self._own = ConcurrencyLimiter(concurrency, clock)
         self._counting = threading.RLock()
         self._counters = Counters(most=concurrency)
@@ -340,9 +340,9 @@ class RetryingCaller:
 
     async def _ask(self, call: _Call, ask: Callable[[], Awaitable[Answer]], in_round: int) -> Answer:
         """Ask once, and learn from the outcome how much the server can take."""
-        sent = self._clock()
+        start = self._clock()
         try:
-            async with self._before_deadline(call, asking=True):
+            async with self._before_deadline(call, sent=True):
                 answer = await ask()
         except EngineError as error:
             busy, late = isinstance(error, EngineBusy), isinstance(error, EngineTimeout)
@@ -355,13 +355,13 @@ class RetryingCaller:
             call.last = error
             call.spent += getattr(error, "usage", Usage(calls=1))
             raise
-        took = (self._clock() - sent) / self._policy.timeout
+        took = (self._clock() - start) / self._policy.timeout
         if call.measured and took <= SOON:
             self._server.answered(quick=took <= QUICK)
         return answer
 
     @asynccontextmanager
-    async def _before_deadline(self, call: _Call, *, asking: bool = False) -> AsyncIterator[None]:
+    async def _before_deadline(self, call: _Call, *, sent: bool = False) -> AsyncIterator[None]:
         """Raise `EngineTimeout` when the deadline passes inside; if the call only waited, its last error."""
         left = None if call.deadline is None else call.deadline - self._clock()
         try:
@@ -370,7 +370,7 @@ class RetryingCaller:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            if call.last is not None and not asking:
+            if call.last is not None and not sent:
                 raise call.last from error
             before = f"; before that: {call.last}" if call.last is not None else ""
             late = f"{self._who} did not answer within {self._policy.timeout:g} seconds{before}"
