@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pydantic import model_validator
@@ -34,6 +35,7 @@ from magistrate.engines.remote.replies import (
     read,
     sampled_choice,
     split_thinking,
+    token_paths,
     top_k_choice,
 )
 from magistrate.errors import (
@@ -181,17 +183,14 @@ class ScoringServer(ChatServer):
         prompt, *paths = await asyncio.gather(
             self._chat_tokens(conversation), *map(self._text_tokens, surfaces)
         )
-        spelled = dict(zip(surfaces, map(tuple, paths), strict=True))
-        _check_apart(options, spelled)
-        totals, usage = {}, Usage()
-        for path in sorted(set(spelled.values()), key=lambda path: (len(path), path)):
+        of_options = token_paths(options, dict(zip(surfaces, map(tuple, paths), strict=True)))
+        logprobs, usage = {}, Usage()
+        for path in sorted({*chain(*of_options)}, key=lambda path: (len(path), path)):
             scored, spent = await self._score(prompt, list(path))
-            totals[path] = sum(each.logprob for each in scored)
+            logprobs[path] = sum(each.logprob for each in scored)
             usage += spent
-        own = [{spelled[surface] for surface in option.surfaces} for option in options]
-        return exact_choice(
-            options, [[totals[path] for path in each] for each in own], usage, conversation.escaping.notes
-        )
+        notes = conversation.escaping.notes
+        return exact_choice(options, [[logprobs[path] for path in of] for of in of_options], usage, notes)
 
     async def likelihood(self, prompt: Prompt, text: str) -> Likelihood:
         """How probable each token of `text` is, if the server scores prompts; offsets are into raw text."""
@@ -517,18 +516,3 @@ def _by_echo(echoed: _Echoed, start: int, length: int) -> list[_Scored]:
         return []
     places = list(zip(logprobs, texts, strict=True))[start : start + length]
     return [_Scored(logprob=logprob, decoded_token=text) for logprob, text in places if logprob is not None]
-
-
-def _check_apart(options: Sequence[Option], spelled: dict[str, tuple[int, ...]]) -> None:
-    """Refuse options that are the same tokens, or of which one begins another: no end is known here."""
-    for option in options:
-        for surface in option.surfaces:
-            path = spelled[surface]
-            for other in options:
-                paths = [spelled[each] for each in other.surfaces]
-                begun = other is not option and any(each[: len(path)] == path for each in paths)
-                if not path or begun:
-                    raise SpecError(
-                        f"the surface {surface!r} of option {option.label!r} is nothing to this model's "
-                        "tokenizer, or begins another option's; spell one differently"
-                    )

@@ -32,6 +32,7 @@ from magistrate.engines.remote.replies import (
     read,
     sampled_choice,
     split_thinking,
+    token_paths,
     top_k_choice,
 )
 from magistrate.errors import CapabilityError, EngineError, InvalidOutput, OverLength, SpecError
@@ -177,10 +178,14 @@ class LlamaServer:
         return [*tokens, *await self._tokens.data(thought), *end], thought, _usage(completion)
 
     async def _exactly(self, tokens: list[int], options: Sequence[Option]) -> Choice:
-        paths = await self._paths(options)
-        self._check(len(tokens) + max(len(path) for group in paths for path in group))
+        surfaces = [surface for option in options for surface in option.surfaces]
+        spelled = await asyncio.gather(*map(self._tokens.data, surfaces))
+        paths = token_paths(
+            options, dict(zip(surfaces, map(tuple, spelled), strict=True)), self._capabilities.end
+        )
+        self._check(len(tokens) + max(len(path) for path in chain(*paths)))
         wanted: dict[tuple[int, ...], set[int]] = {}
-        for path in (path for group in paths for path in group):
+        for path in chain(*paths):
             for at, token in enumerate(path):
                 wanted.setdefault(path[:at], set()).add(token)
         usage = Usage()
@@ -234,26 +239,6 @@ class LlamaServer:
         if drawn is None or not drawn.top_logprobs:
             raise InvalidOutput("the server lists no likeliest tokens", completion.content)
         return drawn.top_logprobs, _usage(completion)
-
-    async def _paths(self, options: Sequence[Option]) -> list[list[tuple[int, ...]]]:
-        """Token paths of every option's surfaces; one that begins another gets the end-of-answer tokens."""
-        surfaces = [surface for option in options for surface in option.surfaces]
-        spelled = dict(zip(surfaces, await asyncio.gather(*map(self._tokens.data, surfaces)), strict=True))
-        owner: dict[tuple[int, ...], str] = {}
-        for option in options:
-            for surface in option.surfaces:
-                path = tuple(spelled[surface])
-                if not path or owner.setdefault(path, option.label) != option.label:
-                    raise SpecError(
-                        f"the surface {surface!r} of option {option.label!r} is nothing to this model's "
-                        "tokenizer, or the same as another option's; spell one differently"
-                    )
-
-        def closed(path: tuple[int, ...]) -> tuple[int, ...]:
-            longer = any(other != path and other[: len(path)] == path for other in owner)
-            return (*path, *self._capabilities.end) if longer else path
-
-        return [[closed(path) for path in owner if owner[path] == option.label] for option in options]
 
     async def _completed(self, body: dict[str, Any], *, stream: bool = False) -> _Completion:
         if stream:

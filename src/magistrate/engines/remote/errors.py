@@ -272,11 +272,10 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     otherwise when the limit that is used up is reset, as OpenAI (`x-ratelimit-reset-…`), Anthropic
     (`anthropic-ratelimit-…-reset`) and gateways (`ratelimit-reset`) tell it.
     """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return max(0.0, milliseconds / 1000)
-    asked = _seconds(headers.get("retry-after"), now)
-    return asked if asked is not None else _reset(headers, now)
+    seconds = _seconds(headers.get("retry-after"), now)
+    return seconds if seconds is not None else _reset(headers, now)
 
 
 def _reset(headers: Mapping[str, str], now: float) -> float | None:
@@ -295,27 +294,19 @@ def _reset(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds(value: str | None, now: float) -> float | None:
-    """A number of seconds, a span such as `1m30s`, a moment or a date, as seconds from now."""
-    if value is None:
-        return None
-    number = _number(value)
+    """A number of seconds, a duration such as `1m30s`, or a date, as seconds from now."""
+    text = (value or "").strip()
+    number = _number(text)
     if number is not None:
         if number >= FIRST_DATE * 1000:
             number /= 1000
         return max(0.0, number - now if number >= FIRST_DATE else number)
-    text = value.strip()
-    if DURATION.sub("", text) == "" and text:
+    if text and DURATION.sub("", text) == "":
         return sum(float(amount) * SECONDS_PER_UNIT[unit] for amount, unit in DURATION.findall(text))
-    moment = _moment(text)
-    return None if moment is None else max(0.0, moment - now)
-
-
-def _moment(text: str) -> float | None:
-    """A date of HTTP or of RFC 3339, in seconds since 1970."""
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
+    for read in (parsedate_to_datetime, datetime.fromisoformat):  # dates of HTTP and of RFC 3339
         try:
-            found = read(text)
-            return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+            date = read(text)
+            return max(0.0, (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp() - now)
         except (TypeError, ValueError, OverflowError, OSError):
             continue
     return None
@@ -323,7 +314,7 @@ def _moment(text: str) -> float | None:
 
 def _number(value: str | None) -> float | None:
     try:
-        number = float(value) if value is not None else math.nan
+        number = float(value or "")
     except ValueError:
         return None
     return number if math.isfinite(number) else None

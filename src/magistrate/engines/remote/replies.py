@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from magistrate.constraints.constraint import shorter
 from magistrate.constraints.repair import unmarked
 from magistrate.engines.base import Attempt, Choice, Generation, Option, Sampling, UnusableAnswer
 from magistrate.engines.remote.messages import one_of, with_attempts, with_instruction
-from magistrate.errors import InvalidOutput
+from magistrate.errors import InvalidOutput, SpecError
 from magistrate.types import Prompt, Usage
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -191,16 +191,48 @@ def _validated(reply: Reply, constraint: Constraint) -> tuple[str, Any, tuple[st
 LEAST_MASS = 1e-12  # of the options together; with less, nothing is known of them
 
 
+Path = tuple[int, ...]  # tokens that spell a surface
+
+
+def token_paths(
+    options: Sequence[Option], paths: Mapping[str, Path], end: Path | None = None
+) -> list[list[Path]]:
+    """The paths of every option's surfaces, each once. One that begins another gets `end`, the tokens that
+    end an answer.
+
+    Raises `SpecError` for an empty path, for one that two options share, and, if no `end` is known, for one
+    that begins another option's.
+    """
+    owner: dict[Path, str] = {}
+    for option in options:
+        for surface in option.surfaces:
+            path = paths[surface]
+            others = (paths[each] for other in options if other is not option for each in other.surfaces)
+            if not path or any((each if end else each[: len(path)]) == path for each in others):
+                clash = "the same as" if end else "begins"
+                raise SpecError(
+                    f"the surface {surface!r} of option {option.label!r} is nothing to this model's "
+                    f"tokenizer, or {clash} another option's; spell one differently"
+                )
+            owner[path] = option.label
+
+    def ended(path: Path) -> Path:
+        longer = any(other != path and other[: len(path)] == path for other in owner)
+        return (*path, *(end or ())) if longer else path
+
+    return [[ended(path) for path in owner if owner[path] == option.label] for option in options]
+
+
 def exact_choice(
     options: Sequence[Option],
-    paths: Sequence[Sequence[float]],
+    logprobs: Sequence[Sequence[float]],
     usage: Usage,
     notes: tuple[str, ...] = (),
 ) -> Choice:
-    """The choice where all is known: `paths` are the log-probabilities of each option's surfaces."""
+    """The choice where all is known: `logprobs` are those of each option's paths."""
     # Relative to the likeliest path, so that options of vanishing mass can still be compared.
-    likeliest = max(max(group) for group in paths)
-    weights = [sum(math.exp(total - likeliest) for total in group) for group in paths]
+    likeliest = max(max(group) for group in logprobs)
+    weights = [sum(math.exp(total - likeliest) for total in group) for group in logprobs]
     shares = {option.label: weight / sum(weights) for option, weight in zip(options, weights, strict=True)}
     mass = min(sum(weights) * math.exp(likeliest), 1.0)
     best = max(shares, key=shares.__getitem__)
