@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from magistrate.engines.openai.chat_completions import estimate_tokens, offsets_of
-
 from magistrate.errors import InvalidOutput
 
 

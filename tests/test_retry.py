@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from magistrate.engines.base import Generation, UnusableAnswer
 from magistrate.engines.remote.retry import (
-    ConcurrencyLimiter,
     BUSY_RETRIES,
     FIRST_WAIT,
     JITTER,
     LONGEST_WAIT,
     RETRIES,
+    ConcurrencyLimiter,
     RetryingEngine,
     with_retries,
 )
