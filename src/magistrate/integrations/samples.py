@@ -20,7 +20,7 @@ from magistrate.datasets.frames import rows_of_frame
 from magistrate.datasets.inspect_logs import of_samples
 from magistrate.datasets.rows import Row, RowError, json_row
 from magistrate.datasets.samples import to_sample
-from magistrate.datasets.spans import gathered
+from magistrate.datasets.spans.samples import gathered
 from magistrate.types import Sample
 
 Mapped = Mapping[str, str] | None
