@@ -342,7 +342,7 @@ def _nanoseconds(value: Any) -> int | None:
 
 
 def _enum(value: Any, names: tuple[str, ...]) -> str:
-    """An enum's value as a word: of its number, or of a name such as `SPAN_KIND_CLIENT`, `SpanKind.CLIENT`."""
+    """An enum's value as a word: of its number, or of a name such as `SPAN_KIND_CLIENT`."""
     if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     word = re.split(r"[_.]", value)[-1].lower() if isinstance(value, str) else ""

@@ -14,6 +14,7 @@ The rules, in order:
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ NO_OUTPUT, NO_CONTEXT = "no_output", "no_context"
 MOST_DOCUMENTS = 1000  # of one sample, the latest ones
 MOST_LEVELS = 64  # agents and chains inside each other that are looked into
 KEYS_NAMED = 20
+NUMBERED = re.compile(r"\.[0-9]+(\..*)?$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +338,13 @@ def _heard(targets: Sequence[Target]) -> list[Target]:
 
 
 def keys_of(span: Span) -> list[str]:
-    """The names of a span's attributes, and of its events."""
-    return [*map(str, span.attributes), *dict.fromkeys(f"event {each.name}" for each in span.events)]
+    """The names of a span's attributes, numbered ones as one, and of its events.
+
+    >>> keys_of(Span("t", "s", attributes={"a.0.b": 1, "a.1.b": 2, "c": 3}))
+    ['a.…', 'c']
+    """
+    names = (NUMBERED.sub(".…", str(name)) for name in span.attributes)
+    return list(dict.fromkeys([*names, *(f"event {each.name}" for each in span.events)]))
 
 
 def _order(node: Node) -> tuple[int, int]:

@@ -116,8 +116,8 @@ def of_events(events: list[Event], convention: str = NAME) -> Step:
     for event in events:
         value = _payload(event)
         if event.name in ROLES:
-            asked = asked or event.name
             role = ROLES[event.name]
+            asked = event.name if role == "user" else asked or event.name
             prompt += messages_in({"role": role, **value}, role)
         elif event.name == CHOICE:
             answered = answered or event.name

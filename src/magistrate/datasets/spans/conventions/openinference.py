@@ -45,15 +45,17 @@ def read(span: Span, attributes: Attributes) -> Step | None:
     kind: Kind = KINDS.get(said, "other" if said else "call")
     output, unread = _value(attributes, "output", kind)
     given, _ = _value(attributes, "input", kind)
+    prompt = _messages(attributes, "llm.input_messages", "user") or _completion(
+        attributes, "llm.prompts", "prompt", "user"
+    )
     documents = _documents(attributes, kind)
     queries = (_found(attributes.text(name), name) for name in ("reranker.query", "retrieval.query"))
     return Step(
         kind,
         (NAME,),
-        input=given if kind not in ("retriever", "reranker") else None,
+        input=given if kind not in ("retriever", "reranker") and not (kind == "call" and prompt) else None,
         output=output if kind not in ("retriever", "reranker", "tool") else None,
-        prompt=_messages(attributes, "llm.input_messages", "user")
-        or _completion(attributes, "llm.prompts", "prompt", "user"),
+        prompt=prompt,
         choices=_messages(attributes, "llm.output_messages", "assistant")
         or _completion(attributes, "llm.choices", "completion", "assistant"),
         documents=documents,

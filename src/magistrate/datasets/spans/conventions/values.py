@@ -1,4 +1,4 @@
-"""What the conventions share: attributes by name, JSON in texts, messages and documents in their many forms."""
+"""What the conventions share: attributes by name, JSON in texts, messages and documents of many forms."""
 
 from __future__ import annotations
 
