@@ -20,7 +20,6 @@ from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import Any, cast
 
 from magistrate.datasets.fields import plain
@@ -32,9 +31,8 @@ from magistrate.types import Sample, Turn
 
 ANSWER, CALL = "answer", "call"
 NO_OUTPUT, NO_CONTEXT = "no_output", "no_context"
-MOST_DOCUMENTS = 1000  # of one sample, the latest ones
-MOST_LEVELS = 64  # agents and chains inside each other that are looked into
-KEYS_NAMED = 20
+MOST_DOCUMENTS = {ANSWER: 1000, CALL: 100}  # of one sample, the latest ones; a trace may have many calls
+KEYS_NAMED, CALLS_NAMED = 20, 50
 NUMBERED = re.compile(r"\.[0-9]+(\..*)?$", re.DOTALL)
 
 
@@ -161,7 +159,7 @@ class _Reader:
     def _target(self, kind: str, node: Node, call: Node | None) -> Target:
         answered = node if node.step.answer is not None or call is None else call
         output = answered.step.answer
-        context = None if output is None else self._context(node, call)
+        context = None if output is None else self._context(node, call, MOST_DOCUMENTS[kind])
         asked = next((each for each in (node, call) if each is not None and each.step.question), None)
         taken: dict[str, Taken] = {}
         if asked is not None and asked.step.question is not None:
@@ -201,11 +199,12 @@ class _Reader:
 
     # --- the context -------------------------------------------------------------------------------
 
-    def _context(self, node: Node, call: Node | None) -> _Context | None:
+    def _context(self, node: Node, call: Node | None, most: int) -> _Context | None:
         scopes = list(self._scopes(node if call is None else call))
         began = self._end(node) if call is None else call.span.start_ns
         retrieved = [name for name in self._sources if name != TOOLS]
-        found = self._documents(scopes, began, retrieved) or self._documents(scopes, began, [TOOLS])
+        found = self._documents(scopes, began, retrieved, most)
+        found = found or self._documents(scopes, began, [TOOLS], most)
         if found is not None:
             return found
         steps = [each for each in (call, node) if each is not None and each.step.prompt]
@@ -229,12 +228,9 @@ class _Reader:
     def _scopes(self, node: Node) -> Iterator[tuple[range, bool]]:
         """Where to look for a context, nearest first, and whether there only at spans that belong to no other
         agent or chain."""
-        for outer in islice(self._outers(node), MOST_LEVELS):
+        for outer in self._outers(node):
             yield range(outer.place, outer.end), False
-        top = self._nodes[node.outermost] if node.outermost >= 0 else node
-        if top.is_outer:
-            yield range(top.place, top.end), False
-        for above in islice(self._tree.above(top), MOST_LEVELS):
+        for above in self._tree.above(self._nodes[node.outermost] if node.outermost >= 0 else node):
             yield range(above.place, above.end), True
         yield self._tree.siblings[node.root], True
 
@@ -258,7 +254,7 @@ class _Reader:
         return {name: nodes for name, nodes in found.items() if nodes}
 
     def _documents(
-        self, scopes: Sequence[tuple[range, bool]], began: int | None, names: Sequence[str]
+        self, scopes: Sequence[tuple[range, bool]], began: int | None, names: Sequence[str], most: int
     ) -> _Context | None:
         """The documents of the nearest scope that has any, of the preferred kind there."""
         for stretch, loose in scopes:
@@ -266,7 +262,7 @@ class _Reader:
                 nodes, ends = self._in_scope(name, stretch, loose)
                 before = len(nodes) if began is None else bisect_right(ends, began)
                 if before:
-                    return _latest(name, nodes, before)
+                    return _latest(name, nodes, before, most)
         return None
 
     def _in_scope(self, name: str, stretch: range, loose: bool) -> tuple[list[Node], list[int]]:
@@ -307,11 +303,11 @@ class _Reader:
                 PROMPT: f"the {len(context.messages)} messages of the prompt of {where}",
                 TOOLS: f"{_counted(len(context.documents), 'result')} of tools, first {where}",
             }.get(context.source, f"{_counted(len(context.documents), 'document')}, first of {where}")
-            cut = f", the latest {MOST_DOCUMENTS} only" if context.cut else ""
+            cut = ", only those found last" if context.cut else ""
             return f"The output is that of {_named(answered.span.name)}; the context is {what}{cut}."
         looked = [each for each in (node, call) if each is not None]
-        if missing == NO_OUTPUT:
-            looked = [node, *(each for each in self._calls_below(node) if each is not node)][:MOST_LEVELS]
+        if missing == NO_OUTPUT and node is not call:
+            looked = [node, *(each for each in self._calls_below(node) if each is not node)][:CALLS_NAMED]
         remarks = dict.fromkeys(remark for each in looked for remark in each.step.remarks)
         keys = dict.fromkeys(name for each in looked for name in keys_of(each.span))
         if missing == NO_CONTEXT:
@@ -365,12 +361,12 @@ def _taken(node: Node, found: Found[Any], texts: tuple[str, ...] | None = None) 
     return Taken(node.span.span_id, node.span.name, found.convention, found.key, held)
 
 
-def _latest(name: str, nodes: Sequence[Node], before: int) -> _Context:
-    """The documents of the first `before` nodes, or of the latest of them that have `MOST_DOCUMENTS`."""
+def _latest(name: str, nodes: Sequence[Node], before: int, most: int) -> _Context:
+    """The documents of the first `before` nodes, or of the latest of them that have `most`."""
     chosen: list[Node] = []
     count = 0
-    for node in reversed(nodes[max(0, before - MOST_DOCUMENTS) : before]):
-        if count >= MOST_DOCUMENTS:
+    for node in reversed(nodes[max(0, before - most) : before]):
+        if count >= most:
             break
         chosen.append(node)
         count += len(_held(node))

@@ -16,6 +16,7 @@ from magistrate.datasets.spans.steps import Step
 OUTER = ("agent", "chain")
 JUDGING = ("evaluator", "guardrail")
 NOTHING = Step("other")
+MOST_LEVELS = 64  # deeper ones cost no more than these
 
 
 @dataclass(slots=True)
@@ -23,26 +24,29 @@ class Node:
     """A span in its tree; all places are places in the tree's list, -1 where there is none.
 
     `end` is the place after the last node below; `outer` is the nearest agent or chain above, `outermost` the
-    last of them on the way up, which may be the node itself. `judging` says that an evaluator or a guardrail
-    stands at the node or above it.
+    last of them on the way up, which may be the node itself; of agents and chains inside each other the first
+    `MOST_LEVELS` count. `shallow` is the nearest node above that is less than `MOST_LEVELS` deep. `judging`
+    says that an evaluator or a guardrail stands at the node or above it.
     """
 
     span: Span
     step: Step
     known: bool
     place: int
-    parent: int
     root: int
-    depth: int
-    outer: int
-    outermost: int
-    judging: bool
+    parent: int = -1
+    depth: int = 0
+    shallow: int = -1
+    levels: int = 0
+    outer: int = -1
+    outermost: int = -1
+    judging: bool = False
     end: int = -1
 
     @property
     def is_outer(self) -> bool:
         """Whether it is an agent or a chain, within which others work for one answer."""
-        return self.step.kind in OUTER
+        return self.step.kind in OUTER and self.levels <= MOST_LEVELS
 
 
 @dataclass(slots=True)
@@ -53,10 +57,11 @@ class Tree:
     siblings: dict[int, range] = field(default_factory=dict)
 
     def above(self, node: Node) -> Iterator[Node]:
-        """The nodes above one, from its parent up."""
-        while node.parent >= 0:
-            node = self.nodes[node.parent]
-            yield node
+        """The nodes above one that are less than `MOST_LEVELS` deep, from the nearest up."""
+        place = node.shallow
+        while place >= 0:
+            yield self.nodes[place]
+            place = self.nodes[place].parent
 
 
 def tree_of(spans: Sequence[Span]) -> Tree:
@@ -112,13 +117,14 @@ def _walk(
 def _node(span: Span, place: int, above: Node | None) -> Node:
     found = read(span)
     step = found or NOTHING
-    if above is None:
-        outer = outermost = parent = -1
-        root, depth, judging = place, 0, False
-    else:
-        parent, root, depth, judging = above.place, above.root, above.depth + 1, above.judging
-        outer, outermost = (above.place if above.is_outer else above.outer), above.outermost
-    if outermost < 0 and step.kind in OUTER:
-        outermost = place
-    judging = judging or step.kind in JUDGING
-    return Node(span, step, found is not None, place, parent, root, depth, outer, outermost, judging)
+    node = Node(span, step, found is not None, place, root=place)
+    if above is not None:
+        node.parent, node.root, node.depth = above.place, above.root, above.depth + 1
+        node.shallow = above.place if above.depth < MOST_LEVELS else above.shallow
+        node.outer = above.place if above.is_outer else above.outer
+        node.outermost, node.levels, node.judging = above.outermost, above.levels, above.judging
+    node.levels += step.kind in OUTER
+    if node.outermost < 0 and node.is_outer:
+        node.outermost = place
+    node.judging = node.judging or step.kind in JUDGING
+    return node

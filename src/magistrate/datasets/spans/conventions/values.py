@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from magistrate.datasets.fields import field_of
@@ -42,7 +42,9 @@ class Attributes:
     def get(self, name: str) -> Any:
         """The value of a name; a mapping where it is the beginning of other names."""
         found = self._given.get(name)
-        return at(self.tree, *name.split(".")) if found is None else found
+        if found is not None and not isinstance(found, dict | list | tuple):
+            return found
+        return at(self.tree, *_path(name))
 
     def text(self, *names: str) -> str:
         """The first of some names that has a text; empty without any."""
@@ -56,6 +58,11 @@ class Attributes:
         if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
             return None, f"{name} begins like JSON and is none; it may have been cut off"
         return found, None
+
+
+@lru_cache(maxsize=256)
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(name.split("."))
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +102,9 @@ def _nested(flat: Mapping[str, Any], deepest: int) -> dict[str, Any]:
 def at(tree: Any, *path: str) -> Any:
     """The value at a path of nested attributes, or None."""
     for step in path:
-        tree = tree.get(step) if isinstance(tree, Mapping) else None
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(step)
     return tree
 
 
