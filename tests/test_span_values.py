@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from traced import CONVENTIONS
 
 from magistrate.datasets.spans.span import Event, Link, Span, is_span, spans_of_request, spans_of_row
+from traced import CONVENTIONS
 
 TRACE, SPAN = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"
 

@@ -152,7 +152,9 @@ def _drawn(explained: Explained) -> Branch:
     from rich.tree import Tree as Branch
 
     nodes = explained.tree.nodes
-    top = Branch(_line((f"trace {explained.id}", "bold"), (f"  {len(nodes):,} spans", "dim")))
+    top = Branch(
+        _line((f"trace {explained.id}", "bold"), (f"  {len(nodes):,} span{'s' * (len(nodes) != 1)}", "dim"))
+    )
     for target in explained.targets:
         _draw_target(top, target)
     if not explained.targets:

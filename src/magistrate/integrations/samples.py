@@ -60,10 +60,11 @@ def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def from_openinference(spans: Any, *, mapping: Mapped = None) -> Dataset:
-    """OpenInference spans: Phoenix's data frame, dicts, an export as OTLP/JSON, or the path of such a file.
+    """Spans by OpenInference or another known convention: Phoenix's data frame, dicts, an export as OTLP/JSON,
+    or the path of such a file.
 
-    One trace makes one sample: what its outermost chain or agent answered, else its last model call, with the
-    documents of its retrievers as the context.
+    One answer makes one sample: what a trace's outermost chain or agent answered, else its last model call,
+    with what was retrieved before as the context.
     """
     if isinstance(spans, str | Path):
         return load(spans, mapping=mapping)
