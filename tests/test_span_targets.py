@@ -304,6 +304,7 @@ def bare(n: int) -> list[Span]:
     ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", [wide, deep, bare])
 def test_a_trace_of_10_000_spans_is_read_in_seconds(shape: Any) -> None:
     """Four times as many spans take about four times as long; a walk for each span would take sixteen."""

@@ -60,7 +60,7 @@ def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def from_openinference(spans: Any, *, mapping: Mapped = None) -> Dataset:
-    """Spans by OpenInference or another known convention: Phoenix's data frame, dicts, an export as OTLP/JSON,
+    """Spans by OpenInference or another convention: Phoenix's data frame, dicts, an export as OTLP/JSON,
     or the path of such a file.
 
     One answer makes one sample: what a trace's outermost chain or agent answered, else its last model call,

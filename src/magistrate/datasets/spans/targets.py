@@ -31,6 +31,7 @@ from magistrate.types import Sample, Turn
 
 ANSWER, CALL = "answer", "call"
 NO_OUTPUT, NO_CONTEXT = "no_output", "no_context"
+RERANKER, RETRIEVER, TOOLS, PROMPT = "reranker", "retriever", "tools", "prompt"  # kinds of context
 MOST_DOCUMENTS = {ANSWER: 1000, CALL: 100}  # of one sample, the latest ones; a trace may have many calls
 KEYS_NAMED, CALLS_NAMED = 20, 50
 NUMBERED = re.compile(r"\.[0-9]+(\..*)?$", re.DOTALL)
@@ -120,15 +121,16 @@ class _Reader:
 
     def answers(self) -> list[Target]:
         """The answers of the trace; none where it holds no agent, chain or model call."""
-        busy, idle = [], []
+        busy: list[Node] = []
+        idle: list[Node] = []
         for node in self._nodes:
             if node.outermost == node.place and not node.judging:
                 works = node.step.kind == "agent" or self._calls_below(node)
                 (busy if works else idle).append(node)
         # What works without a model call is an answer only where nothing else is.
         groups = (self._of_outer(busy), self._of_loose(), _heard(self._of_outer(idle)))
-        with_output = (group for group in groups if _heard(group))
-        return next(with_output, None) or groups[0] or groups[1] or self._of_outer(idle)
+        with_output = next((group for group in groups if _heard(group)), [])
+        return with_output or groups[0] or groups[1] or self._of_outer(idle)
 
     def calls(self) -> list[Target]:
         """Every model call of the trace."""
@@ -324,9 +326,6 @@ class _Reader:
                 told += "; instrumentations of OpenTelemetry record content only where they are told to"
         noted = "".join(f"; {plain(remark, 200)}" for remark in list(remarks)[:5])
         return f"{told}{noted}; keys seen: {_listed(list(keys))}."
-
-
-RERANKER, TOOLS, PROMPT, RETRIEVER = "reranker", "tools", "prompt", "retriever"
 
 
 def _heard(targets: Sequence[Target]) -> list[Target]:

@@ -154,7 +154,8 @@ PYDANTIC_AI, LOGFIRE = "pydantic-ai", "logfire"
 
 def _pydantic_ai(span: Span, attributes: Attributes) -> Step | None:
     """An agent's run with all its messages, a tool with its answer, a call with its messages as `events`."""
-    everything, key = (), ""
+    everything: tuple[Message, ...] = ()
+    key = ""
     for name in ("pydantic_ai.all_messages", "all_messages_events"):
         value = opened(attributes.get(name))
         if isinstance(value, list) and not everything:

@@ -312,7 +312,7 @@ def document_in(item: Any) -> Document | None:
         return Document(item) if item.strip() else None
     if not isinstance(item, Mapping):
         return None
-    inner = next(
+    inner: Mapping[str, Any] = next(
         (item[name] for name in ("document", "node", "kwargs") if isinstance(item.get(name), Mapping)), {}
     )
     held = (place.get(name) for name in ("metadata", "entity", "payload") for place in (item, inner))
