@@ -194,8 +194,7 @@ def test_what_cannot_be_read_is_named_and_nothing_else_is_lost() -> None:
         "span 4: a span without a trace id",
         "span 6: must be an object, got str",
         "span 5: trace t2 is that of an evaluator, not of an application",
-        "span 7: no output.value that is text in a chain, agent or model call of trace t3; "
-        "its spans are: RETRIEVER",
+        "span 7: no agent, chain or model call in trace t3; its spans are: retriever",
     ]
 
 

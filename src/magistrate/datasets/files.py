@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from magistrate.datasets import formats, inspect_logs, spans
+from magistrate.datasets import formats, inspect_logs
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.rows import Problem, Row
+from magistrate.datasets.spans.samples import gathered
+from magistrate.datasets.spans.span import is_span
 from magistrate.errors import DatasetError, SpecError
 
 PACKED = (".gz", ".zst")
@@ -122,16 +124,20 @@ class FileSource:
     spool: Spool | None = None
 
     def rows(self) -> Iterator[Row | Problem]:
+        yield from gathered(self.objects()) if self.format in ("jsonl", "json") else self.objects()
+
+    def objects(self) -> Iterator[Row | Problem]:
+        """The rows as they stand in the file, also where they are spans."""
         with self.opened() as stream:
             match self.format:
                 case "jsonl":
-                    yield from spans.gathered(formats.jsonl(stream, self.shown, self.stem))
+                    yield from formats.jsonl(stream, self.shown, self.stem)
                 case "csv":
                     yield from formats.csv_rows(stream, self.shown, self.stem)
                 case "json" if self._holds_log(stream):
                     yield from inspect_logs.rows(self.path, self.shown)
                 case "json":
-                    yield from spans.gathered(formats.json_rows(stream, self.shown, self.stem))
+                    yield from formats.json_rows(stream, self.shown, self.stem)
                 case "eval":
                     yield from inspect_logs.rows(self.path, self.shown)
                 case "parquet":
@@ -156,7 +162,7 @@ class FileSource:
         start = stream.tell()
         first = next(formats.jsonl(stream, self.shown, self.stem), None)
         stream.seek(start)
-        return isinstance(first, Row) and spans.is_span(first.values)
+        return isinstance(first, Row) and is_span(first.values)
 
     def _holds_log(self, stream: io.BufferedIOBase) -> bool:
         start = stream.tell()

@@ -241,7 +241,7 @@ def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     """The only object of a file, which is an export of spans; DatasetError where it is not."""
     import jiter
 
-    from magistrate.datasets.spans import is_span
+    from magistrate.datasets.spans.span import is_span
 
     try:
         held = jiter.from_json(bounded_whole(stream, shown), allow_inf_nan=False)

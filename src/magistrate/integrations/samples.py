@@ -20,7 +20,7 @@ from magistrate.datasets.frames import rows_of_frame
 from magistrate.datasets.inspect_logs import of_samples
 from magistrate.datasets.rows import Row, RowError, json_row
 from magistrate.datasets.samples import to_sample
-from magistrate.datasets.spans import gathered
+from magistrate.datasets.spans.samples import gathered
 from magistrate.types import Sample
 
 Mapped = Mapping[str, str] | None
@@ -60,10 +60,11 @@ def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
 
 
 def from_openinference(spans: Any, *, mapping: Mapped = None) -> Dataset:
-    """OpenInference spans: Phoenix's data frame, dicts, an export as OTLP/JSON, or the path of such a file.
+    """Spans by OpenInference or another convention: Phoenix's data frame, dicts, an export as OTLP/JSON,
+    or the path of such a file.
 
-    One trace makes one sample: what its outermost chain or agent answered, else its last model call, with the
-    documents of its retrievers as the context.
+    One answer makes one sample: what a trace's outermost chain or agent answered, else its last model call,
+    with what was retrieved before as the context.
     """
     if isinstance(spans, str | Path):
         return load(spans, mapping=mapping)

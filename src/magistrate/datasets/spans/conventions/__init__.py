@@ -1,0 +1,39 @@
+"""One file a convention: each reads a span into a step, or answers None where the span does not follow it.
+
+`read` joins what they find: the conventions that say most about a span come first.
+"""
+
+from __future__ import annotations
+
+from magistrate.datasets.spans.conventions import genai, openinference, others, traceloop
+from magistrate.datasets.spans.conventions.values import Attributes
+from magistrate.datasets.spans.span import Span
+from magistrate.datasets.spans.steps import Kind, Step
+
+READERS = (openinference.read, others.read, traceloop.read, genai.read)
+ORDER = (openinference.NAME, *others.NAMES, genai.NAME, traceloop.NAME)
+"""Whose documents are taken where spans of several conventions retrieved some."""
+
+
+def read(span: Span) -> Step | None:
+    """What a span says of a language model's work; None where it follows no convention that is known."""
+    attributes = Attributes(span.attributes)
+    found = None
+    for reader in READERS:
+        step = reader(span, attributes)
+        if step is not None:
+            found = step if found is None else found.or_else(step)
+    if found is None or found.kind:
+        return found
+    return found.or_else(Step(_likely(found)))
+
+
+def _likely(step: Step) -> Kind:
+    """The kind of a step that does not say it."""
+    if step.choices is not None or step.prompt is not None:
+        return "call"
+    if step.documents is not None or step.query is not None:
+        return "retriever"
+    if step.result is not None:
+        return "tool"
+    return "call" if step.model else "other"

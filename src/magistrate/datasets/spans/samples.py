@@ -1,0 +1,91 @@
+"""A file of spans as a data set: one answer of a trace, one sample.
+
+What a trace's answer, context and input are is decided by `targets`; an answer without a context is a sample
+without one, as a row of any other file would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from magistrate.datasets.fields import plain
+from magistrate.datasets.rows import Problem, Row
+from magistrate.datasets.spans.span import Span, is_span, spans_of_row
+from magistrate.datasets.spans.targets import Target, targets_of
+from magistrate.datasets.spans.tree import Tree, tree_of
+
+
+def gathered(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:
+    """The samples of a file of spans, one an answer; the rows of any other file as they are."""
+    coming = iter(rows)
+    for row in coming:
+        if isinstance(row, Row) and is_span(row.values):
+            yield from _traces(chain([row], coming))
+            return
+        yield row
+        if isinstance(row, Row):
+            break
+    yield from coming
+
+
+def spans_of_rows(rows: Iterable[Row | Problem]) -> Iterator[tuple[Span, Row] | Problem]:
+    """Each span of a file with the row that it stands in."""
+    for row in rows:
+        if isinstance(row, Problem):
+            yield row
+            continue
+        for span in spans_of_row(row.values):
+            yield row.problem(span) if isinstance(span, str) else (span, row)
+
+
+def _traces(rows: Iterable[Row | Problem]) -> Iterator[Row | Problem]:
+    """The samples of each trace, in the order in which traces begin; all spans are in memory until then."""
+    traces: dict[str, list[tuple[Span, Row]]] = {}
+    for found in spans_of_rows(rows):
+        if isinstance(found, Problem):
+            yield found
+        else:
+            traces.setdefault(found[0].trace_id, []).append(found)
+    for held in traces.values():
+        yield from _samples(held)
+
+
+def _samples(held: list[tuple[Span, Row]]) -> Iterator[Row | Problem]:
+    tree = tree_of([span for span, _ in held])
+    rows = {span.span_id: row for span, row in held}
+    found = targets_of(tree)
+    if not found:
+        yield rows[tree.nodes[0].span.span_id].problem(_nothing(tree))
+    for target in found:
+        row, id = rows[target.span_id], target.trace_id
+        if "output" not in target.taken:
+            yield row.problem(f"trace {plain(id)}: {target.why}")
+        else:
+            id = id if len(found) == 1 else f"{id}:{target.span_id}"
+            yield Row(row.file, row.line, id, _values(target) | {"id": id})
+
+
+def _values(target: Target) -> dict[str, Any]:
+    """The columns of a target's row, whether it has a context or not."""
+    if target.sample is not None:
+        from magistrate.datasets.samples import to_row
+
+        return to_row(target.sample)
+    texts = {name: taken.texts[0] for name, taken in target.taken.items()}
+    return {**texts, "metadata": {"trace_id": target.trace_id, "span_id": target.span_id}}
+
+
+def _nothing(tree: Tree) -> str:
+    """Why a trace holds no answer."""
+    first = plain(tree.nodes[0].span.trace_id)
+    roots = [node for node in tree.nodes if node.parent < 0]
+    if all(root.step.kind == "evaluator" for root in roots):
+        return f"trace {first} is that of an evaluator, not of an application"
+    kinds = ", ".join(dict.fromkeys(_kind(node.span, node.step.kind) for node in tree.nodes))
+    return f"no agent, chain or model call in trace {first}; its spans are: {plain(kinds, 200)}"
+
+
+def _kind(span: Span, kind: str) -> str:
+    return kind if kind != "other" else span.name or "without a name"
