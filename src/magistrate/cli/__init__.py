@@ -38,6 +38,7 @@ COMMANDS = (
     "show",
     "export",
     "serve",
+    "watch",
     "agree",
     "compare",
     "power",

@@ -1,0 +1,18 @@
+"""`magistrate watch`: judge what an application does in production, from its traces."""
+
+from __future__ import annotations
+
+import click
+
+from magistrate.cli.watch_run import run, schema
+
+EXAMPLE = "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once"
+
+
+@click.group(epilog=EXAMPLE)
+def command() -> None:
+    """Judge what an application does in production, from its traces and by rules."""
+
+
+command.add_command(run)
+command.add_command(schema)
