@@ -123,8 +123,8 @@ def answer(
 def watcher(
     store: Store, these: Sequence[Rule], clock: Clock, *judges: Any, seed: int = 1, **options: Any
 ) -> Watcher:
-    """A worker whose rules all ask these judges; it is registered."""
-    plans = {rule.name: [plan(judge) for judge in judges] for rule in these} if judges else None
+    """A worker whose rules ask these judges, each as many as it names; it is registered."""
+    plans = {rule.name: [plan(judge) for judge in judges[: len(rule.judges)]] for rule in these}
     found = Watcher(store, these, clock=clock, randomness=random.Random(seed), plans=plans, **options)
     found.register()
     return found

@@ -300,7 +300,7 @@ def _check_judges(document: Document, number: int, rule: Rule) -> None:
 
 
 def _anchored(rule: Rule, folder: Path) -> Rule:
-    """The same rule with absolute paths of judges and models, which do not depend on the working directory."""
+    """The same rule with whole paths of judges and models, wherever it is read again."""
     judges = []
     for part, spec in zip(rule.judges, rule.specs(), strict=True):
         whole = anchored(spec, folder)

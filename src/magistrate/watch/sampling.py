@@ -14,7 +14,7 @@ def share(trace_id: str, *cohort: str) -> float:
     A rule of rate .1 takes those below .1. Rules of one cohort take the same traces, those of a smaller rate
     a part of what those of a greater one take.
 
-    >>> share("0af7651916cd43dd8448eb211c80319c", "refunds") == share("0af7651916cd43dd8448eb211c80319c", "refunds")
+    >>> share("0af7651916cd43dd8448eb211c80319c", "refunds") < 1
     True
     """
     words = "\0".join((_SALT, *cohort, trace_id)).encode("utf-8", "surrogatepass")

@@ -32,7 +32,7 @@ from magistrate.store.traces import (
     TargetRecord,
     Unread,
 )
-from magistrate.types import Failure, Outcome, Sample, Verdict
+from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
 from magistrate.watch.rules import Rule
 
@@ -48,7 +48,7 @@ _log = _logging.get("watch")
 
 @dataclass(slots=True)
 class Progress:
-    """What one step did: traces read, decisions made anew, decisions that a judge's answer ended or put off."""
+    """What one step did: traces that were read, decisions that were made, and those that judging changed."""
 
     traces: int = 0
     decided: int = 0
