@@ -18,7 +18,7 @@ def share(trace_id: str, *cohort: str) -> float:
     True
     """
     words = "\0".join((_SALT, *cohort, trace_id)).encode("utf-8", "surrogatepass")
-    return (int.from_bytes(sha256(words).digest()[:8], "big") >> (64 - _BITS)) / 2**_BITS
+    return (int.from_bytes(sha256(words).digest()[:8], "big") >> (64 - _BITS)) / (1 << _BITS)
 
 
 def is_drawn(rate: float, trace_id: str, *cohort: str) -> bool:
