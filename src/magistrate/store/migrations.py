@@ -190,12 +190,102 @@ _PAGES = (
 # How each judge's scores are read, by judge; empty for runs that were stored before.
 _SCORING = ("ALTER TABLE runs ADD COLUMN scoring TEXT NOT NULL DEFAULT '{{}}'",)
 
+# What is watched: spans as they came, what they offer to be judged, rules, and what each decided of it.
+_WATCH = (
+    """CREATE TABLE traces (
+        id TEXT NOT NULL PRIMARY KEY,
+        since TEXT NOT NULL,
+        last_at TEXT NOT NULL,
+        ended BIGINT NOT NULL,
+        changed BIGINT NOT NULL,
+        read BIGINT NOT NULL
+    )""",
+    "CREATE INDEX traces_unread ON traces (since) WHERE changed > read",
+    """CREATE TABLE spans (
+        trace_id TEXT NOT NULL,
+        span_id TEXT NOT NULL,
+        received_at TEXT NOT NULL,
+        body TEXT NOT NULL,
+        PRIMARY KEY (trace_id, span_id),
+        FOREIGN KEY (trace_id) REFERENCES traces (id) ON DELETE CASCADE
+    )""",
+    """CREATE TABLE targets (
+        id TEXT NOT NULL PRIMARY KEY,
+        trace_id TEXT NOT NULL,
+        span_id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        revision BIGINT NOT NULL,
+        gone BIGINT NOT NULL,
+        seen_at TEXT NOT NULL,
+        content TEXT,
+        missing TEXT,
+        body TEXT NOT NULL,
+        FOREIGN KEY (trace_id) REFERENCES traces (id) ON DELETE CASCADE
+    )""",
+    "CREATE INDEX targets_trace ON targets (trace_id)",
+    "CREATE INDEX targets_seen ON targets (kind, seen_at)",
+    """CREATE TABLE rules (
+        name TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        digest TEXT NOT NULL,
+        spec TEXT NOT NULL,
+        since TEXT NOT NULL,
+        run_id TEXT,
+        PRIMARY KEY (name, version),
+        FOREIGN KEY (run_id) REFERENCES runs (id) ON DELETE SET NULL
+    )""",
+    "CREATE INDEX rules_run ON rules (run_id)",
+    """CREATE TABLE decisions (
+        rule TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        target TEXT NOT NULL,
+        revision BIGINT NOT NULL,
+        state TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        inclusion DOUBLE PRECISION,
+        content TEXT,
+        made_at TEXT NOT NULL,
+        changed_at TEXT NOT NULL,
+        due_at TEXT,
+        attempts BIGINT NOT NULL,
+        lease TEXT,
+        lease_until TEXT,
+        calls BIGINT NOT NULL,
+        tokens BIGINT NOT NULL,
+        dollars DOUBLE PRECISION,
+        outcome_id {id},
+        asked TEXT NOT NULL,
+        PRIMARY KEY (rule, version, target, revision),
+        FOREIGN KEY (rule, version) REFERENCES rules (name, version),
+        FOREIGN KEY (target) REFERENCES targets (id) ON DELETE CASCADE,
+        FOREIGN KEY (outcome_id) REFERENCES outcomes (id) ON DELETE SET NULL
+    )""",
+    "CREATE INDEX decisions_due ON decisions (rule, version, state, due_at)",
+    "CREATE INDEX decisions_target ON decisions (target)",
+    "CREATE INDEX decisions_outcome ON decisions (outcome_id)",
+    "CREATE UNIQUE INDEX decisions_live ON decisions (rule, target) WHERE state <> 'superseded'",
+    """CREATE TABLE spending (
+        rule TEXT NOT NULL,
+        hour TEXT NOT NULL,
+        targets BIGINT NOT NULL,
+        calls BIGINT NOT NULL,
+        tokens BIGINT NOT NULL,
+        dollars DOUBLE PRECISION NOT NULL,
+        most_calls BIGINT NOT NULL,
+        most_tokens BIGINT NOT NULL,
+        most_dollars DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (rule, hour)
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
     _SURVIVAL,
     _PAGES,
     _SCORING,
+    _WATCH,
 )
 LATEST = len(MIGRATIONS)
 

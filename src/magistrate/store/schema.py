@@ -233,6 +233,123 @@ dataset_versions = Table(
     Index("dataset_versions_digest", "digest"),
 )
 
+# --- what is watched --------------------------------------------------------------------------------
+
+# A trace is read again once `changed`, which counts the spans that came or changed, is beyond `read`; `since`
+# is when the first of those came that nobody has read. All moments are of this side's clock.
+traces = Table(
+    "traces",
+    metadata,
+    Column("id", Words, primary_key=True),
+    Column("since", Instant, nullable=False),
+    Column("last_at", Instant, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    Column("read", BigInteger, nullable=False),
+)
+Index(
+    "traces_unread",
+    traces.c.since,
+    sqlite_where=traces.c.changed > traces.c.read,
+    postgresql_where=traces.c.changed > traces.c.read,
+)
+
+spans = Table(
+    "spans",
+    metadata,
+    Column("trace_id", Words, ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True),
+    Column("span_id", Words, primary_key=True),
+    Column("received_at", Instant, nullable=False),
+    Column("body", Text, nullable=False),
+)
+
+# What a trace offers to be judged. `content` is the sha256 of what a judge reads, None where something is
+# missing; the revision goes up with it. `gone` is 1 where later spans showed something else in its place.
+targets = Table(
+    "targets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("trace_id", Words, ForeignKey("traces.id", ondelete="CASCADE"), nullable=False),
+    Column("span_id", Words, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Words, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("gone", BigInteger, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("content", Text),
+    Column("missing", Text),
+    Column("body", Text, nullable=False),
+    Index("targets_trace", "trace_id"),
+    Index("targets_seen", "kind", "seen_at"),
+)
+
+# The run that a version's outcomes are kept in is made with the first of them.
+rules = Table(
+    "rules",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("run_id", Words, ForeignKey("runs.id", ondelete="SET NULL")),
+    Index("rules_run", "run_id"),
+)
+
+# What a rule decided of a target: of each pair one row is not superseded. `due_at` is when somebody has to
+# look at it again, None where that is never; who has it in work holds the `lease`. `asked` lists what each
+# judge said, `outcome_id` is the last of it.
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("rule", Words, primary_key=True),
+    Column("version", BigInteger, primary_key=True),
+    Column("target", Text, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("revision", BigInteger, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("inclusion", Double),
+    Column("content", Text),
+    Column("made_at", Instant, nullable=False),
+    Column("changed_at", Instant, nullable=False),
+    Column("due_at", Instant),
+    Column("attempts", BigInteger, nullable=False),
+    Column("lease", Text),
+    Column("lease_until", Instant),
+    Column("calls", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("dollars", Double),
+    Column("outcome_id", Number, ForeignKey("outcomes.id", ondelete="SET NULL")),
+    Column("asked", Text, nullable=False),
+    ForeignKeyConstraint(["rule", "version"], ["rules.name", "rules.version"]),
+    Index("decisions_due", "rule", "version", "state", "due_at"),
+    Index("decisions_target", "target"),
+    Index("decisions_outcome", "outcome_id"),
+)
+Index(
+    "decisions_live",
+    decisions.c.rule,
+    decisions.c.target,
+    unique=True,
+    sqlite_where=decisions.c.state != "superseded",
+    postgresql_where=decisions.c.state != "superseded",
+)
+
+# What a rule has spent in each hour, on how many targets, and at most on one of them.
+spending = Table(
+    "spending",
+    metadata,
+    Column("rule", Words, primary_key=True),
+    Column("hour", Instant, primary_key=True),
+    Column("targets", BigInteger, nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("dollars", Double, nullable=False),
+    Column("most_calls", BigInteger, nullable=False),
+    Column("most_tokens", BigInteger, nullable=False),
+    Column("most_dollars", Double, nullable=False),
+)
+
 
 # --- where the two databases differ -----------------------------------------------------------------
 
@@ -242,14 +359,19 @@ def is_server(connection: Connection) -> bool:
     return connection.dialect.name == "postgresql"
 
 
-def insert_missing(connection: Connection, table: Table) -> Any:
-    """An insert that leaves rows alone that are there already."""
+def insert_or(connection: Connection, table: Table) -> Any:
+    """An insert that can say what is to happen to a row that is there already."""
     if is_server(connection):
         # Two dozen modules that a file has no use for.
         from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
-        return postgresql_insert(table).on_conflict_do_nothing()
-    return sqlite_insert(table).on_conflict_do_nothing()
+        return postgresql_insert(table)
+    return sqlite_insert(table)
+
+
+def insert_missing(connection: Connection, table: Table) -> Any:
+    """An insert that leaves rows alone that are there already."""
+    return insert_or(connection, table).on_conflict_do_nothing()
 
 
 def stop_writers(connection: Connection, table: Table) -> None:

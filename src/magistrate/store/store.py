@@ -36,6 +36,7 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.traces import Traces
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -147,6 +148,11 @@ class Store(DatasetShelf):
         engine = open_engine(found, busy_seconds)
         with explained(found.shown):
             return cls(found, engine, clock, randomness or random.SystemRandom())
+
+    @property
+    def traces(self) -> Traces:
+        """Spans, targets, rules and decisions of what is watched."""
+        return Traces(self._writing, self._reading)
 
     # --- questions ------------------------------------------------------------------------------
 

@@ -1,0 +1,228 @@
+"""`magistrate watch run` and `magistrate watch schema`: judge by rules, and the schema of their file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from magistrate.datasets.spans.span import Span
+    from magistrate.report.estimate import Estimate
+    from magistrate.store import Store
+    from magistrate.store.traces import TargetRecord
+    from magistrate.watch.rules import Rule
+
+RUN = (
+    "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once; "
+    "magistrate watch run --rules rules.yaml --since 7d --dry-run"
+)
+SCHEMA = "Example: magistrate watch schema"
+UNFINISHED = ("retrying", "failed", "budget_deferred")
+
+
+@click.command(epilog=SCHEMA)
+def schema() -> int:
+    """Print the JSON Schema of a file of rules, for editors."""
+    from magistrate.cli.exit_codes import DONE
+    from magistrate.watch.rules import schema
+
+    print_json(schema())
+    return DONE
+
+
+@click.command(epilog=RUN)
+@click.option("--rules", "file", required=True, metavar="FILE", help="The rules, in YAML.")
+@click.option(
+    "--from", "source", metavar="FILE", help="Store the spans of this file first: OTLP as JSON, or as JSONL."
+)
+@click.option("--since", metavar="TIME", help="Decide also of what was stored since so long ago, such as 7d.")
+@click.option("--dry-run", is_flag=True, help="Say what would be judged and what it takes; ask no model.")
+@click.option("--once", is_flag=True, help="End when nothing is due, rather than wait for more.")
+@store_option
+@json_option
+def run(
+    file: str,
+    source: str | None,
+    since: str | None,
+    dry_run: bool,
+    once: bool,
+    store: str | None,
+    as_json: bool,
+) -> int:
+    """Judge what is stored of an application's traces, by rules, until Ctrl-C.
+
+    Every answer, or call, gets a decision of every rule: judged, or why not. With --once the counts are
+    printed, and the exit code is 3 where something failed, is to be tried again, or did not fit a budget.
+    """
+    from magistrate._paths import default_store
+    from magistrate.watch.rules import duration, read_rules
+
+    rules = read_rules(Path(file))
+    begin = None if since is None else datetime.now(UTC) - duration(since)
+    spans, problems = ([], []) if source is None else _read(source)
+    for problem in problems:
+        click.echo(f"left out: {problem}", err=True)
+    place = store or str(default_store())
+    if dry_run:
+        return _print_estimate(rules, spans, begin, place, as_json)
+    from magistrate.store import Store
+
+    with Store.open(place) as opened:
+        return _work(opened, rules, spans, begin, once, as_json)
+
+
+def _work(
+    store: Store,
+    rules: Sequence[Rule],
+    spans: Sequence[Span],
+    since: datetime | None,
+    once: bool,
+    as_json: bool,
+) -> int:
+    """Work on the store until nothing is due, or for ever."""
+    from magistrate import _async
+    from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.watch.worker import Watcher
+
+    def now() -> datetime:
+        return datetime.now(UTC)
+
+    watcher = Watcher(store, rules, clock=now)
+    _async.run(watcher.prepare())
+    watcher.register(since)
+    if spans:
+        store.traces.put(spans, now())
+        watcher.read_whole(sorted({span.trace_id for span in spans}))
+    if not once:
+        _async.run(watcher.run())
+    _async.run(watcher.drain())
+    counts = {rule.name: store.traces.counts(rule.name) for rule in rules}
+    _print_counts(counts, as_json)
+    left = sum(count.get(state, 0) for count in counts.values() for state in UNFINISHED)
+    return ENGINE_GONE if left else DONE
+
+
+def _read(source: str) -> tuple[list[Span], list[str]]:
+    """The spans of a file of export requests, and what could not be read."""
+    from magistrate.datasets import formats
+    from magistrate.datasets.spans.span import spans_of_request
+    from magistrate.datasets.files import open_file
+    from magistrate.datasets.rows import Problem
+    from magistrate.errors import SpecError
+
+    file = open_file(source)
+    if file.format not in ("json", "jsonl"):
+        raise SpecError(f"{source} is {file.format}; spans are OTLP as JSON or JSONL")
+    spans: list[Span] = []
+    problems: list[str] = []
+    with file.opened() as stream:
+        read = formats.json_rows if file.format == "json" else formats.jsonl
+        for row in read(stream, file.shown, file.stem):
+            if isinstance(row, Problem):
+                problems.append(str(row))
+                continue
+            found, unread = spans_of_request(row.values)
+            spans += found
+            problems += [f"{row.where}: {each}" for each in unread]
+    if not spans:
+        raise SpecError(f"{source} holds no spans; it must be an export of OTLP as JSON (resourceSpans)")
+    return spans, problems
+
+
+# --- what it would take ----------------------------------------------------------------------------
+
+
+def _print_estimate(
+    rules: Sequence[Rule], spans: Sequence[Span], since: datetime | None, place: str, as_json: bool
+) -> int:
+    """What each rule would decide, and what judging takes, by the estimate that runs have."""
+    from magistrate.cli.exit_codes import DONE
+    from magistrate.report.estimate import render
+
+    found = []
+    for rule in rules:
+        states, estimates = _estimate(rule, list(_targets(rule, spans, since, place)))
+        found.append({"rule": rule.name, "decisions": dict(states), "judges": estimates})
+        if not as_json:
+            click.echo(f"{rule.name}: {_counted(states)}")
+            for estimate in estimates:
+                render(estimate, console())
+            if len(estimates) > 1:
+                click.echo(f"At most: after {rule.judges[0].judge} a judge is asked only of a part of these.")
+            click.echo()
+    if as_json:
+        print_json({"rules": [_with_dicts(each) for each in found]})
+    return DONE
+
+
+def _with_dicts(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {**found, "judges": [estimate.to_dict() for estimate in found["judges"]]}
+
+
+def _targets(rule: Rule, spans: Sequence[Span], since: datetime | None, place: str) -> Iterator[TargetRecord]:
+    """What the rule would decide of: what a file holds, and with `since` what is stored."""
+    from magistrate.datasets.spans.targets import targets
+    from magistrate.store import Store
+    from magistrate.store.connection import exists
+    from magistrate.store.traces import record_of
+
+    traces: dict[str, list[Span]] = {}
+    for span in spans:
+        traces.setdefault(span.trace_id, []).append(span)
+    for each in traces.values():
+        yield from (record_of(target, datetime.now(UTC)) for target in targets(each, (rule.target,)))
+    if since is not None and exists(place):
+        with Store.open(place) as store:
+            yield from store.traces.undecided(rule.name, rule.digest, rule.target, since)
+
+
+def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str], list[Estimate]]:
+    """How many targets come into which state, and what each judge takes at most."""
+    from magistrate import _async
+    from magistrate.api.estimate import estimate
+    from magistrate.runs.prepare import prepare_judges, price_for
+    from magistrate.watch.decisions import first
+
+    now = datetime.now(UTC)
+    states: Counter[str] = Counter()
+    samples = []
+    for target in targets:
+        state = first(rule, 1, target, now, now).state
+        states[state] += 1
+        if state == "queued" and target.sample is not None:
+            samples.append(target.sample)
+    estimates = []
+    for spec in rule.specs() if samples else ():
+        plan = prepare_judges(spec)
+        price = price_for(plan.engine, spec.engine.price)
+        estimates.append(_async.run(estimate(samples, plan.judges, plan.engine, price=price)))
+    return states, estimates
+
+
+# --- how it reads ----------------------------------------------------------------------------------
+
+
+def _print_counts(counts: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
+    from magistrate.report.formatting import plain
+
+    if as_json:
+        print_json({"rules": [{"rule": name, "decisions": dict(each)} for name, each in counts.items()]})
+        return
+    for name, each in counts.items():
+        click.echo(f"{plain(name)}: {_counted(each)}")
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    """`12 targets: 10 judged, 2 filtered`."""
+    live = {state: n for state, n in states.items() if state != "superseded"}
+    total = sum(live.values())
+    told = ", ".join(f"{n:,} {state}" for state, n in sorted(live.items(), key=lambda item: -item[1]))
+    return f"{total:,} target{'' if total == 1 else 's'}{': ' + told if told else ''}"

@@ -1,0 +1,813 @@
+"""Traces in the store: spans as they come, what they offer to be judged, rules, and what was decided of it.
+
+What the states of decisions mean and when they change is said in `watch.decisions`; here they are rows that
+several processes may work on at once. Whoever judges a decision leases it first: nobody else takes it until
+the lease ends, and what is answered after that is not stored. A lease is written, not held: `kill -9` of the
+process that has it only means that another one takes over when it has run out.
+
+Every moment is handed over by the caller, and is of this side's clock; what the clocks of applications said
+stays in the spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+import magistrate.store.outcomes as outcome_rows
+import magistrate.store.runs as runs
+from magistrate.datasets.spans.span import Span
+from magistrate.datasets.spans.targets import Target
+from magistrate.store.codec import dumps, loads, sample_body, sample_from
+from magistrate.store.schema import (
+    Instant,
+    decisions,
+    insert_missing,
+    insert_or,
+    outcomes,
+    rules,
+    run_samples,
+    spans,
+    spending,
+    targets,
+    traces,
+)
+from magistrate.types import Outcome, Sample
+
+SPANS_AT_ONCE = 200
+SUPERSEDED = "superseded"
+DUE = ("queued", "retrying", "budget_deferred")
+"""The states of what is to be judged as soon as it is due."""
+UNASKED = ("waiting", "filtered", "sampled_out", "no_output", "no_context", "loop", "queued")
+"""The states in which no judge was asked, so that they may be decided anew."""
+UNDECIDED = ("waiting", *DUE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A trace with spans that nobody has read yet; `changed` says up to which change these are."""
+
+    trace_id: str
+    changed: int
+    ended: bool
+    since: datetime
+    last_at: datetime
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecord:
+    """What a trace offers to be judged; `sample` is None where something is `missing`.
+
+    `content` pins what a judge reads, and `revision` goes up with it. `seen_at` is when it was first taken
+    from the trace.
+    """
+
+    id: str
+    trace_id: str
+    span_id: str
+    kind: str
+    name: str
+    revision: int
+    seen_at: datetime
+    content: str | None
+    missing: str | None
+    why: str
+    sample: Sample | None
+    taken: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a rule decides of a target before any judge is asked."""
+
+    rule: str
+    version: int
+    state: str
+    reason: str = ""
+    inclusion: float | None = None
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleRecord:
+    """One version of a rule; `since` is the moment from which on targets are decided by the rule."""
+
+    name: str
+    version: int
+    digest: str
+    spec: Mapping[str, Any]
+    since: datetime
+    run_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a rule decided of one revision of a target.
+
+    `inclusion` is the probability with which the rule takes such a target at all. `asked` is what each judge
+    said, in order, each with the probability with which it was asked. `tokens` and the others are of all
+    attempts; `dollars` is None where no price is known.
+    """
+
+    rule: str
+    version: int
+    target: str
+    revision: int
+    state: str
+    reason: str
+    inclusion: float | None
+    made_at: datetime
+    changed_at: datetime
+    due_at: datetime | None
+    attempts: int
+    calls: int
+    tokens: int
+    dollars: float | None
+    outcome_id: int | None
+    asked: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased(Decision):
+    """A decision in somebody's work, and what is to be judged."""
+
+    lease: str
+    sample: Sample
+    trace_id: str
+    span_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What was spent by a rule in one hour, or on one target; `dollars` is None where no price is known."""
+
+    calls: int = 0
+    tokens: int = 0
+    dollars: float | None = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        known = self.dollars is not None and other.dollars is not None
+        dollars = (self.dollars or 0.0) + (other.dollars or 0.0) if known else None
+        return Spent(calls=self.calls + other.calls, tokens=self.tokens + other.tokens, dollars=dollars)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """What a rule has spent in the hour that begins `at`, and at most on one target."""
+
+    at: datetime
+    spent: Spent
+    most: Spent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of a leased decision; the lease ends unless it is `kept`.
+
+    `spent` is what came to it since the last change, `so_far` all that was spent on it in this lease.
+    """
+
+    state: str
+    now: datetime
+    reason: str = ""
+    due_at: datetime | None = None
+    asked: Sequence[Mapping[str, Any]] = ()
+    kept: bool = False
+    spent: Spent = Spent()
+    so_far: Spent = Spent()
+
+
+Decide = Callable[[TargetRecord], Iterable[Draft]]
+Transaction = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Spans, targets, rules and decisions of a store, reached as `store.traces`."""
+
+    _writing: Transaction
+    _reading: Transaction
+
+    # --- spans ----------------------------------------------------------------------------------
+
+    def put(self, arrived: Sequence[Span], now: datetime) -> int:
+        """Store spans, committed when this returns; the answer is how many were new or changed.
+
+        A span that is there already is replaced, unless the stored one has ended and this one has not.
+        """
+        newest: dict[tuple[str, str], Span] = {}
+        for span in arrived:
+            key = (span.trace_id, span.span_id)
+            if key not in newest or _newer(span, newest[key]):
+                newest[key] = span
+        coming, changed = iter(sorted(newest)), 0
+        while keys := list(islice(coming, SPANS_AT_ONCE)):
+            with self._writing() as connection:
+                changed += _put(connection, [newest[key] for key in keys], now)
+        return changed
+
+    def trace(self, trace_id: str) -> list[Span]:
+        """The spans of a trace by their beginning; none where there is no such trace."""
+        with self._reading() as connection:
+            return _spans_of(connection, trace_id)
+
+    def ready(self, now: datetime, quiet_s: float, most_s: float, limit: int) -> list[str]:
+        """Traces that are to be read, the oldest first.
+
+        Those whose root has ended and that had no news for `quiet_s` seconds, and those that have waited to
+        be read for `most_s`.
+        """
+        quiet = (traces.c.ended == 1) & (traces.c.last_at <= now - timedelta(seconds=quiet_s))
+        asked = select(traces.c.id).where(
+            traces.c.changed > traces.c.read, or_(quiet, traces.c.since <= now - timedelta(seconds=most_s))
+        )
+        with self._reading() as connection:
+            return list(connection.scalars(asked.order_by(traces.c.since, traces.c.id).limit(limit)))
+
+    def unread(self, trace_id: str) -> Unread | None:
+        """A trace as it is now; None where nothing of it is unread."""
+        with self._reading() as connection:
+            row = connection.execute(select(traces).where(traces.c.id == trace_id)).one_or_none()
+            if row is None or row.changed <= row.read:
+                return None
+            found = tuple(_spans_of(connection, trace_id))
+        return Unread(
+            trace_id=trace_id,
+            changed=row.changed,
+            ended=bool(row.ended),
+            since=row.since,
+            last_at=row.last_at,
+            spans=found,
+        )
+
+    # --- targets and what is decided of them at first -------------------------------------------
+
+    def read(self, unread: Unread, found: Sequence[Target] | None, decide: Decide, now: datetime) -> bool:
+        """Store what was taken from a trace, with a decision of each rule; False where another was faster.
+
+        A target whose content changed gets its next revision: what was decided of the one before is
+        superseded, and what its judges said is kept there. None for `found` leaves everything as it is.
+        """
+        with self._writing() as connection:
+            asked = select(traces.c.read).where(traces.c.id == unread.trace_id).with_for_update()
+            read = connection.scalar(asked)
+            if read is None or read >= unread.changed:
+                return False
+            mine = select(targets).where(targets.c.trace_id == unread.trace_id)
+            known = {row.id: row for row in connection.execute(mine.order_by(targets.c.id))}
+            for target in found or ():
+                fresh = record_of(target, now)
+                _take(connection, fresh, known.pop(fresh.id, None), decide, now)
+            for row in known.values() if found is not None else ():
+                if not row.gone:
+                    connection.execute(update(targets).where(targets.c.id == row.id).values(gone=1))
+                    _supersede(connection, row.id, "later spans show another answer in its place", now)
+            here = traces.c.id == unread.trace_id
+            connection.execute(update(traces).where(here).values(read=unread.changed))
+        return True
+
+    def register(
+        self, name: str, spec: Mapping[str, Any], digest: str, now: datetime, since: datetime | None = None
+    ) -> RuleRecord:
+        """The version of a rule that has this content: a new one, unless the newest has it already.
+
+        The rule decides of targets since now, or since it was first registered; with `since` also of earlier
+        ones, in place of what earlier versions decided.
+        """
+        with self._writing() as connection:
+            newest = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
+            row = connection.execute(newest.with_for_update()).one_or_none()
+            begun = now if row is None else row.since
+            begun = begun if since is None else min(begun, since)
+            if row is None or row.digest != digest:
+                version = 1 if row is None else row.version + 1
+                values = {"name": name, "version": version, "digest": digest, "spec": dumps(dict(spec))}
+                connection.execute(insert_missing(connection, rules).values(values | {"since": begun}))
+            else:
+                version = row.version
+                mine = (rules.c.name == name, rules.c.version == version)
+                connection.execute(update(rules).where(*mine).values(since=begun))
+            if since is not None:
+                early = select(targets.c.id).where(targets.c.seen_at >= since)
+                _outdate(connection, name, version, decisions.c.target.in_(early), now)
+            return _rule(connection.execute(newest).one())
+
+    def cover(self, rule: RuleRecord, kind: str, decide: Decide, now: datetime, limit: int) -> int:
+        """Decide of targets of which the rule has decided nothing, at most `limit`; the answer is how many.
+
+        What an earlier version of the rule had not brought to an end is taken over.
+        """
+        live = select(decisions.c.target).where(
+            decisions.c.target == targets.c.id,
+            decisions.c.rule == rule.name,
+            decisions.c.state != SUPERSEDED,
+        )
+        asked = select(targets).where(
+            targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= rule.since, ~live.exists()
+        )
+        with self._writing() as connection:
+            _outdate(connection, rule.name, rule.version, decisions.c.state.in_(UNDECIDED), now)
+            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id).limit(limit)).all()
+            for row in rows:
+                _add(connection, _target(row), decide, now)
+            return len(rows)
+
+    def wake(self, rule: RuleRecord, decide: Decide, now: datetime, limit: int) -> int:
+        """Decide of targets whose time of waiting is over, at most `limit`; the answer is how many."""
+        asked = select(targets).join(decisions, decisions.c.target == targets.c.id)
+        asked = asked.where(*_of(rule), decisions.c.state == "waiting", decisions.c.due_at <= now)
+        with self._writing() as connection:
+            rows = connection.execute(asked.order_by(targets.c.id).limit(limit)).all()
+            for row in rows:
+                _decide_anew(connection, _target(row), decide, now)
+            return len(rows)
+
+    def undecided(self, rule: str, digest: str, kind: str, since: datetime) -> list[TargetRecord]:
+        """What was seen since a moment and the rule, as it is with this digest, has not brought to an end."""
+        same = (rules.c.name == decisions.c.rule, rules.c.version == decisions.c.version)
+        over = select(decisions.c.target).join(rules, and_(*same))
+        over = over.where(
+            decisions.c.target == targets.c.id,
+            decisions.c.rule == rule,
+            rules.c.digest == digest,
+            decisions.c.state.not_in((*UNDECIDED, SUPERSEDED)),
+        )
+        asked = select(targets).where(
+            targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= since, ~over.exists()
+        )
+        with self._reading() as connection:
+            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
+        return [_target(row) for row in rows]
+
+    # --- what is judged -------------------------------------------------------------------------
+
+    def lease(
+        self,
+        rule: RuleRecord,
+        lease: str,
+        until: datetime,
+        now: datetime,
+        room: Callable[[Sequence[Hour], int], int],
+        *,
+        newest_first: bool = False,
+    ) -> list[Leased]:
+        """Take decisions that are due: nobody else takes them before `until`.
+
+        `room` says how many more may begin, by what the rule spent in the hours of the last week and how many
+        targets others have in work; it is asked while nobody else can take any.
+        """
+        with self._writing() as connection:
+            held = select(rules.c.name).where(rules.c.name == rule.name, rules.c.version == rule.version)
+            connection.execute(held.with_for_update(key_share=True))
+            taken = select(func.count()).where(
+                decisions.c.rule == rule.name, decisions.c.state.in_(DUE), decisions.c.lease_until > now
+            )
+            most = room(_hours(connection, rule.name, now), connection.scalar(taken) or 0)
+            if most < 1:
+                return []
+            order = decisions.c.made_at.desc() if newest_first else decisions.c.made_at
+            asked = select(decisions, targets.c.trace_id, targets.c.span_id, targets.c.body).join(targets)
+            asked = asked.where(*_due(rule, now)).order_by(order, decisions.c.target).limit(most)
+            asked = asked.with_for_update(skip_locked=True, of=decisions)
+            rows = connection.execute(asked).all()
+            for row in rows:
+                held_by = {"lease": lease, "lease_until": until, "attempts": row.attempts + 1}
+                connection.execute(update(decisions).where(*_key(row)).values(held_by))
+        return [_leased(row, lease) for row in rows]
+
+    def renew(self, lease: str, until: datetime) -> None:
+        """What is leased stays so until then."""
+        with self._writing() as connection:
+            mine = decisions.c.lease == lease
+            connection.execute(update(decisions).where(mine).values(lease_until=until))
+
+    def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
+        """Store what became of a leased decision, and the outcome with the run that it belongs to.
+
+        False where the decision is not leased to the caller any more, because the lease ran out and another
+        took it or because later spans superseded it: then only what was spent is stored.
+        """
+        with self._writing() as connection:
+            mine = (*_key(leased), decisions.c.lease == leased.lease, decisions.c.state != SUPERSEDED)
+            held = select(decisions.c.dollars).where(*mine).with_for_update()
+            found = connection.execute(held).one_or_none()
+            _spend(connection, leased.rule, change)
+            if found is None:
+                return False
+            spent = Spent(dollars=found.dollars) + change.spent
+            values: dict[str, Any] = {
+                "state": change.state,
+                "reason": change.reason,
+                "due_at": change.due_at,
+                "changed_at": change.now,
+                "calls": decisions.c.calls + spent.calls,
+                "tokens": decisions.c.tokens + spent.tokens,
+                "dollars": spent.dollars,
+            }
+            asked = [dict(each) for each in change.asked]
+            if outcome is not None:
+                values["outcome_id"] = _keep(connection, outcome[0], leased.sample, outcome[1])
+                if asked and asked[-1]["judge"] == outcome[1].judge:
+                    asked[-1]["outcome"] = values["outcome_id"]
+            if asked:
+                values["asked"] = dumps(asked)
+            if not change.kept:
+                values |= {"lease": None, "lease_until": None}
+            connection.execute(update(decisions).where(*mine).values(values))
+        return True
+
+    def defer(self, rule: RuleRecord, state: str, until: datetime, reason: str, now: datetime) -> int:
+        """Put off what is due and in nobody's work, until then; the answer is how many."""
+        values = {"state": state, "reason": reason, "due_at": until, "changed_at": now}
+        with self._writing() as connection:
+            return connection.execute(update(decisions).where(*_due(rule, now)).values(values)).rowcount
+
+    def give_up(
+        self, rule: RuleRecord, state: str, reason: str, now: datetime, *, made_before: datetime
+    ) -> int:
+        """End what was due before a moment and is in nobody's work; the answer is how many."""
+        values = {"state": state, "reason": reason, "due_at": None, "changed_at": now}
+        free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
+        old = (*_of(rule), decisions.c.state.in_(DUE), free, decisions.c.made_at < made_before)
+        with self._writing() as connection:
+            return connection.execute(update(decisions).where(*old).values(values)).rowcount
+
+    def nth_newest_due(self, rule: RuleRecord, n: int) -> datetime | None:
+        """When the n-th newest of what waits to be judged was decided; None where fewer wait."""
+        asked = select(decisions.c.made_at).where(*_of(rule), decisions.c.state.in_(DUE))
+        with self._reading() as connection:
+            return connection.scalar(asked.order_by(decisions.c.made_at.desc()).offset(n - 1).limit(1))
+
+    def keep_run(self, rule: RuleRecord, run_id: str) -> str:
+        """The run of this version of a rule: `run_id`, unless another was set since `rule` was read."""
+        before = rules.c.run_id.is_(None) if rule.run_id is None else rules.c.run_id == rule.run_id
+        mine = (rules.c.name == rule.name, rules.c.version == rule.version)
+        with self._writing() as connection:
+            connection.execute(update(rules).where(*mine, before).values(run_id=run_id))
+            return str(connection.scalar(select(rules.c.run_id).where(*mine)))
+
+    # --- questions ------------------------------------------------------------------------------
+
+    def rule(self, name: str) -> RuleRecord | None:
+        """The newest version of a rule."""
+        asked = select(rules).where(rules.c.name == name).order_by(rules.c.version.desc()).limit(1)
+        with self._reading() as connection:
+            row = connection.execute(asked).one_or_none()
+        return None if row is None else _rule(row)
+
+    def counts(self, rule: str, since: datetime | None = None) -> dict[str, int]:
+        """How many decisions of a rule, over all its versions, are in which state.
+
+        Those that are not superseded are as many as the targets of which the rule decides. With `since`, of
+        targets that were seen from then on.
+        """
+        asked = select(decisions.c.state, func.count()).where(decisions.c.rule == rule)
+        if since is not None:
+            asked = asked.join(targets, decisions.c.target == targets.c.id).where(targets.c.seen_at >= since)
+        with self._reading() as connection:
+            rows = connection.execute(asked.group_by(decisions.c.state)).all()
+        return dict(sorted((state, n) for state, n in rows))
+
+    def decisions(self, rule: str, *, trace_id: str | None = None) -> list[Decision]:
+        """The decisions of a rule, of all its versions, by target and revision."""
+        asked = select(decisions).join(targets).where(decisions.c.rule == rule)
+        if trace_id is not None:
+            asked = asked.where(targets.c.trace_id == trace_id)
+        order = (targets.c.seen_at, decisions.c.target, decisions.c.version, decisions.c.revision)
+        with self._reading() as connection:
+            return [_decision(row) for row in connection.execute(asked.order_by(*order))]
+
+    def answers(
+        self, rule: str, since: datetime, until: datetime
+    ) -> list[tuple[datetime, str, str, str, float | None, Sequence[Mapping[str, Any]]]]:
+        """Of targets seen in a time: when, trace and id, and the state, inclusion and answers of each."""
+        asked = select(
+            targets.c.seen_at,
+            targets.c.trace_id,
+            targets.c.id,
+            decisions.c.state,
+            decisions.c.inclusion,
+            decisions.c.asked,
+        ).join(decisions, decisions.c.target == targets.c.id)
+        asked = asked.where(
+            decisions.c.rule == rule,
+            decisions.c.state != SUPERSEDED,
+            targets.c.seen_at >= since,
+            targets.c.seen_at < until,
+        )
+        with self._reading() as connection:
+            rows = connection.execute(asked.order_by(targets.c.seen_at, targets.c.id)).all()
+        return [(at, trace, target, state, pi, loads(body)) for at, trace, target, state, pi, body in rows]
+
+    def hours(self, rule: str, now: datetime) -> list[Hour]:
+        """What a rule has spent in the hours of the last week in which it spent anything."""
+        with self._reading() as connection:
+            return _hours(connection, rule, now)
+
+
+# --- spans --------------------------------------------------------------------------------------------
+
+
+def _newer(span: Span, stored: Span) -> bool:
+    return span.end_ns is not None or stored.end_ns is None
+
+
+def _put(connection: Connection, arrived: Sequence[Span], now: datetime) -> int:
+    """Store the spans that are new or changed, and note it at their traces, whose rows are locked first."""
+    trace_ids = sorted({span.trace_id for span in arrived})
+    unseen = {"since": now, "last_at": now, "ended": 0, "changed": 0, "read": 0}
+    connection.execute(insert_missing(connection, traces), [unseen | {"id": each} for each in trace_ids])
+    here = select(traces.c.id).where(traces.c.id.in_(trace_ids)).order_by(traces.c.id)
+    connection.execute(here.with_for_update()).all()
+    keys = [(span.trace_id, span.span_id) for span in arrived]
+    asked = select(spans).where(tuple_(spans.c.trace_id, spans.c.span_id).in_(keys))
+    known = {(row.trace_id, row.span_id): row.body for row in connection.execute(asked)}
+    rows, ended = [], dict[str, int]()
+    for span, key in zip(arrived, keys, strict=True):
+        body, before = dumps(span.as_json(), sort_keys=True), known.get(key)
+        if before is not None and (before == body or not _newer(span, Span.from_json(loads(before)))):
+            continue
+        rows.append({"trace_id": key[0], "span_id": key[1], "received_at": now, "body": body})
+        ended[key[0]] = max(ended.get(key[0], 0), int(span.parent_id is None and span.end_ns is not None))
+    for trace_id, root in ended.items():
+        values = {
+            "since": case(
+                (traces.c.changed > traces.c.read, traces.c.since), else_=bindparam("at", now, Instant)
+            ),
+            "last_at": now,
+            "ended": 1 if root else traces.c.ended,
+            "changed": traces.c.changed + 1,
+        }
+        connection.execute(update(traces).where(traces.c.id == trace_id).values(values))
+    if rows:
+        storing = insert_or(connection, spans)
+        new = {"body": storing.excluded.body, "received_at": storing.excluded.received_at}
+        connection.execute(
+            storing.on_conflict_do_update(index_elements=["trace_id", "span_id"], set_=new), rows
+        )
+    return len(rows)
+
+
+def _spans_of(connection: Connection, trace_id: str) -> list[Span]:
+    bodies = connection.scalars(select(spans.c.body).where(spans.c.trace_id == trace_id))
+    found = [Span.from_json(loads(body)) for body in bodies]
+    return sorted(found, key=lambda span: (span.start_ns, span.span_id))
+
+
+# --- targets ------------------------------------------------------------------------------------------
+
+
+def record_of(target: Target, now: datetime) -> TargetRecord:
+    """A target as it is stored the first time."""
+    key = f"{target.trace_id}\0{target.span_id}\0{target.kind}".encode("utf-8", "surrogatepass")
+    return TargetRecord(
+        id=sha256(key).hexdigest(),
+        trace_id=target.trace_id,
+        span_id=target.span_id,
+        kind=target.kind,
+        name=target.name,
+        revision=1,
+        seen_at=now,
+        content=None if target.sample is None else _content(target.sample),
+        missing=None if target.sample is not None else target.missing,
+        why=target.why,
+        sample=target.sample,
+        taken={name: asdict(each) for name, each in target.taken.items()},
+        attributes=dict(target.attributes),
+    )
+
+
+def _content(sample: Sample) -> str:
+    """The sha256 of what a judge reads: metadata may change with every span and are not of it."""
+    return sha256(sample_body(replace(sample, metadata={})).encode("ascii")).hexdigest()
+
+
+def _row(record: TargetRecord) -> dict[str, Any]:
+    body = {
+        "sample": None if record.sample is None else [record.sample.id, sample_body(record.sample)],
+        "why": record.why,
+        "taken": dict(record.taken),
+        "attributes": dict(record.attributes),
+    }
+    plain = ("id", "trace_id", "span_id", "kind", "name", "revision", "seen_at", "content", "missing")
+    return {name: getattr(record, name) for name in plain} | {"gone": 0, "body": dumps(body, sort_keys=True)}
+
+
+def _target(row: Row[Any]) -> TargetRecord:
+    body = loads(row.body)
+    plain = ("id", "trace_id", "span_id", "kind", "name", "revision", "seen_at", "content", "missing")
+    return TargetRecord(
+        **{name: getattr(row, name) for name in plain},
+        why=body["why"],
+        sample=None if body["sample"] is None else sample_from(*body["sample"]),
+        taken=body["taken"],
+        attributes=body["attributes"],
+    )
+
+
+def _take(
+    connection: Connection, fresh: TargetRecord, before: Row[Any] | None, decide: Decide, now: datetime
+) -> None:
+    """Store a target as it was taken now, and what is decided of it."""
+    if before is None:
+        connection.execute(insert(targets).values(_row(fresh)))
+        _add(connection, fresh, decide, now)
+        return
+    changed = before.gone or before.content != fresh.content
+    fresh = replace(fresh, seen_at=before.seen_at, revision=before.revision + bool(changed))
+    row = _row(fresh)
+    connection.execute(update(targets).where(targets.c.id == fresh.id).values(row))
+    if changed:
+        _supersede(connection, fresh.id, "later spans changed what is judged", now)
+        _add(connection, fresh, decide, now)
+    else:
+        _decide_anew(connection, fresh, decide, now)
+
+
+# --- decisions ----------------------------------------------------------------------------------------
+
+
+def _add(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
+    """A decision of every rule on a target; what judges said of the same content before is taken along."""
+    for draft in decide(target):
+        said = select(decisions.c.asked, decisions.c.outcome_id).where(
+            decisions.c.rule == draft.rule,
+            decisions.c.version == draft.version,
+            decisions.c.target == target.id,
+            decisions.c.content == target.content,
+            decisions.c.asked != "[]",
+        )
+        earlier = connection.execute(said.order_by(decisions.c.revision.desc()).limit(1)).one_or_none()
+        row = {
+            **asdict(draft),
+            "target": target.id,
+            "revision": target.revision,
+            "content": target.content,
+            "made_at": now,
+            "changed_at": now,
+            "attempts": 0,
+            "calls": 0,
+            "tokens": 0,
+            "dollars": 0.0,
+            "outcome_id": None if earlier is None else earlier.outcome_id,
+            "asked": "[]" if earlier is None else earlier.asked,
+        }
+        connection.execute(insert_missing(connection, decisions).values(row))
+
+
+def _decide_anew(connection: Connection, target: TargetRecord, decide: Decide, now: datetime) -> None:
+    """The decisions on a target for which no judge was asked, as they are now."""
+    for draft in decide(target):
+        mine = (decisions.c.rule == draft.rule, decisions.c.version == draft.version)
+        unasked = (decisions.c.state.in_(UNASKED), decisions.c.attempts == 0)
+        values = {
+            "state": draft.state,
+            "reason": draft.reason,
+            "inclusion": draft.inclusion,
+            "due_at": draft.due_at,
+            "changed_at": now,
+        }
+        changing = update(decisions).where(*mine, decisions.c.target == target.id, *unasked)
+        connection.execute(changing.values(values))
+
+
+def _supersede(connection: Connection, target: str, reason: str, now: datetime) -> None:
+    _end_all(connection, decisions.c.target == target, reason, now)
+
+
+def _outdate(
+    connection: Connection, name: str, version: int, which: ColumnElement[bool], now: datetime
+) -> None:
+    """What earlier versions of a rule decided is superseded, where `which` is so."""
+    earlier = (decisions.c.rule == name) & (decisions.c.version < version)
+    _end_all(connection, earlier & which, f"version {version} of the rule decides", now)
+
+
+def _end_all(connection: Connection, which: ColumnElement[bool], reason: str, now: datetime) -> None:
+    values = {"state": SUPERSEDED, "reason": reason, "due_at": None, "changed_at": now}
+    values |= {"lease": None, "lease_until": None}
+    connection.execute(update(decisions).where(which, decisions.c.state != SUPERSEDED).values(values))
+
+
+def _of(rule: RuleRecord) -> tuple[ColumnElement[bool], ...]:
+    return (decisions.c.rule == rule.name, decisions.c.version == rule.version)
+
+
+def _due(rule: RuleRecord, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
+    return (*_of(rule), decisions.c.state.in_(DUE), decisions.c.due_at <= now, free)
+
+
+def _key(row: Row[Any] | Decision) -> tuple[ColumnElement[bool], ...]:
+    return tuple(
+        decisions.c[name] == getattr(row, name) for name in ("rule", "version", "target", "revision")
+    )
+
+
+_DECISION = (
+    *("rule", "version", "target", "revision", "state", "reason", "inclusion", "made_at", "changed_at"),
+    *("due_at", "attempts", "calls", "tokens", "dollars", "outcome_id"),
+)
+
+
+def _decision(row: Row[Any]) -> Decision:
+    return Decision(**{name: getattr(row, name) for name in _DECISION}, asked=loads(row.asked))
+
+
+def _leased(row: Row[Any], lease: str) -> Leased:
+    known = {name: getattr(row, name) for name in _DECISION} | {"attempts": row.attempts + 1}
+    return Leased(
+        **known,
+        asked=loads(row.asked),
+        lease=lease,
+        sample=sample_from(*loads(row.body)["sample"]),
+        trace_id=row.trace_id,
+        span_id=row.span_id,
+    )
+
+
+def _rule(row: Row[Any]) -> RuleRecord:
+    return RuleRecord(
+        name=row.name,
+        version=row.version,
+        digest=row.digest,
+        spec=loads(row.spec),
+        since=row.since,
+        run_id=row.run_id,
+    )
+
+
+def _keep(connection: Connection, run_id: str, sample: Sample, outcome: Outcome) -> int:
+    """Store an outcome in a run, in place of an earlier failure, and its sample if the run lacks it."""
+    runs.lock_run(connection, run_id)
+    if not runs.has_sample(connection, run_id, sample.id):
+        runs.append_samples(connection, run_id, [(sample.id, sample.label, sample_body(sample))])
+    row = outcome_rows.prepared(outcome)
+    outcome_rows.replace_failures(connection, run_id, [row])
+    outcome_rows.insert_outcomes(connection, run_id, [row])
+    asked = (
+        select(outcomes.c.id)
+        .join(run_samples)
+        .where(
+            outcomes.c.run_id == run_id,
+            run_samples.c.sample_id == sample.id,
+            outcomes.c.judge == outcome.judge,
+        )
+    )
+    return int(connection.execute(asked).scalar_one())
+
+
+# --- spending -----------------------------------------------------------------------------------------
+
+_WEEK = timedelta(days=7)
+_AMOUNTS = ("calls", "tokens", "dollars")
+
+
+def _hours(connection: Connection, rule: str, now: datetime) -> list[Hour]:
+    asked = select(spending).where(spending.c.rule == rule, spending.c.hour > now - _WEEK)
+    return [
+        Hour(
+            at=row.hour,
+            spent=Spent(**{name: getattr(row, name) for name in _AMOUNTS}),
+            most=Spent(**{name: getattr(row, f"most_{name}") for name in _AMOUNTS}),
+        )
+        for row in connection.execute(asked.order_by(spending.c.hour))
+    ]
+
+
+def _spend(connection: Connection, rule: str, change: Change) -> None:
+    spent, so_far = (
+        {name: getattr(each, name) or 0 for name in _AMOUNTS} for each in (change.spent, change.so_far)
+    )
+    hour = change.now.replace(minute=0, second=0, microsecond=0)
+    row = {"rule": rule, "hour": hour, "targets": int(not change.kept), **spent}
+    row |= {f"most_{name}": amount for name, amount in so_far.items()}
+    adding = insert_or(connection, spending).values(row)
+    sums = {name: spending.c[name] + adding.excluded[name] for name in ("targets", *_AMOUNTS)}
+    most = {
+        name: case((spending.c[name] > adding.excluded[name], spending.c[name]), else_=adding.excluded[name])
+        for name in (f"most_{each}" for each in _AMOUNTS)
+    }
+    connection.execute(adding.on_conflict_do_update(index_elements=["rule", "hour"], set_=sums | most))

@@ -1,0 +1,165 @@
+"""How frequent flagged answers are over time, from the share of them that was judged.
+
+An answer that was taken with probability π stands for 1/π answers: the share is the sum of 1/π over those
+flagged, divided by that over all with a verdict (Hájek 1971, the ratio form of Horvitz and Thompson 1952).
+Its variance is that of the linearised ratio, summed trace by trace, as traces are what is drawn; the interval
+is Wilson's at the number of independent answers that would vary as much, so that it holds at 0 and 1 too,
+where that number is Kish's (1965). A time without verdicts has no share, which is not a share of 0.
+
+This is how often the judge flags, not how often it is right to: see `metrics.prevalence` for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from magistrate.errors import InputError
+from magistrate.metrics.classification import CONFIDENCE, Estimate, fields_of
+from magistrate.metrics.distributions import stdtrit, wilson_interval
+from magistrate.store import Store
+from magistrate.types import HALLUCINATED
+
+NO_DATA = "no data"
+OUTSIDE = ("filtered", "no_output", "no_context", "loop", "waiting")
+"""States of what the rule is not about, or not yet: no share of it is estimated."""
+UNDRAWN = "sampled_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """The share of flagged answers in `[begin, end)`, by one judge.
+
+    `n` answers have a verdict, of `traces` traces, and `flagged` of them are flagged. They stand for `of`
+    answers that the rule is about, counted. `coverage` is the share of those drawn that have a verdict, None
+    where none was drawn: the others failed, were declined, or wait.
+    """
+
+    begin: datetime
+    end: datetime
+    share: Estimate
+    n: int
+    flagged: int
+    traces: int
+    of: int
+    coverage: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        told = fields_of(self)
+        return told | {"begin": self.begin.isoformat(), "end": self.end.isoformat()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One verdict: whether it flags, and the probability with which it was asked for."""
+
+    trace: str
+    flagged: bool
+    inclusion: float
+
+
+def rates(
+    store: Store,
+    rule: str,
+    judge: str,
+    *,
+    since: datetime,
+    until: datetime,
+    step: timedelta,
+    label: str = HALLUCINATED,
+) -> list[Rate]:
+    """The shares of answers that a judge gave this label, by when they were seen, a step after the other."""
+    if step <= timedelta(0):
+        raise InputError(f"a step must be longer than 0, got {step}")
+    rows = store.traces.answers(rule, since, until)
+    found, begin = [], since
+    while begin < until:
+        end = min(begin + step, until)
+        inside = [row for row in rows if begin <= row[0] < end]
+        found.append(_rate(begin.astimezone(UTC), end.astimezone(UTC), inside, judge, label))
+        begin = end
+    return found
+
+
+def _rate(begin: datetime, end: datetime, rows: Sequence[Any], judge: str, label: str) -> Rate:
+    about = [row for row in rows if row[3] not in OUTSIDE]
+    drawn = [row for row in about if row[3] != UNDRAWN]
+    answers = list(_answers(drawn, judge, label))
+    return Rate(
+        begin=begin,
+        end=end,
+        share=weighted_share(
+            [each.flagged for each in answers],
+            [each.inclusion for each in answers],
+            [each.trace for each in answers],
+        ),
+        n=len(answers),
+        flagged=sum(each.flagged for each in answers),
+        traces=len({each.trace for each in answers}),
+        of=len(about),
+        coverage=_coverage(drawn, judge),
+    )
+
+
+def _answers(rows: Iterable[Any], judge: str, label: str) -> Iterator[_Answer]:
+    for _, trace, _, _, inclusion, asked in rows:
+        for said in asked:
+            if said["judge"] == judge and said["kind"] == "verdict" and inclusion:
+                yield _Answer(trace, said["label"] == label, inclusion * said["inclusion"])
+
+
+def _coverage(rows: Sequence[Any], judge: str) -> float | None:
+    """Of what this judge was to be asked about, the share with a verdict of it.
+
+    What is still open may come to be asked about, and counts against it.
+    """
+    ended = ("judged", "abstained")
+    wanted = done = 0
+    for _, _, _, state, _, asked in rows:
+        mine: Mapping[str, Any] | None = next((each for each in asked if each["judge"] == judge), None)
+        if mine is None and state in ended:
+            continue  # it was not this one's turn
+        wanted += 1
+        done += mine is not None and mine["kind"] == "verdict"
+    return done / wanted if wanted else None
+
+
+def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Sequence[str]) -> Estimate:
+    """The share of hits among all that were drawn from, with its 95 % interval.
+
+    `inclusion` are the probabilities in (0, 1] with which each was drawn, `groups` say which were drawn
+    together. Of nothing it is undefined, and says "no data".
+
+    >>> weighted_share([], [], []).undefined
+    'no data'
+    >>> round(weighted_share([True, False], [1.0, 0.1], ["a", "b"]).value, 3)
+    0.091
+    """
+    import numpy as np
+
+    if not len(hits) == len(inclusion) == len(groups):
+        raise InputError(f"as many of each: got {len(hits)}, {len(inclusion)} and {len(groups)}")
+    if not len(hits):
+        return Estimate.none(NO_DATA)
+    drawn, hit = np.asarray(inclusion, dtype=np.float64), np.asarray(hits, dtype=np.float64)
+    if not ((drawn > 0) & (drawn <= 1)).all():
+        raise InputError("probabilities of inclusion are more than 0 and at most 1")
+    weights = 1 / drawn
+    value = float((weights * hit).sum() / weights.sum())
+    _, members = np.unique(np.asarray(groups), return_inverse=True)
+    n_groups = int(members.max()) + 1
+    if n_groups == 1:
+        return Estimate(value, None, None, "no interval from one trace")
+    together = np.bincount(members, weights)
+    kish = float(together.sum() ** 2 / (together**2).sum())
+    residuals = np.bincount(members, weights * (hit - value)) / weights.sum()
+    variance = float((residuals**2).sum()) * n_groups / (n_groups - 1)
+    effective = kish if variance == 0 else value * (1 - value) / variance
+    # Few traces know their own variance badly (Korn and Graubard 1998).
+    middle = (1 + CONFIDENCE) / 2
+    known = float(stdtrit(len(hits) - 1, middle) / stdtrit(n_groups - 1, middle)) ** 2 if variance else 1.0
+    low, high = wilson_interval(value, max(min(effective * min(known, 1.0), len(hits)), 1.0), CONFIDENCE)
+    return Estimate(value, min(low, value), max(high, value))

@@ -1,0 +1,319 @@
+"""Rules of what is watched, as a YAML file holds them: what is judged, by which judges, how much of it.
+
+rules:
+  - name: refunds
+    where: {root.service: refunds, gen_ai.usage.output_tokens: {at_least: 20}}
+    judges:
+      - novelty
+      - judge: hallucination
+        model: openai:gpt-4o-mini
+        uncertain: [0.2, 0.8]
+        floor: 0.05
+    sample: 0.25
+    budget: {day: {dollars: 2}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from magistrate._yaml import Document, read_document
+from magistrate.errors import SpecError
+from magistrate.judges.composite import check_binary
+from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+DURATION = re.compile(r"(\d{1,6})([smhdw])")
+COMPARED = ("above", "at_least", "below", "at_most")
+ENVIRONMENT = ("deployment.environment.name", "deployment.environment")
+
+Plain = str | int | float | bool
+
+
+def duration(words: str) -> timedelta:
+    """What `30s`, `5m`, `12h`, `7d` or `2w` means. Raises `SpecError` for anything else.
+
+    >>> duration("7d")
+    datetime.timedelta(days=7)
+    """
+    found = DURATION.fullmatch(words.strip())
+    if found is None:
+        raise SpecError(f"a time is a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return duration(value).total_seconds()
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+def _under(key: str, value: Any) -> Any:
+    """A bare value is short for a part of which only one key is set."""
+    return value if isinstance(value, Mapping | BaseModel) else {key: value}
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True
+    )
+
+
+class Condition(_Part):
+    """What the value of an attribute must be; all that is said must hold."""
+
+    equals: Plain | None = Field(default=None, description="Exactly this.")
+    one_of: list[Plain] | None = Field(default=None, alias="in", min_length=1, description="One of these.")
+    exists: bool | None = Field(default=None, description="Whether it must be there, or must not.")
+    above: float | None = Field(default=None, description="A number of more than this.")
+    at_least: float | None = Field(default=None, description="A number of this or more.")
+    below: float | None = Field(default=None, description="A number of less than this.")
+    at_most: float | None = Field(default=None, description="A number of this or less.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Condition:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise ValueError(
+                "says nothing; known: a value, equals, in, exists, above, at_least, below, at_most"
+            )
+        return self
+
+    def why_not(self, attributes: Mapping[str, Any], name: str) -> str | None:
+        """Why the attribute `name` is not so, in words that hold nothing of it; None where it is."""
+        if name not in attributes:
+            return None if self.exists is False else "it is not there"
+        if self.exists is False:
+            return "it is there"
+        value = attributes[name]
+        if self.equals is not None and not _same(value, self.equals):
+            return f"it is not {self.equals!r}"
+        if self.one_of is not None and not any(_same(value, each) for each in self.one_of):
+            return "it is none of those named"
+        for word in COMPARED:
+            bound = getattr(self, word)
+            if bound is not None and not _holds(value, word, bound):
+                return f"it is not a number {word.replace('_', ' ')} {bound:g}"
+        return None
+
+
+def _same(value: Any, wanted: Plain) -> bool:
+    """Equal, and true is not 1."""
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
+
+
+def _holds(value: Any, word: str, bound: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return {
+        "above": value > bound,
+        "at_least": value >= bound,
+        "below": value < bound,
+        "at_most": value <= bound,
+    }[word]
+
+
+class JudgePart(EnginePart):
+    """A judge, and the model that it asks.
+
+    Any but the first is asked where the score of the one before it lies in the band `uncertain`, or where
+    that one abstained because it was unsure or the sample too long; and of a share `floor` of all others, so
+    that the figures of the dearer judge hold for everything.
+    """
+
+    judge: JudgeWords = Field(description="Its name, with options as on the command line.")
+    uncertain: tuple[float, float] | None = Field(
+        default=None,
+        description="The band of scores of the judge before, [low, high]; [0.2, 0.8] if not said.",
+    )
+    floor: float | None = Field(default=None, ge=0, le=1, description="A share of what is not uncertain; 0.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_to_pair(cls, value: Any) -> Any:
+        if isinstance(value, dict) and isinstance(value.get("uncertain"), list):
+            return value | {"uncertain": tuple(value["uncertain"])}
+        return value
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Where the judge before it is not sure."""
+        return self.uncertain or (0.2, 0.8)
+
+
+class SamplePart(_Part):
+    """Which share of the traces is judged."""
+
+    rate: float = Field(default=1.0, gt=0, le=1, description="The share, in (0, 1].")
+    cohort: str = Field(default="", description="Rules of one cohort take the same traces.")
+
+
+class Amount(_Part):
+    """What may be spent in one window; all that is said holds."""
+
+    calls: int | None = Field(default=None, ge=1, description="Calls of a model.")
+    tokens: int | None = Field(default=None, ge=1, description="Tokens asked and written.")
+    dollars: float | None = Field(default=None, gt=0, description="US dollars, by the judge's price.")
+
+
+class BudgetPart(_Part):
+    """What a rule may spend in an hour and in a day of UTC; what does not fit is judged in the next one."""
+
+    hour: Amount = Field(default=Amount(), description="In each hour.")
+    day: Amount = Field(default=Amount(), description="In each day.")
+
+    @property
+    def in_dollars(self) -> bool:
+        """Whether a price has to be known."""
+        return self.hour.dollars is not None or self.day.dollars is not None
+
+
+Conditions = dict[
+    str,
+    Annotated[
+        Condition, BeforeValidator(partial(_under, "equals"), json_schema_input_type=Plain | Condition)
+    ],
+]
+Judges = list[
+    Annotated[JudgePart, BeforeValidator(partial(_under, "judge"), json_schema_input_type=str | JudgePart)]
+]
+
+
+class Rule(_Part):
+    """What is judged, by which judges, and how much of it."""
+
+    name: str = Field(min_length=1, max_length=100, description="What it is called in counts and reports.")
+    target: Literal["answer", "call"] = Field(
+        default="answer", description="The answer of each trace, or each call of a model."
+    )
+    environment: str | None = Field(
+        default=None, description="The deployment environment that spans come from; any if not said."
+    )
+    where: Conditions = Field(
+        default={},
+        description="What attributes of the span must be, by name; those of the trace's root and of its "
+        "resource have `root.` and `resource.` before the name.",
+    )
+    judges: Judges = Field(min_length=1, description="The cheap one first.")
+    sample: Annotated[
+        SamplePart, BeforeValidator(partial(_under, "rate"), json_schema_input_type=float | SamplePart)
+    ] = Field(default=SamplePart(), description="Which share of the traces is judged.")
+    budget: BudgetPart = Field(default=BudgetPart(), description="What may be spent.")
+    quiet: Seconds = Field(
+        default=10.0,
+        ge=0,
+        description="A trace is read once its root has ended and nothing came for so long.",
+    )
+    order: Literal["oldest", "newest"] = Field(default="oldest", description="What is judged first.")
+    keep: Seconds | None = Field(
+        default=None, gt=0, description="What could not be judged for so long expires; never if not said."
+    )
+    most_queued: int | None = Field(
+        default=None, ge=1, description="Of more that wait, the oldest are shed; none if not said."
+    )
+    deadline: Seconds = Field(default=300.0, gt=0, description="How long a verdict may take.")
+    concurrency: int = Field(default=4, ge=1, description="How many targets are judged at once.")
+
+    def plain(self) -> dict[str, Any]:
+        """The values that differ from the defaults, as JSON."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of all that the rule says."""
+        return sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+
+    def specs(self) -> list[RunSpec]:
+        """One specification a judge, as runs have them: what makes the judge and its engine."""
+        found = []
+        for part in self.judges:
+            engine = part.model_dump(include=set(EnginePart.model_fields), exclude_defaults=True)
+            limits = {"concurrency": self.concurrency, "deadline": self.deadline}
+            values: dict[str, Any] = {
+                "dataset": f"watch {self.name}",
+                "judges": [part.judge],
+                "limits": limits,
+            }
+            found.append(spec_from(values | ({"engines": {DEFAULT: engine}} if engine else {})))
+        return found
+
+
+class RuleFile(_Part):
+    """The rules of what is watched."""
+
+    rules: list[Rule] = Field(min_length=1, description="Each decides for itself.")
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """The rules in a file. Raises `SpecError` with the file, the line and the key of what cannot be used."""
+    return [_anchored(rule, path.absolute().parent) for rule in rules_of(read_document(path))]
+
+
+def rules_of(document: Document) -> list[Rule]:
+    """The rules of a document; judges are made once to see that they can be."""
+    rules = document.read_as(RuleFile).rules
+    for number, rule in enumerate(rules):
+        if rule.name in [each.name for each in rules[:number]]:
+            raise document.error(("rules", number, "name"), f"{rule.name!r} is there twice")
+        _check_judges(document, number, rule)
+    return rules
+
+
+def _check_judges(document: Document, number: int, rule: Rule) -> None:
+    names: list[str] = []
+    for place, (part, spec) in enumerate(zip(rule.judges, rule.specs(), strict=True)):
+        key = ("rules", number, "judges", place)
+        try:
+            (judge,) = judges_of(spec)
+            if len(rule.judges) > 1:
+                check_binary(judge.info, "a rule with several judges")
+        except SpecError as error:
+            raise document.error((*key, "judge"), str(error)) from None
+        if judge.info.lacks:
+            raise document.error((*key, "judge"), f"{judge.info.name!r} {judge.info.lacks}")
+        if judge.info.name in names:
+            raise document.error((*key, "judge"), f"{judge.info.name!r} is asked twice")
+        names.append(judge.info.name)
+        if place == 0 and (part.uncertain is not None or part.floor is not None):
+            raise document.error(
+                key, "the first judge is asked of everything; uncertain and floor are for others"
+            )
+        low, high = part.band
+        if not 0 <= low <= high <= 1:
+            raise document.error(
+                (*key, "uncertain"), f"goes from low to high in [0, 1]; got {low:g} to {high:g}"
+            )
+
+
+def _anchored(rule: Rule, folder: Path) -> Rule:
+    """The same rule with whole paths of judges and models, wherever it is read again."""
+    judges = []
+    for part, spec in zip(rule.judges, rule.specs(), strict=True):
+        whole = anchored(spec, folder)
+        changes = {"judge": whole.judges[0], "model": whole.engine.model}
+        judges.append(part.model_copy(update=changes))
+    return rule.model_copy(update={"judges": judges})
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a file of rules, for editors."""
+    found = RuleFile.model_json_schema(mode="validation", by_alias=True)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **found,
+        "title": "Rules of Magistrate",
+    }

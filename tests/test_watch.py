@@ -1,0 +1,467 @@
+"""What is watched: every target has one decision of every rule, and nothing is judged twice or forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from magistrate import _async
+from magistrate.errors import EngineBusy, EngineGone
+from magistrate.store import Store
+from magistrate.store.traces import Traces
+from magistrate.types import Sample
+from magistrate.watch.worker import Watcher
+from watched import NOON, Clock, Obedient, answer, rules, watcher
+
+RULE = "name: all\njudges: [novelty]"
+RATES = {"tenth": ".1", "third": "{rate: .3}"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(place: str, clock: Clock) -> Iterator[Store]:
+    with Store.open(place, clock=clock, randomness=random.Random(1)) as opened:
+        yield opened
+
+
+def drain(*workers: Watcher) -> None:
+    for each in workers:
+        _async.run(each.drain())
+
+
+def judge(score: float = 0.9) -> Obedient:
+    return Obedient(lambda sample: score)
+
+
+def test_an_answer_is_judged_once_its_trace_is_quiet(store: Store, clock: Clock) -> None:
+    asked = judge()
+    worker = watcher(store, rules(RULE), clock, asked)
+    assert store.traces.put(answer(1), clock()) == 2
+    assert store.traces.put(answer(1), clock()) == 0  # a duplicate changes nothing
+    drain(worker)
+    assert store.traces.counts("all") == {}
+    clock.pass_(seconds=10)
+    drain(worker)
+    assert store.traces.counts("all") == {"judged": 1}
+    (decided,) = store.traces.decisions("all")
+    assert decided.inclusion == 1.0 and decided.attempts == 1 and decided.outcome_id is not None
+    assert [(each["judge"], each["label"], each["score"]) for each in decided.asked] == [
+        ("obedient", "hallucinated", 0.9)
+    ]
+    (run,) = store.runs()
+    assert (run.name, run.status, run.n_verdicts, run.tags) == ("watch all v1", "done", 1, ("watch",))
+    assert [sample.output for sample in store.samples(run.id)] == ["Bern has 134,000 people."]
+
+
+def states(store: Store, rule: str = "all") -> dict[str, int]:
+    return {state: n for state, n in store.traces.counts(rule).items() if state != "superseded"}
+
+
+def settled(store: Store, clock: Clock, *workers: Watcher, seconds: float = 10) -> None:
+    clock.pass_(seconds=seconds)
+    drain(*workers)
+
+
+# --- what is decided before a judge is asked ------------------------------------------------------
+
+
+def test_every_target_has_a_state_and_a_reason(store: Store, clock: Clock) -> None:
+    text = """
+name: all
+environment: production
+where: {team: {in: [a, b]}, tokens: {at_least: 20}, draft: {exists: false}}
+judges: [novelty]
+"""
+    worker = watcher(store, rules(text), clock, judge())
+    good = {"team": "a", "tokens": 20, "deployment.environment": "production"}
+    cases = {
+        "judged": answer(1, **good),
+        "no_output": answer(2, output=None, **good),
+        "no_context": answer(3, documents=(), **good),
+        "loop": answer(4, service="magistrate", **good),
+        "environment: it is not 'production'": answer(5, **good | {"deployment.environment": "test"}),
+        "team: it is none of those named": answer(6, **good | {"team": "<script>"}),
+        "tokens: it is not a number at least 20": answer(7, **good | {"tokens": "many"}),
+        "draft: it is there": answer(8, **good, draft=True),
+        "tokens: it is not there": answer(9, **{k: v for k, v in good.items() if k != "tokens"}),
+    }
+    for spans in cases.values():
+        store.traces.put(spans, clock())
+    settled(store, clock, worker)
+    assert states(store) == {"filtered": 5, "judged": 1, "loop": 1, "no_context": 1, "no_output": 1}
+    for told, spans in cases.items():
+        (decided,) = store.traces.decisions("all", trace_id=spans[0].trace_id)
+        assert told in (decided.state, decided.reason)
+
+
+def test_sampling_is_by_trace_and_its_probability_is_kept(store: Store, clock: Clock) -> None:
+    texts = (
+        "name: tenth\nsample: .1\njudges: [novelty]",
+        "name: third\nsample: {rate: .3}\njudges: [novelty]",
+    )
+    worker = watcher(store, rules(*texts), clock, judge())
+    for number in range(200):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    taken = {
+        name: {each.target for each in store.traces.decisions(name) if each.state == "judged"}
+        for name in ("tenth", "third")
+    }
+    assert taken["tenth"] < taken["third"]  # one cohort
+    assert 8 < len(taken["tenth"]) < 35 and 40 < len(taken["third"]) < 80
+    assert {each.inclusion for each in store.traces.decisions("tenth")} == {0.1}
+    assert sum(states(store, "tenth").values()) == 200
+
+
+def test_a_rule_may_want_longer_quiet_and_a_trace_without_an_end_is_read_at_last(
+    store: Store, clock: Clock
+) -> None:
+    worker = watcher(store, rules(RULE, "name: slow\nquiet: 1m\njudges: [novelty]"), clock, judge())
+    store.traces.put(answer(1), clock())
+    store.traces.put(answer(2, ended=False), clock())
+    settled(store, clock, worker)
+    assert (states(store), states(store, "slow")) == ({"judged": 1}, {"waiting": 1})
+    settled(store, clock, worker, seconds=50)
+    assert states(store, "slow") == {"judged": 1}
+    settled(store, clock, worker, seconds=240)
+    assert (states(store), states(store, "slow")) == ({"judged": 2}, {"judged": 2})
+
+
+# --- late, early and strange spans ----------------------------------------------------------------
+
+
+def test_late_spans_are_judged_again_only_if_they_change_what_is_judged(store: Store, clock: Clock) -> None:
+    asked = judge()
+    worker = watcher(store, rules(RULE), clock, asked)
+    chain, search = answer(1)
+    store.traces.put([chain, search], clock())
+    settled(store, clock, worker)
+    store.traces.put(answer(1, colour="red"), clock())  # an attribute that no judge reads
+    settled(store, clock, worker)
+    assert store.traces.counts("all") == {"judged": 1}
+    store.traces.put(answer(1, documents=("Bern has 134,000 people.", "In 2020.")), clock())
+    settled(store, clock, worker)
+    assert store.traces.counts("all") == {"judged": 1, "superseded": 1}
+    before, after = store.traces.decisions("all")
+    assert (before.revision, after.revision) == (1, 2)
+    assert before.asked and after.asked and before.outcome_id != after.outcome_id  # both verdicts are kept
+    store.traces.put([chain, search], clock())  # what it was at first
+    settled(store, clock, worker)
+    assert store.traces.counts("all") == {"judged": 1, "superseded": 2}
+    assert store.traces.decisions("all")[-1].outcome_id == before.outcome_id
+    assert sum(asked.given.values()) == 2
+
+
+def test_what_was_missing_may_come_late(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules(RULE), clock, judge())
+    chain, search = answer(1)
+    store.traces.put([chain], clock())
+    settled(store, clock, worker)
+    assert states(store) == {"no_context": 1}
+    store.traces.put([search], clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 1}
+
+
+def test_the_order_in_which_spans_come_and_the_clocks_of_applications_change_nothing(
+    store: Store, clock: Clock
+) -> None:
+    asked = judge()
+    worker = watcher(store, rules(RULE), clock, asked)
+    for number, skew in enumerate((-1, 0, 1)):
+        for span in reversed(answer(number, begin=NOON + timedelta(days=skew))):
+            store.traces.put([span], clock())
+    chain, _ = answer(0, begin=NOON - timedelta(days=1), ended=False)
+    store.traces.put([chain], clock())  # its beginning, after its end: the end stays
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 3}
+    assert set(asked.given.values()) == {1}
+
+
+def test_a_clock_that_is_set_back_a_day_forgets_nothing(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules(RULE), clock, judge())
+    store.traces.put(answer(1), clock())
+    clock.pass_(days=-1)
+    store.traces.put(answer(2), clock())
+    settled(store, clock, worker)
+    settled(store, clock, worker, seconds=86_400)
+    assert states(store) == {"judged": 2}
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+class Flaky:
+    """Raises what it is told to, until it is told nothing."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+    def __call__(self, sample: Sample) -> float | BaseException:
+        return 0.1 if self.error is None else self.error
+
+
+@pytest.mark.parametrize("error", [EngineBusy("too many requests"), EngineGone("no server")])
+def test_what_may_pass_is_tried_again_for_ever_and_ever_less_often(
+    store: Store, clock: Clock, error: Exception
+) -> None:
+    flaky = Flaky(error)
+    asked = Obedient(flaky)
+    worker = watcher(store, rules(RULE), clock, asked)
+    store.traces.put(answer(1), clock())
+    clock.pass_(seconds=10)
+    pauses = []
+    for _ in range(15):
+        drain(worker)
+        (decided,) = store.traces.decisions("all")
+        assert decided.state == "retrying" and decided.due_at is not None and str(error) in decided.reason
+        pauses.append((decided.due_at - clock()).total_seconds())
+        clock.now = decided.due_at
+    assert (pauses[0] < 13 and pauses == sorted(pauses)[: len(pauses)]) or max(pauses) <= 4500
+    flaky.error = None
+    drain(worker)
+    assert states(store) == {"judged": 1}
+    assert store.traces.decisions("all")[0].attempts == 16
+
+
+def test_what_does_not_pass_fails_after_three_attempts(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules(RULE), clock, Obedient(Flaky(ValueError("a bug"))))
+    store.traces.put(answer(1), clock())
+    for _ in range(5):
+        settled(store, clock, worker, seconds=100)
+    (decided,) = store.traces.decisions("all")
+    assert (decided.state, decided.attempts, decided.due_at) == ("failed", 3, None)
+    assert "a bug" in decided.reason
+    (failure,) = store.outcomes(store.runs()[0].id)
+    assert failure.sample_id == f"{1:032x}.{'a' * 16}"
+
+
+class Killed(BaseException):
+    """As `kill -9`: nothing that comes after it is done."""
+
+
+class DiesBetween(Traces):
+    """Dies when it is to store what a judge has answered."""
+
+    def settle(self, *_: object) -> bool:
+        raise Killed
+
+
+def test_a_worker_that_dies_with_an_answer_in_its_hands_is_succeeded(store: Store, clock: Clock) -> None:
+    asked = judge()
+    these = rules(RULE)
+    dying = watcher(store, these, clock, asked)
+    heir = watcher(store, these, clock, asked, seed=2)
+    store.traces.put(answer(1), clock())
+    clock.pass_(seconds=10)
+
+    dying._traces = DiesBetween(store.traces._writing, store.traces._reading)
+    with pytest.raises(Killed):
+        drain(dying)
+    drain(heir)
+    assert states(store) == {"queued": 1}  # the dead one's lease holds
+    settled(store, clock, heir, seconds=121)
+    assert states(store) == {"judged": 1}
+    assert store.find_run("watch all v1").n_outcomes == 1
+
+
+def test_two_workers_on_one_store_judge_nothing_twice(place: str, store: Store, clock: Clock) -> None:
+    asked = Obedient(lambda sample: 0.9)
+    these = rules(RULE + "\nconcurrency: 2")
+    for number in range(60):
+        store.traces.put(answer(number), clock())
+    clock.pass_(seconds=10)
+    with Store.open(place, clock=clock, randomness=random.Random(2)) as other:
+        workers = [watcher(each, these, clock, asked, seed=n) for n, each in enumerate((store, other))]
+
+        async def both() -> None:
+            await asyncio.gather(*(each.drain() for each in workers))
+
+        _async.run(both())
+        assert states(store) == {"judged": 60}
+        assert set(asked.given.values()) == {1} and len(asked.given) == 60
+        (run,) = store.runs()
+        assert run.n_verdicts == 60
+        assert {each.attempts for each in store.traces.decisions("all")} == {1}
+
+
+def test_an_answer_after_the_lease_is_not_stored(place: str, store: Store, clock: Clock) -> None:
+    with Store.open(place, clock=clock, randomness=random.Random(2)) as other:
+        heir = watcher(other, rules(RULE), clock, Obedient(lambda sample: 0.1))
+
+        class Slow(Traces):
+            def settle(self, *told: object) -> bool:  # another takes over before this one is ready
+                clock.pass_(seconds=121)
+                while _step(heir):
+                    pass
+                return super().settle(*told)  # type: ignore[arg-type]
+
+        slow = watcher(store, rules(RULE), clock, Obedient(lambda sample: 0.9))
+        slow._traces = Slow(store.traces._writing, store.traces._reading)
+        store.traces.put(answer(1), clock())
+        settled(store, clock, slow)
+        (decided,) = store.traces.decisions("all")
+        assert [each["score"] for each in decided.asked] == [0.1]
+        assert [(each.score) for each in store.outcomes(store.runs()[0].id)] == [0.1]  # type: ignore[union-attr]
+        spent = sum(each.spent.calls for each in store.traces.hours("all", clock()))
+        assert spent == 2  # both were paid for
+
+
+def _step(worker: Watcher) -> bool:
+    """One step of a worker within another's."""
+    with ThreadPoolExecutor(1) as pool:
+        return bool(pool.submit(asyncio.run, worker.step()).result())
+
+
+# --- several judges -------------------------------------------------------------------------------
+
+CASCADE = """
+name: all
+judges:
+  - novelty
+  - {judge: hallucination, uncertain: [.2, .8], floor: .25}
+"""
+
+
+def test_the_dear_judge_is_asked_of_the_uncertain_and_of_a_share_of_all(store: Store, clock: Clock) -> None:
+    cheap = Obedient(lambda sample: 0.5 if "unsure" in sample.output else 0.1, "cheap")
+    dear = Obedient(lambda sample: 0.9, "dear")
+    worker = watcher(store, rules(CASCADE), clock, cheap, dear)
+    for number in range(100):
+        store.traces.put(answer(number, "unsure" if number < 20 else "sure"), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 100}
+    found = Counter(
+        tuple((each["judge"], each["inclusion"]) for each in decided.asked)
+        for decided in store.traces.decisions("all")
+    )
+    assert found[("cheap", 1.0), ("dear", 1.0)] == 20
+    floor = found[("cheap", 1.0), ("dear", 0.25)]
+    assert floor + found[(("cheap", 1.0),)] == 80 and 10 <= floor <= 35
+    (run,) = store.runs()
+    assert run.n_verdicts == 120 + floor and run.n_samples == 100
+
+
+def test_a_failure_of_the_dear_judge_does_not_ask_the_cheap_one_again(store: Store, clock: Clock) -> None:
+    flaky = Flaky(EngineBusy("full"))
+    cheap, dear = Obedient(lambda sample: 0.5, "cheap"), Obedient(flaky, "dear")
+    worker = watcher(store, rules(CASCADE), clock, cheap, dear)
+    store.traces.put(answer(1), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"retrying": 1}
+    flaky.error = None
+    settled(store, clock, worker, seconds=60)
+    assert states(store) == {"judged": 1}
+    assert list(cheap.given.values()) == list(dear.given.values()) == [1]
+    assert store.traces.decisions("all")[0].calls == 2
+
+
+# --- budgets, and what rules give up --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", ["{hour: {calls: 10}}", "{hour: {tokens: 100}}", "{hour: {dollars: .1}}"])
+def test_a_budget_puts_off_and_never_writes_off(store: Store, clock: Clock, budget: str) -> None:
+    asked = judge()
+    worker = watcher(store, rules(f"{RULE}\nbudget: {budget}\nconcurrency: 1"), clock, asked)
+    for number in range(25):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 10, "budget_deferred": 15}
+    waiting = [each for each in store.traces.decisions("all") if each.state == "budget_deferred"]
+    assert {each.due_at for each in waiting} == {NOON + timedelta(hours=1)}
+    assert "of this hour are spent" in waiting[0].reason
+    clock.now = NOON + timedelta(minutes=59)
+    drain(worker)
+    assert states(store)["judged"] == 10
+    for hour, n in ((1, 20), (2, 25)):
+        clock.now = NOON + timedelta(hours=hour)
+        drain(worker)
+        assert states(store)["judged"] == n
+    assert set(asked.given.values()) == {1}
+
+
+def test_a_budget_of_less_than_one_target_takes_still_lets_one_begin(store: Store, clock: Clock) -> None:
+    worker = watcher(store, rules(f"{RULE}\nbudget: {{day: {{tokens: 3}}}}"), clock, judge())
+    for number in range(3):
+        store.traces.put(answer(number), clock())
+    settled(store, clock, worker)
+    for day in (1, 2, 3):
+        assert states(store)["judged"] == day
+        clock.now = NOON.replace(hour=0) + timedelta(days=day)
+        drain(worker)
+
+
+def test_two_workers_share_a_budget(place: str, store: Store, clock: Clock) -> None:
+    asked = judge()
+    these = rules(f"{RULE}\nbudget: {{hour: {{calls: 10}}}}\nconcurrency: 3")
+    for number in range(40):
+        store.traces.put(answer(number), clock())
+    clock.pass_(seconds=10)
+    with Store.open(place, clock=clock, randomness=random.Random(2)) as other:
+        workers = [watcher(each, these, clock, asked, seed=n) for n, each in enumerate((store, other))]
+
+        async def both() -> None:
+            await asyncio.gather(*(each.drain() for each in workers))
+
+        _async.run(both())
+        drain(*workers)
+    assert states(store) == {"judged": 10, "budget_deferred": 30}
+
+
+def test_only_what_a_rule_says_ends_what_waits(store: Store, clock: Clock) -> None:
+    flaky = Flaky(EngineGone("no server"))
+    texts = ("name: all\njudges: [novelty]", "name: short\nkeep: 1h\njudges: [novelty]")
+    texts += ("name: few\nmost_queued: 3\njudges: [novelty]",)
+    worker = watcher(store, rules(*texts), clock, Obedient(flaky))
+    for number in range(5):
+        store.traces.put(answer(number), clock())
+        settled(store, clock, worker)
+    settled(store, clock, worker, seconds=3 * 86_400)
+    assert states(store) == {"retrying": 5}
+    assert states(store, "short") == {"expired": 5}
+    assert states(store, "few") == {"retrying": 3, "shed": 2}
+
+
+# --- rules change ---------------------------------------------------------------------------------
+
+
+def test_a_new_version_takes_over_what_is_open_and_leaves_what_is_judged(store: Store, clock: Clock) -> None:
+    flaky = Flaky(None)
+    worker = watcher(store, rules(RULE), clock, Obedient(flaky))
+    store.traces.put(answer(1), clock())
+    settled(store, clock, worker)
+    flaky.error = EngineGone("a wrong model")
+    store.traces.put(answer(2), clock())
+    settled(store, clock, worker)
+    assert states(store) == {"judged": 1, "retrying": 1}
+    mended = judge()
+    worker = watcher(store, rules(RULE + "\norder: newest"), clock, mended)
+    drain(worker)
+    assert store.traces.counts("all") == {"judged": 2, "superseded": 1}
+    assert sum(mended.given.values()) == 1
+    assert [each.version for each in store.traces.decisions("all")] == [1, 1, 2]
+    assert {run.name for run in store.runs()} == {"watch all v1", "watch all v2"}
+
+
+def test_a_rule_decides_of_the_past_only_where_it_is_told_to(store: Store, clock: Clock) -> None:
+    drain(watcher(store, rules("name: other\njudges: [novelty]"), clock, judge()))
+    for number in range(3):
+        store.traces.put(answer(number), clock())
+        settled(store, clock, watcher(store, rules("name: other\njudges: [novelty]"), clock, judge()))
+        clock.pass_(days=1)
+    worker = watcher(store, rules(RULE), clock, judge())
+    drain(worker)
+    assert states(store) == {}
+    worker.register(since=clock() - timedelta(days=2, minutes=1))
+    drain(worker)
+    assert states(store) == {"judged": 2}
