@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+import otlp_stand_ins  # noqa: F401 - before anything of the server is imported
 import tiers
 from desk import Desk
 from magistrate.cli import main

@@ -39,6 +39,7 @@ LAYERS = (
     ("training",),
     ("report",),
     ("runs",),
+    ("watch",),
     ("api",),
     ("testing",),
     ("server",),
