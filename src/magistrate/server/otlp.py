@@ -22,12 +22,12 @@ from magistrate.server.monitoring import Metrics
 from magistrate.server.store_pool import StorePool
 from magistrate.watch import events, otlp
 from magistrate.watch.otlp import Answer, Body, Encoding, Limits, OtlpError, Signal
+from magistrate.watch.results import SERVICE
 
 AT_ONCE = 2  # requests that are read and stored at a time
 MOST_WAITING = 64  # requests that are not answered yet
 MOST_BYTES = 256 * 2**20  # of all of these, unpacked
-SERVICE = "magistrate"
-"""The `service.name` of what this program sends itself, which is not judged."""
+
 
 SHOWN = 3  # sentences about spans that cannot be read
 _BUSY = "more comes in than can be stored; come again in a few seconds"

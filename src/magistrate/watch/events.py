@@ -1,8 +1,8 @@
 """Log records that belong to spans: what was logged of prompts and answers becomes a part of the trace.
 
 OpenTelemetry's conventions for generative AI allow contents in events of the log signal. Such a record is
-stored as a span below the one that it was logged in. Its id is made of what it says, so that it is stored once
-however often it comes; `with_events` turns these spans back into events when the trace is read.
+stored as a span below the one that it was logged in. Its id is made of what it says, so that it is stored
+once however often it comes; `with_events` turns these spans back into events when the trace is read.
 """
 
 from __future__ import annotations
