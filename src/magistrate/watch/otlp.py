@@ -204,7 +204,7 @@ def _protobuf(signal: Signal) -> tuple[Any, type[Exception]]:
 
 def _object(message: Any) -> dict[str, Any]:
     """A message as OTLP/JSON has it."""
-    found = {}
+    found: dict[str, Any] = {}
     for each, value in message.ListFields():
         if each.message_type is None:
             value = value.hex() if isinstance(value, bytes) else value

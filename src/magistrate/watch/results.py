@@ -76,14 +76,19 @@ class Result:
         """`score`, `label` and `explanation`, as far as there are any. A failure has neither of the first."""
         match self.outcome:
             case Verdict(score=score, label=label, explanation=text):
-                found = {"score": float(score), "label": label, "explanation": text}
+                found: dict[str, Any] = {"score": float(score), "label": label}
             case Abstention():
-                found = {"label": ABSTAINED, "explanation": str(self.outcome)}
+                found, text = {"label": ABSTAINED}, str(self.outcome)
             case Failure():
-                found = {"explanation": str(self.outcome)}
-        if text := found.get("explanation"):
-            found["explanation"] = _logging.without_keys(str(text))[:LONGEST_EXPLANATION]
-        return {name: value for name, value in found.items() if value not in (None, "")}
+                found, text = {}, str(self.outcome)
+        if text:
+            found["explanation"] = _logging.without_keys(text)[:LONGEST_EXPLANATION]
+        return found
+
+    @property
+    def error(self) -> str | None:
+        """The code of a failure."""
+        return self.outcome.code if isinstance(self.outcome, Failure) else None
 
 
 # --- requests --------------------------------------------------------------------------------------
@@ -111,7 +116,7 @@ def _event(result: Result) -> dict[str, Any]:
         "gen_ai.evaluation.score.label": said.get("label"),
         "gen_ai.evaluation.explanation": said.get("explanation"),
         "gen_ai.response.id": result.response_id,
-        "error.type": result.outcome.code if isinstance(result.outcome, Failure) else None,
+        "error.type": result.error,
         "gen_ai.evaluation.evaluator.version": result.identifier,
         "magistrate.score.direction": result.scoring.direction if "score" in said else None,
     }
@@ -128,7 +133,6 @@ def _event(result: Result) -> dict[str, Any]:
 
 def _span(result: Result) -> dict[str, Any]:
     outcome = result.outcome
-    has_failed = isinstance(outcome, Failure)
     of = f"magistrate:result:v1\0{result.trace_id}\0{result.span_id}\0{outcome.judge}\0{result.identifier}"
     digest = sha256(of.encode()).hexdigest()
     more = {"magistrate": __version__, "recipe": result.recipe.line(), "direction": result.scoring.direction}
@@ -139,7 +143,7 @@ def _span(result: Result) -> dict[str, Any]:
         "identifier": result.identifier,
         "metadata": json.dumps(more),
     }
-    attributes = {"openinference.span.kind": "EVALUATOR", "error.type": outcome.code if has_failed else None}
+    attributes = {"openinference.span.kind": "EVALUATOR", "error.type": result.error}
     attributes |= {f"annotations.0.annotation.{name}": value for name, value in fields.items()}
     return {
         "traceId": digest[:32],
@@ -150,7 +154,7 @@ def _span(result: Result) -> dict[str, Any]:
         "endTimeUnixNano": str(result.time_ns),
         "attributes": _attributes(attributes),
         "links": [{"traceId": result.trace_id, "spanId": result.span_id}],
-        "status": {"code": _ERROR, "message": outcome.code} if has_failed else {},
+        "status": {"code": _ERROR, "message": result.error} if result.error else {},
     }
 
 
