@@ -41,7 +41,7 @@ def spans_of_request(value: Mapping[str, Any]) -> tuple[list[Span], list[str]]:
         resource = group.get("resource")
         for scoped in _objects(group.get("scopeSpans")):
             for each in _objects(scoped.get("spans")):
-                if not re.fullmatch(r"[0-9a-fA-F]{32}", str(each.get("traceId"))):
+                if not re.fullmatch(r"(?!0+$)[0-9a-fA-F]{32}", str(each.get("traceId"))):
                     unread.append(f"a trace id is 32 hex digits, not {each.get('traceId')!r}")
                     continue
                 spans.append(

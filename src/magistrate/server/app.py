@@ -18,6 +18,7 @@ from magistrate.server import (
     judging,
     monitoring,
     otlp,
+    otlp_grpc,
     playground,
     rendering,
     run,
@@ -42,7 +43,8 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         warm_up()
         app.state.counter.start()
-        yield
+        async with otlp_grpc.receiver(app.state.ingest, settings) as app.state.grpc_port:
+            yield
         app.state.judging.close()
         app.state.counter.stop()
         app.state.jobs.close()

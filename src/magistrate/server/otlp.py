@@ -7,7 +7,7 @@ requests are read at a time, and what waits for them is bounded; beyond that a c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Lock
@@ -48,7 +48,7 @@ class Ingest:
         most_bytes: int = MOST_BYTES,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self._stores, self._metrics, self._limits, self._clock = stores, metrics, limits, clock
         self._most_waiting, self._most_bytes = most_waiting, most_bytes
         self._waiting = self._bytes = 0
@@ -79,6 +79,19 @@ class Ingest:
             self._metrics.in_flight(self._bytes)
             if n_bytes > 0 and self._bytes > self._most_bytes:
                 raise OtlpError(503, _BUSY)
+
+    async def take(
+        self, signal: Signal, encoding: Encoding, content_encoding: str, chunks: AsyncIterator[bytes]
+    ) -> Answer:
+        """Store the spans of a request that comes in pieces; the answer to it.
+
+        Raises `OtlpError` for what is refused as a whole, and `StoreError`.
+        """
+        with self.admitted(content_encoding) as body:
+            async for chunk in chunks:
+                body.add(chunk)
+            async with self._turns:
+                return await run_in_threadpool(self.store, signal, encoding, body.whole())
 
     def store(self, signal: Signal, encoding: Encoding, body: bytes) -> Answer:
         """Store the spans of a whole request; the answer to it.
@@ -137,13 +150,9 @@ async def logs(request: Request) -> Response:
 async def _take(signal: Signal, request: Request) -> Response:
     ingest: Ingest = request.app.state.ingest
     encoding = otlp.encoding_of(request.headers.get("content-type", ""))
-    with ingest.admitted(request.headers.get("content-encoding", "")) as body:
-        try:
-            async for chunk in request.stream():
-                body.add(chunk)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)
-        whole = body.whole()
-        async with ingest.turns:
-            said = await run_in_threadpool(ingest.store, signal, encoding, whole)
+    packing = request.headers.get("content-encoding", "")
+    try:
+        said = await ingest.take(signal, encoding, packing, request.stream())
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_GONE)
     return Response(said.body, said.status, dict(said.headers))

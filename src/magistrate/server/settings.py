@@ -28,7 +28,8 @@ class Settings:
     for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive within
     `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
     disconnected. One address has at most `connections_each` connections at a time. A session lasts
-    `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`. Raises `SpecError`.
+    `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`, and at `grpc_port`, if there is
+    one, by gRPC. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -44,6 +45,7 @@ class Settings:
     session_seconds: float = 12 * 3600.0
     watch: bool = False
     otlp: Limits = LIMITS
+    grpc_port: int | None = None
 
     def __post_init__(self) -> None:
         place_of(self.store)

@@ -30,6 +30,12 @@ PACKED = ("gzip",)
 RETRYABLE = (429, 502, 503, 504)
 """Statuses after which a client sends the same again; after any other it drops what it sent."""
 
+SERVICES: dict[str, Signal] = {
+    "opentelemetry.proto.collector.trace.v1.TraceService": "traces",
+    "opentelemetry.proto.collector.logs.v1.LogsService": "logs",
+}
+"""The services of gRPC, each with the one method `Export`."""
+
 WAIT = 5  # seconds that a client is asked to wait
 LONGEST_MESSAGE = 1_000
 CUT = "magistrate.cut"
