@@ -128,7 +128,7 @@ async def _refuse(context: Any, code: str, message: str, wait: float = WAIT) -> 
     from google.rpc.status_pb2 import Status
 
     status = grpc.StatusCode[code]
-    trailing = ()
+    trailing: tuple[tuple[str, bytes], ...] = ()
     if code == "UNAVAILABLE":
         info = Packed()
         info.Pack(RetryInfo(retry_delay=Duration(seconds=max(1, round(wait)))))
