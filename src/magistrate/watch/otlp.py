@@ -280,14 +280,15 @@ def _exceeds(body: bytes, shape: Shape, most: int) -> bool:
     while waiting:
         at, end, inner = waiting.pop()
         while at < end:
-            tag, at = _varint(body, at)
+            tag, at = (body[at], at + 1) if body[at] < 128 else _varint(body, at)
             found += 1
             if found > most:
                 return True
             kind = tag & 7
             if kind == 2:
-                length, at = _varint(body, at)
-                if below := inner.get(tag >> 3):
+                is_short = at < end and body[at] < 128
+                length, at = (body[at], at + 1) if is_short else _varint(body, at)
+                if length and (below := inner.get(tag >> 3)):
                     waiting.append((at, min(at + length, end), below))
                 at += length
             elif kind == 0:
