@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 # Modules that only extras install, and the parts of the package that exist for such an extra.
 EXTRA_MODULES = {"fastapi", "starlette", "uvicorn", "prometheus_client", "matplotlib", "scipy", "sklearn"}
 EXTRA_MODULES |= {"threadpoolctl", "sacrebleu", "tenacity", "pandas", "pyarrow", "torch", "statsmodels"}
+EXTRA_MODULES |= {"google", "grpc", "opentelemetry"}
 PARTS = (
     "magistrate.server",
     "magistrate.training",

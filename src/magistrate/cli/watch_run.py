@@ -111,29 +111,21 @@ def _work(
 
 
 def _read(source: str) -> tuple[list[Span], list[str]]:
-    """The spans of a file of export requests, and what could not be read."""
-    from magistrate.datasets import formats
-    from magistrate.datasets.spans.span import spans_of_request
+    """The spans of a file, and what could not be read."""
     from magistrate.datasets.files import open_file
     from magistrate.datasets.rows import Problem
+    from magistrate.datasets.spans.samples import spans_of_rows
     from magistrate.errors import SpecError
 
-    file = open_file(source)
-    if file.format not in ("json", "jsonl"):
-        raise SpecError(f"{source} is {file.format}; spans are OTLP as JSON or JSONL")
     spans: list[Span] = []
     problems: list[str] = []
-    with file.opened() as stream:
-        read = formats.json_rows if file.format == "json" else formats.jsonl
-        for row in read(stream, file.shown, file.stem):
-            if isinstance(row, Problem):
-                problems.append(str(row))
-                continue
-            found, unread = spans_of_request(row.values)
-            spans += found
-            problems += [f"{row.where}: {each}" for each in unread]
+    for found in spans_of_rows(open_file(source).objects()):
+        if isinstance(found, Problem):
+            problems.append(str(found))
+        else:
+            spans.append(found[0])
     if not spans:
-        raise SpecError(f"{source} holds no spans; it must be an export of OTLP as JSON (resourceSpans)")
+        raise SpecError(f"{source} holds no spans" + (f": {problems[0]}" if problems else ""))
     return spans, problems
 
 

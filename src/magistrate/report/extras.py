@@ -11,6 +11,8 @@ EXTRAS = {
     **{kind.extra: kind.packages for kind in KINDS},
     "analysis": ("scikit-learn", "scipy"),
     "hub": ("huggingface-hub",),
+    "otlp": ("opentelemetry-proto", "opentelemetry-sdk"),
+    "otlp-grpc": ("grpcio", "googleapis-common-protos"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),

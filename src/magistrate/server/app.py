@@ -17,6 +17,8 @@ from magistrate.server import (
     judges,
     judging,
     monitoring,
+    otlp,
+    otlp_grpc,
     playground,
     rendering,
     run,
@@ -41,7 +43,8 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         warm_up()
         app.state.counter.start()
-        yield
+        async with otlp_grpc.receiver(app.state.ingest, settings) as app.state.grpc_port:
+            yield
         app.state.judging.close()
         app.state.counter.stop()
         app.state.jobs.close()
@@ -67,12 +70,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
     app.state.playground = playground.Playground(app.state.judging)
+    app.state.ingest = otlp.Ingest(stores, metrics, settings.otlp)
     for kind in (MagistrateError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, error_response)
     health = monitoring.health_router(monitoring.store_check(stores, settings.store))
     for router in API:
         app.include_router(router, prefix="/api")
-    for router in (health, monitoring.router, rendering.router, *PAGES):
+    receivers = (otlp.router,) if settings.watch else ()
+    for router in (health, monitoring.router, rendering.router, *receivers, *PAGES):
         app.include_router(router, include_in_schema=False)
     return app
 

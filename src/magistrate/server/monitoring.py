@@ -108,6 +108,15 @@ class Metrics:
             Counter, "judgements", "Samples judged for visitors.", ("judge", "outcome")
         )
         self._in_flight = self._made(Gauge, "judgements_in_flight", "Samples being judged.", ())
+        self._records = self._made(
+            Counter,
+            "otlp_records",
+            "Spans and log records that came over OTLP, by what became of them.",
+            ("signal", "became"),
+        )
+        self._waiting = self._made(
+            Gauge, "otlp_bytes_in_flight", "Bytes of OTLP requests that are not answered yet.", ()
+        )
         ProcessCollector(registry=self.registry)
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -132,6 +141,14 @@ class Metrics:
                 self._judges.add(judge)
             known = judge if judge in self._judges else OTHER
         self._judgements.labels(known, type(outcome).__name__.lower()).inc()
+
+    def received(self, signal: str, became: str, n: int) -> None:
+        """Count records of a signal that were `stored`, `ignored` or `rejected`."""
+        self._records.labels(signal, became).inc(n)
+
+    def in_flight(self, n_bytes: int) -> None:
+        """Note how many bytes of OTLP requests are not answered yet."""
+        self._waiting.set(n_bytes)
 
     def text(self) -> bytes:
         """All numbers in Prometheus' text format."""

@@ -16,6 +16,8 @@ from starlette.exceptions import HTTPException
 from magistrate.errors import MagistrateError, SpecError, StoreError
 from magistrate.report.export import json_values
 from magistrate.server.rendering import page
+from magistrate.server.security.headers import otlp_refusal
+from magistrate.watch.otlp import PATHS, OtlpError
 
 
 class Refusal(BaseModel):
@@ -45,10 +47,15 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """The response for an error: JSON below `/api/`, else a page. Messages hold nothing secret."""
+    """The response for an error: JSON below `/api/`, OTLP's for its clients, else a page.
+
+    Messages hold nothing secret.
+    """
     status, message = status_of(error), _message(error)
     if request.url.path.startswith("/api/"):
         response: Response = JSONResponse({"detail": message}, status)
+    elif request.url.path in PATHS:
+        response = otlp_refusal(request.scope, status, message)
     else:
         response = page(request, "error.html", status=status, told=message, code=status)
     response.headers.update(getattr(error, "headers", None) or {})
@@ -61,6 +68,8 @@ def status_of(error: Exception) -> int:
         return 404
     if isinstance(error, StoreError):
         return 503
+    if isinstance(error, OtlpError):
+        return error.status
     if isinstance(error, RequestValidationError | MagistrateError):
         return 422
     return getattr(error, "status_code", 500)

@@ -8,6 +8,7 @@ from ipaddress import IPv6Address, ip_address
 
 from magistrate.errors import SpecError
 from magistrate.store.connection import place_of
+from magistrate.watch.otlp import LIMITS, PATHS, Limits
 
 PORT = 8421
 TOKEN_VARIABLE = "MAGISTRATE_TOKEN"
@@ -27,7 +28,8 @@ class Settings:
     for this server in `Host` headers. The body of a request has at most `body_bytes` and must arrive within
     `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
     disconnected. One address has at most `connections_each` connections at a time. A session lasts
-    `session_seconds`. Raises `SpecError`.
+    `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`, and at `grpc_port`, if there is
+    one, by gRPC. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -41,6 +43,9 @@ class Settings:
     write_seconds: float = 60.0
     connections_each: int = 256
     session_seconds: float = 12 * 3600.0
+    watch: bool = False
+    otlp: Limits = LIMITS
+    grpc_port: int | None = None
 
     def __post_init__(self) -> None:
         place_of(self.store)
@@ -52,6 +57,10 @@ class Settings:
             check_token(self.token)
         elif not is_loopback(self.host):
             raise SpecError(f"a server on {self.host} is reached from other machines and needs a token")
+
+    def most_bytes(self, path: str) -> int:
+        """How long the body of a request to a path may be."""
+        return self.otlp.packed_bytes if self.watch and path in PATHS else self.body_bytes
 
     @property
     def shown_store(self) -> str:

@@ -34,6 +34,7 @@ from magistrate.store.traces import (
 )
 from magistrate.types import Failure, Outcome, Sample
 from magistrate.watch import decisions
+from magistrate.watch.events import with_events
 from magistrate.watch.rules import Rule
 
 MOST_WAIT = 300.0  # seconds after which a trace is read though its root has not ended
@@ -158,7 +159,7 @@ class Watcher:
         kinds = sorted({rule.target for rule in self._rules.values()})
         found: list[Target] | None
         try:
-            found = targets(unread.spans, kinds)
+            found = targets(with_events(unread.spans), kinds)
         except Exception as error:  # one trace must not end the reading of all others
             _log.warning("trace.unreadable", trace=trace_id, error=_logging.error_text(error))
             found = None

@@ -14,14 +14,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from magistrate._text import seen
 from magistrate.errors import SpecError
 from magistrate.server.settings import Settings, host_name, is_address, is_loopback
+from magistrate.watch import otlp
 
 
 def refusal(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """`detail` as plain text for browsers, else as JSON `{"detail": …}`."""
+    """`detail` as plain text for browsers, as OTLP wants it for its clients, else as JSON `{"detail": …}`."""
     given = dict(headers or {})
+    if scope["path"] in otlp.PATHS:
+        return otlp_refusal(scope, status, detail, given)
     if reads_html(scope):
         return PlainTextResponse(f"{seen(detail)}\n", status, given)
     return JSONResponse({"detail": detail}, status, given)
+
+
+def otlp_refusal(
+    scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """`detail` as a `google.rpc.Status` in the encoding of the request."""
+    said = otlp.refusal(status, detail, Headers(scope=scope).get("content-type", ""))
+    return Response(said.body, said.status, {**said.headers, **(headers or {})})
 
 
 def reads_html(scope: Scope) -> bool:

@@ -178,10 +178,11 @@ class BodyLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if _announced(scope) > self._settings.body_bytes:
+        most_bytes = self._settings.most_bytes(scope["path"])
+        if _announced(scope) > most_bytes:
             await self._turn_away(413, scope, receive, send)
             return
-        body = _Body(self._settings, receive, send)
+        body = _Body(most_bytes, self._settings.body_seconds, receive, send)
         try:
             await self._app(scope, body.receive, body.send)
         except Exception:
@@ -193,7 +194,7 @@ class BodyLimits:
     async def _turn_away(self, status: int, scope: Scope, receive: Receive, send: Send) -> None:
         messages = {
             408: f"the body of the request did not come within {self._settings.body_seconds:g} seconds",
-            413: f"the body of a request has at most {self._settings.body_bytes:,} bytes",
+            413: f"the body of a request has at most {self._settings.most_bytes(scope['path']):,} bytes",
         }
 
         async def held_open(message: Message) -> None:
@@ -209,8 +210,9 @@ class BodyLimits:
 class _Body:
     """One request's body on its way in, and the answer to it on its way out."""
 
-    def __init__(self, settings: Settings, receive: Receive, send: Send) -> None:
-        self._settings = settings
+    def __init__(self, most_bytes: int, seconds: float, receive: Receive, send: Send) -> None:
+        self._most_bytes = most_bytes
+        self._seconds = seconds
         self._receive = receive
         self._send = send
         self._read = 0
@@ -225,7 +227,7 @@ class _Body:
         if self._complete:
             return await self._receive()
         if self._ends is None:
-            self._ends = asyncio.get_running_loop().time() + self._settings.body_seconds
+            self._ends = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(self._ends):
                 message = await self._receive()
@@ -235,7 +237,7 @@ class _Body:
         if message["type"] == "http.request":
             self._read += len(message.get("body", b""))
             self._complete = not message.get("more_body", False)
-            if self._read > self._settings.body_bytes:
+            if self._read > self._most_bytes:
                 self.refused = 413
                 return _DISCONNECT
         return message

@@ -1,0 +1,330 @@
+"""Verdicts out: what a judge said of a span, as OpenTelemetry's event and as OpenInference's span, over OTLP.
+
+The event `gen_ai.evaluation.result` is a log record on the judged span. The span is of kind EVALUATOR, in a
+trace of its own, with exactly one link, to the judged span; its ids are made of what was judged by whom, so
+that sending a result again changes nothing and a later outcome takes the place of an earlier one.
+Sources: github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/gen-ai-events.md`;
+github.com/Arize-ai/openinference, `spec/annotations.md`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from http.client import HTTPException
+from typing import Any, Literal
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, build_opener
+from urllib.request import Request as HttpRequest
+
+from magistrate import _logging
+from magistrate._version import __version__
+from magistrate.engines.remote.errors import retry_after
+from magistrate.errors import MagistrateError, MissingExtra, SpecError
+from magistrate.types import Abstention, Failure, Outcome, Recipe, Scoring, Verdict
+from magistrate.watch.otlp import MEDIA_TYPES, PATHS, RETRYABLE, Encoding, Signal
+
+SERVICE = "magistrate"
+"""The `service.name` of what is sent, by which it is known when it comes back."""
+
+EVENT = "gen_ai.evaluation.result"
+ABSTAINED = "abstained"
+LONGEST_EXPLANATION = 4_000
+
+TIMEOUT = 10.0  # seconds of one attempt
+ATTEMPTS = 5
+FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds, doubled in between
+MOST_BYTES = 1 << 20  # of an answer that are read
+
+_INFO = 9  # the severity of a log record
+_INTERNAL = 1  # the kind of a span
+_ERROR = 2  # the status of a span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """An outcome on a span of a trace, at `time_ns` nanoseconds since 1970.
+
+    `kind` says whether a model decided or only code; `response_id` is that of the model's answer that was
+    judged, where it is known.
+    """
+
+    trace_id: str
+    span_id: str
+    outcome: Outcome
+    recipe: Recipe
+    scoring: Scoring
+    time_ns: int
+    kind: Literal["llm", "code"] = "llm"
+    response_id: str | None = None
+
+    @property
+    def identifier(self) -> str:
+        """Tells this judge with this recipe from all others; the same for all spans that it judges."""
+        digest = sha256(replace(self.recipe, n=0).line().encode()).hexdigest()
+        return f"{self.recipe.judge}+{digest[:16]}"
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """`score`, `label` and `explanation`, as far as there are any. A failure has neither of the first."""
+        match self.outcome:
+            case Verdict(score=score, label=label, explanation=text):
+                found: dict[str, Any] = {"score": float(score), "label": label}
+            case Abstention():
+                found, text = {"label": ABSTAINED}, str(self.outcome)
+            case Failure():
+                found, text = {}, str(self.outcome)
+        if text:
+            found["explanation"] = _logging.without_keys(text)[:LONGEST_EXPLANATION]
+        return found
+
+    @property
+    def error(self) -> str | None:
+        """The code of a failure."""
+        return self.outcome.code if isinstance(self.outcome, Failure) else None
+
+
+# --- requests --------------------------------------------------------------------------------------
+
+
+def as_logs(results: Iterable[Result]) -> dict[str, Any]:
+    """An export request of logs, in OTLP/JSON: one event for each result."""
+    return {
+        "resourceLogs": [{**_origin(), "scopeLogs": [{**_scope(), "logRecords": list(map(_event, results))}]}]
+    }
+
+
+def as_spans(results: Iterable[Result]) -> dict[str, Any]:
+    """An export request of spans, in OTLP/JSON: one evaluator span for each result."""
+    return {
+        "resourceSpans": [{**_origin(), "scopeSpans": [{**_scope(), "spans": list(map(_span, results))}]}]
+    }
+
+
+def _event(result: Result) -> dict[str, Any]:
+    said = result.said
+    attributes = {
+        "gen_ai.evaluation.name": result.outcome.judge,
+        "gen_ai.evaluation.score.value": said.get("score"),
+        "gen_ai.evaluation.score.label": said.get("label"),
+        "gen_ai.evaluation.explanation": said.get("explanation"),
+        "gen_ai.response.id": result.response_id,
+        "error.type": result.error,
+        "gen_ai.evaluation.evaluator.version": result.identifier,
+        "magistrate.score.direction": result.scoring.direction if "score" in said else None,
+    }
+    return {
+        "timeUnixNano": str(result.time_ns),
+        "observedTimeUnixNano": str(result.time_ns),
+        "severityNumber": _INFO,
+        "eventName": EVENT,
+        "traceId": result.trace_id,
+        "spanId": result.span_id,
+        "attributes": _attributes(attributes),
+    }
+
+
+def _span(result: Result) -> dict[str, Any]:
+    outcome = result.outcome
+    of = f"magistrate:result:v1\0{result.trace_id}\0{result.span_id}\0{outcome.judge}\0{result.identifier}"
+    digest = sha256(of.encode()).hexdigest()
+    more = {"magistrate": __version__, "recipe": result.recipe.line(), "direction": result.scoring.direction}
+    fields = {
+        "name": outcome.judge,
+        **result.said,
+        "annotator_kind": result.kind.upper(),
+        "identifier": result.identifier,
+        "metadata": json.dumps(more),
+    }
+    attributes = {"openinference.span.kind": "EVALUATOR", "error.type": result.error}
+    attributes |= {f"annotations.0.annotation.{name}": value for name, value in fields.items()}
+    return {
+        "traceId": digest[:32],
+        "spanId": digest[32:48],
+        "name": f"evaluate {outcome.judge}",
+        "kind": _INTERNAL,
+        "startTimeUnixNano": str(max(0, result.time_ns - round(outcome.seconds * 1e9))),
+        "endTimeUnixNano": str(result.time_ns),
+        "attributes": _attributes(attributes),
+        "links": [{"traceId": result.trace_id, "spanId": result.span_id}],
+        "status": {"code": _ERROR, "message": result.error} if result.error else {},
+    }
+
+
+def _origin() -> dict[str, Any]:
+    return {
+        "resource": {"attributes": _attributes({"service.name": SERVICE, "service.version": __version__})}
+    }
+
+
+def _scope() -> dict[str, Any]:
+    return {"scope": {"name": "magistrate", "version": __version__}}
+
+
+def _attributes(values: Mapping[str, str | float | None]) -> list[dict[str, Any]]:
+    """Attributes of OTLP; those that are None are left out."""
+    return [
+        {"key": name, "value": {"doubleValue" if isinstance(value, float) else "stringValue": value}}
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def encoded(signal: Signal, value: Mapping[str, Any], encoding: Encoding) -> bytes:
+    """The bytes of a request in OTLP/JSON. Raises `MissingExtra` for protobuf without its package."""
+    if encoding == "json":
+        return json.dumps(value, allow_nan=False).encode()
+    try:
+        from google.protobuf.json_format import ParseDict
+        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    except ImportError:
+        raise MissingExtra("opentelemetry-proto", "otlp") from None
+    message = ExportTraceServiceRequest() if signal == "traces" else ExportLogsServiceRequest()
+    packed: bytes = ParseDict(_with_base64(value), message).SerializeToString()
+    return packed
+
+
+def _with_base64(value: Any) -> Any:
+    """A value with its ids as protobuf's own JSON has them, which would read hex digits as something else."""
+    if isinstance(value, Mapping):
+        return {
+            name: b64encode(bytes.fromhex(each)).decode()
+            if name in ("traceId", "spanId")
+            else _with_base64(each)
+            for name, each in value.items()
+        }
+    return list(map(_with_base64, value)) if isinstance(value, list) else value
+
+
+# --- sending ---------------------------------------------------------------------------------------
+
+
+class SendError(MagistrateError):
+    """Results that could not be sent; `retryable` where later they may."""
+
+    def __init__(self, message: str, *, retryable: bool, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.wait = wait
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a request that was taken: how many of its records were `rejected`, and a `message`."""
+
+    rejected: int = 0
+    message: str = ""
+
+
+class Sender:
+    """Sends results to the OTLP server at `endpoint`, such as `http://localhost:4318`.
+
+    What a server is too busy for, or does not answer, is sent again after a while, `attempts` times in all;
+    what it refuses or rejects is not. Redirects are not followed. `headers` may hold keys, which no message
+    shows. `sleep` waits seconds, `clock` gives those since 1970, `randomness` spreads the attempts.
+    Raises `SpecError` for an endpoint that is no address.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        encoding: Encoding = "json",
+        timeout: float = TIMEOUT,
+        attempts: int = ATTEMPTS,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+        randomness: random.Random | None = None,
+    ) -> None:
+        if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).hostname:
+            raise SpecError("an OTLP endpoint begins with http:// or https:// and a host")
+        self._endpoint = endpoint.rstrip("/")
+        self._headers, self._encoding, self._timeout = dict(headers or {}), encoding, timeout
+        self._attempts, self._sleep, self._clock = attempts, sleep, clock
+        self._randomness = randomness or random.SystemRandom()
+        self._opener: OpenerDirector = build_opener(_NoRedirect)
+
+    def send(self, signal: Signal, value: Mapping[str, Any]) -> Sent:
+        """Send a request in OTLP/JSON, as `as_logs` and `as_spans` make it. Raises `SendError`."""
+        body = gzip.compress(encoded(signal, value, self._encoding), mtime=0)
+        wait = FIRST_WAIT
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return self._once(signal, body)
+            except SendError as error:
+                if not error.retryable or attempt == self._attempts:
+                    raise
+                asked = error.wait
+            self._sleep(
+                wait * self._randomness.uniform(0.5, 1) if asked is None else min(asked, LONGEST_WAIT)
+            )
+            wait = min(2 * wait, LONGEST_WAIT)
+        raise AssertionError("no attempt was made")
+
+    def _once(self, signal: Signal, body: bytes) -> Sent:
+        path = next(path for path, each in PATHS.items() if each == signal)
+        media = next(name for name, each in MEDIA_TYPES.items() if each == self._encoding)
+        headers = {**self._headers, "Content-Type": media, "Content-Encoding": "gzip"}
+        request = HttpRequest(f"{self._endpoint}{path}", body, headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=self._timeout) as response:
+                return self._partial(signal, response.read(MOST_BYTES))
+        except HTTPError as error:
+            with error:
+                named = {name.lower(): text for name, text in error.headers.items()}
+                raise SendError(
+                    f"the OTLP server at {self._host} answered {error.code}",
+                    retryable=error.code in RETRYABLE,
+                    wait=retry_after(named, self._clock()),
+                ) from None
+        except (OSError, HTTPException) as error:  # URLError and time-outs are the former
+            reason = getattr(error, "reason", None) or error
+            raise SendError(
+                f"the OTLP server at {self._host} does not answer: {_logging.cleaned(str(reason))}",
+                retryable=True,
+            ) from None
+
+    @property
+    def _host(self) -> str:
+        """The host of the endpoint, without what else may stand in an address."""
+        found = urlsplit(self._endpoint)
+        return f"{found.hostname}:{found.port}" if found.port else str(found.hostname)
+
+    def _partial(self, signal: Signal, body: bytes) -> Sent:
+        """What a successful answer says; nothing where it says it in no form that is known."""
+        name = "rejectedSpans" if signal == "traces" else "rejectedLogRecords"
+        try:
+            said = (json.loads(body) if self._encoding == "json" else _response(signal, body)) if body else {}
+            partial = said.get("partialSuccess") or {}
+            return Sent(
+                int(partial.get(name) or 0), str(partial.get("errorMessage") or "")[:LONGEST_EXPLANATION]
+            )
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            return Sent()
+
+
+def _response(signal: Signal, body: bytes) -> Any:
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+    kind = ExportTraceServiceResponse if signal == "traces" else ExportLogsServiceResponse
+    try:
+        return MessageToDict(kind.FromString(body))
+    except DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
