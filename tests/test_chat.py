@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def chat(model_folder: Path) -> ChatTokenizer:
     return ChatTokenizer(model_folder, describe(model_folder))
 
 
+@cache
 def added_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
     return {token["content"]: token["id"] for token in json.loads(tokenizer.json)["added_tokens"]}
 
