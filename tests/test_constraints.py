@@ -668,13 +668,19 @@ for _ in range(150):
         {"type": "array", "items": {"type": "null"}, "maxItems": 10**9},
         {"enum": [f"value {n}" for n in range(60_000)]},
         {"enum": ["x" * 1_000_000]},
-        {
-            "type": "object",
-            "properties": {f"p{n}": {"type": "null"} for n in range(5000)},
-            "additionalProperties": False,
-        },
         DEEP,
-        {"anyOf": [{"type": "array", "items": {"const": n}, "maxItems": 1000} for n in range(2000)]},
+        pytest.param(
+            {
+                "type": "object",
+                "properties": {f"p{n}": {"type": "null"} for n in range(5000)},
+                "additionalProperties": False,
+            },
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            {"anyOf": [{"type": "array", "items": {"const": n}, "maxItems": 1000} for n in range(2000)]},
+            marks=pytest.mark.full,
+        ),
     ],
     ids=lambda schema: str(schema)[:40],
 )
