@@ -45,6 +45,7 @@ from magistrate.types import (
 )
 from postgres import Server
 from privileges import unprivileged
+from tiers import tries
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 HOSTILE = [
@@ -195,7 +196,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Store]:
             yield opened
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tries(150))
 @given(given_samples=st.lists(samples, max_size=4, unique_by=lambda sample: sample.id))
 def test_samples_come_back_as_they_were(shared: Store, given_samples: list[Sample]) -> None:
     run = start(shared)
@@ -204,7 +205,7 @@ def test_samples_come_back_as_they_were(shared: Store, given_samples: list[Sampl
     assert all(shared.sample(run, sample.id) == sample for sample in given_samples)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tries(150))
 @given(outcome=outcomes)
 def test_outcomes_come_back_as_they_were(shared: Store, outcome: Outcome) -> None:
     run = start(shared, [Sample("s", None)])
