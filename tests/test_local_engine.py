@@ -444,6 +444,7 @@ def test_a_device_that_is_not_here_is_named_beside_those_that_are(model_folder: 
             LocalEngine(model_folder, **wrong)
 
 
+@pytest.mark.full
 def test_an_answer_that_takes_too_long_is_given_up(model_folder: Path) -> None:
     engine = LocalEngine(model_folder, timeout=0.01)
     with pytest.raises(EngineTimeout, match=r"0\.01 seconds"):
@@ -454,6 +455,7 @@ def test_an_answer_that_takes_too_long_is_given_up(model_folder: Path) -> None:
             LocalEngine(model_folder, timeout=wrong)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_after_a_fork_the_engine_says_so_instead_of_hanging(model_folder: Path) -> None:
     code = """

@@ -30,7 +30,7 @@ for name, module in zip(sys.argv[1::2], sys.argv[2::2]):
     sys.modules[module] = None
     try:
         importlib.import_module(f"magistrate.integrations.{name}")
-    except ImportError as error:
+    except Exception as error:
         print(error)
 """
     named = [word for name, (module, _) in PACKAGES.items() for word in (name, module)]
