@@ -14,6 +14,8 @@ LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 
 .PHONY: all demo test test-all test-train test-adapters lint format docs bench bench-peers chaos detector lock clean
 .DELETE_ON_ERROR:
+# Else every process of every test would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 all: lint test
 
@@ -22,7 +24,7 @@ demo: .venv/.local  ## judge the built-in set by code and with the embedded mode
 	$(BIN)/magistrate run quickstart --judge auto --judge faithfulness --judge hallucination --name demo
 	@echo "see it in a browser: $(BIN)/magistrate serve --open last"
 
-# Tests that take long are marked `full`; within a week `make test` runs these too, each day a seventh (tests/tiers.py).
+# Tests that take long are marked `full`; `make test` runs a fourteenth of these each day (tests/tiers.py).
 test: .venv/.dev .venv/.browser  ## run the tests that a person waits for: some twelve minutes on two cores
 	$(BIN)/magistrate models pull
 	$(PYTEST) -m "today or not full"

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from furnished import Furnished
 
 # How long an example takes says more of what else the machine does than of the code.
-hypothesis.settings.register_profile("any machine", deadline=None)
-hypothesis.settings.load_profile("any machine")
+hypothesis.settings.register_profile("every test", deadline=None)
+hypothesis.settings.register_profile("some tests", deadline=None, max_examples=30)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
+    hypothesis.settings.load_profile("some tests" if config.option.markexpr else "every test")
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -91,6 +92,23 @@ def _closed_terminals_are_noticed() -> None:
     """Under `nohup` programs that tests start would ignore that their terminal was closed."""
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _routes_are_built_once() -> None:
+    """FastAPI builds the routes of each application at its first request, for a fifth of a second; tests
+    make hundreds of applications of the same routers."""
+    if (routing := sys.modules.get("fastapi.routing")) is None:
+        return
+    build, built = routing._EffectiveRouteContext.from_api_route, dict[tuple[int, str], Any]()
+
+    def once(*, original_route: Any, include_context: Any) -> Any:
+        key = id(original_route), include_context.prefix
+        if key not in built:  # what is built keeps its route, so no other one gets that id
+            built[key] = build(original_route=original_route, include_context=include_context)
+        return built[key]
+
+    routing._EffectiveRouteContext.from_api_route = once
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import ast
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,13 +79,15 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def imports(sources: Mapping[str, str], packages: set[str], within: str = PACKAGE) -> list[Import]:
-    """Every import of a module of the package, wherever it stands: in functions and for types only, too."""
+def imports(
+    sources: Mapping[str, str], packages: set[str], within: Set[str] = frozenset({PACKAGE})
+) -> list[Import]:
+    """Every import of these packages' modules, wherever it stands: in functions and for types only, too."""
     found: list[Import] = []
     for name, source in sources.items():
         for node, eager in _import_nodes(parsed(source), True):
             for target in _targets(node, name, name in packages, set(sources)):
-                if target.split(".")[0] == within:
+                if target.split(".")[0] in within:
                     found.append(Import(name, target, node.lineno, eager))
     return found
 
@@ -203,7 +205,7 @@ def prints(source: str) -> list[int]:
         return []
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
 
@@ -212,7 +214,7 @@ def swallows(source: str) -> list[int]:
     """Lines of handlers that catch whatever comes and do nothing about it."""
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.ExceptHandler)
         and _catches_all(node.type)
         and all(map(_is_nothing, node.body))
@@ -306,7 +308,7 @@ def test_circles_are_seen_and_late_imports_make_none() -> None:
 
 
 def imports_of(sources: dict[str, str]) -> list[Import]:
-    return [each for name in sources for each in imports(sources, set(), name)]
+    return imports(sources, set(), set(sources))
 
 
 def test_prints_and_swallowed_errors_are_seen() -> None:

@@ -31,6 +31,8 @@ from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.errors import EngineError, EngineGone, ModelError
 from magistrate.types import Prompt
 
+pytestmark = pytest.mark.full  # it measures, and judges nothing for anybody
+
 # A contender that does what it is told by the environment, notes every call and is as noisy as real ones.
 FAKE = """
 import os, subprocess, sys, time

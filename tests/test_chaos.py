@@ -36,6 +36,7 @@ def test_a_fault_costs_nothing_but_time(fault: object, tmp_path: Path) -> None:
     assert row.seen and row.struck, row
 
 
+@pytest.mark.full
 def test_what_is_lost_doubled_or_wrong_is_counted(tmp_path: Path) -> None:
     scene = CHAOS.Scene(tmp_path / "scene", 20, CHAOS.FAULTS[0])
     words = ("run", str(scene.data), "--judge", "faithfulness", "--no-cache")

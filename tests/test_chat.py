@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -43,6 +44,7 @@ def chat(model_folder: Path) -> ChatTokenizer:
     return ChatTokenizer(model_folder, describe(model_folder))
 
 
+@cache
 def added_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
     return {token["content"]: token["id"] for token in json.loads(tokenizer.json)["added_tokens"]}
 
@@ -99,7 +101,6 @@ UNSPELLABLE = "\x04\x06\x13\x14\x16\x1d"
 spellable = st.characters(exclude_categories=(), max_codepoint=0x3FFFF, exclude_characters=UNSPELLABLE)
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(spellable, max_size=60))
 def test_any_text_is_read_whole_and_its_offsets_are_its_own(chat: ChatTokenizer, text: str) -> None:
     encoded = chat.encode(text)

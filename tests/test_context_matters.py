@@ -12,7 +12,7 @@ from magistrate.judges import instance
 from magistrate.runs.execute import judge_one
 from magistrate.types import Outcome, Sample, Verdict
 
-N = 12
+N = 6
 
 
 def judged(samples: Sequence[Sample], engine: Engine) -> list[Outcome]:

@@ -216,6 +216,7 @@ def test_what_the_hub_does_not_give_is_said(hub: Hub, monkeypatch: pytest.Monkey
             load(address)
         assert str(caught.value).isprintable()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the hub's client waits between its attempts
     with pytest.raises(
         DatasetError, match=r"cannot fetch acme/qa from http://127\.0\.0\.1:9: .*is there a network"
     ):

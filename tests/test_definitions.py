@@ -33,6 +33,7 @@ from magistrate.judges import (
 from magistrate.judges.definitions import JudgeFile
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Failure, Outcome, Prompt, Sample, Verdict
+from tiers import tries
 
 TONE = """\
 version: 3
@@ -781,7 +782,7 @@ PIECES = [
 PIECES += ["&a ", "!t ", "=== user", "? ", "<<: ", "9" * 20]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(data=st.data())
 def test_a_file_that_is_changed_anyhow_is_a_judge_that_can_ask_or_a_message(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -36,7 +36,7 @@ def answer(prompt: Any) -> dict[str, float]:
     return {"hallucinated": bad, "faithful": 1 - bad}
 
 
-def rows(n: int = 240, unlabelled: int = 0) -> list[dict[str, Any]]:
+def rows(n: int = 120, unlabelled: int = 0) -> list[dict[str, Any]]:
     """Outputs that say how likely they are hallucinated, too sure of it."""
     source, found = random.Random(4), []
     for at in range(n + unlabelled):

@@ -285,17 +285,18 @@ def test_an_example_runs_by_itself_and_prints_what_it_should(
         assert done.stdout == prints
 
 
-def test_guided_decoding_from_scratch(model_folder: Path) -> None:
+@pytest.mark.parametrize("model", ["scripted", pytest.param("embedded", marks=pytest.mark.full)])
+def test_guided_decoding_from_scratch(model_folder: Path, model: str) -> None:
     """The demonstration writes what its grammar says, with a scripted model and with the embedded one."""
     script = ROOT / "examples" / "guided_decoding.py"
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
-    for option in ([], ["--scripted"]):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(script), *option], capture_output=True, text=True, check=True
-        )
-        *steps, text = lines_of(done.stdout)
-        assert re.fullmatch(r'\{"sum":[1-9]\d{0,2}(\+[1-9]\d{0,2}){1,2},"even":(true|false)\}', text)
-        assert "".join(ast.literal_eval(step.partition("then ")[2]) for step in steps) == text
+    option = ["--scripted"] if model == "scripted" else []
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), *option], capture_output=True, text=True, check=True
+    )
+    *steps, text = lines_of(done.stdout)
+    assert re.fullmatch(r'\{"sum":[1-9]\d{0,2}(\+[1-9]\d{0,2}){1,2},"even":(true|false)\}', text)
+    assert "".join(ast.literal_eval(step.partition("then ")[2]) for step in steps) == text
 
 
 # --- links and names -----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from magistrate.report.html.outcomes import listed
 from magistrate.types import FAITHFUL, HALLUCINATED, Failure, Sample, Verdict
 from reported import CLAIMS, outcomes_of, samples_of, stored
 from terminal import Call
+from tiers import tries
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -199,7 +200,7 @@ def test_the_command_says_what_it_wrote(call: Call, run: Run, tmp_path: Path) ->
 # --- marked texts ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(
     st.text(max_size=60),
     st.lists(st.tuples(st.integers(-5, 70), st.integers(-5, 70)), max_size=6),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from magistrate.engines.base import Option
 from magistrate.engines.remote.replies import TopToken, label_named, label_probabilities
 from magistrate.errors import InvalidOutput
+from tiers import tries
 
 YES_NO = (Option("supported", ("Yes", "yes", " yes")), Option("hallucinated", ("No", "no", " no")))
 WORDS = (Option("f", ("faithful",)), Option("h", ("hallucinated",)), Option("u", ("unknown",)))
@@ -44,7 +45,7 @@ def _worlds(draw: st.DrawFn) -> tuple[tuple[Option, ...], dict[str, float], dict
 
 
 @given(_worlds())
-@settings(max_examples=400)
+@settings(max_examples=tries(400))
 def test_no_share_is_further_from_the_truth_than_the_bound(
     world: tuple[tuple[Option, ...], dict[str, float], dict[str, float], int],
 ) -> None:

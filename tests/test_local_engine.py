@@ -93,7 +93,10 @@ def gathered(asks: Sequence[Callable[[], Awaitable[Any]]], most: int) -> list[An
 # --- the same bits ----------------------------------------------------------------------------------
 
 
-def test_answers_have_the_same_bits_alone_in_company_and_in_any_order(engine: LocalEngine) -> None:
+@pytest.mark.parametrize("company", [(16,), pytest.param((5, 16, 64), marks=pytest.mark.full)])
+def test_answers_have_the_same_bits_alone_in_company_and_in_any_order(
+    engine: LocalEngine, company: tuple[int, ...]
+) -> None:
     def read(prompt: Prompt) -> list[Callable[[], Awaitable[Any]]]:
         return [
             lambda: engine.choose(prompt, YES_NO),
@@ -114,7 +117,7 @@ def test_answers_have_the_same_bits_alone_in_company_and_in_any_order(engine: Lo
     every += [ask for prompt in (prompts[1], prompts[2], prompts[4]) for ask in write(prompt)]
     alone = [bits(answer) for answer in gathered(every, 1)]
     order = list(range(len(every)))
-    for most in (5, 16, 64):
+    for most in company:
         random.Random(most).shuffle(order)
         answers = gathered([every[index] for index in order], most)
         for index, answer in zip(order, answers, strict=True):
@@ -441,6 +444,7 @@ def test_a_device_that_is_not_here_is_named_beside_those_that_are(model_folder: 
             LocalEngine(model_folder, **wrong)
 
 
+@pytest.mark.full
 def test_an_answer_that_takes_too_long_is_given_up(model_folder: Path) -> None:
     engine = LocalEngine(model_folder, timeout=0.01)
     with pytest.raises(EngineTimeout, match=r"0\.01 seconds"):
@@ -451,6 +455,7 @@ def test_an_answer_that_takes_too_long_is_given_up(model_folder: Path) -> None:
             LocalEngine(model_folder, timeout=wrong)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_after_a_fork_the_engine_says_so_instead_of_hanging(model_folder: Path) -> None:
     code = """

@@ -13,6 +13,7 @@ from magistrate.engines.embedded.prefix_cache import (
     PrefixCache,
     shared_prefix,
 )
+from tiers import tries
 
 
 class Paper:
@@ -48,7 +49,7 @@ texts = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.lists(texts, min_size=1, max_size=30))
 def test_the_longest_remembered_beginning_is_found(read: list[np.ndarray]) -> None:
     paper = Paper(400)
@@ -65,7 +66,7 @@ def test_the_longest_remembered_beginning_is_found(read: list[np.ndarray]) -> No
     assert len(paper.cache) == 0 and paper.pool.free == paper.pool.total
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.lists(texts, min_size=1, max_size=40), st.integers(8, 20), st.integers(0, 3))
 def test_what_is_evicted_is_forgotten_and_what_is_held_is_kept(
     read: list[np.ndarray], blocks: int, most_held: int

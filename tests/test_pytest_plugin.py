@@ -53,6 +53,7 @@ INI = "[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings 
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with its own conftest.py and a data set, run strictly."""
     monkeypatch.setenv("MAGISTRATE_HOME", str(pytester.path / "home"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis")  # it takes seconds to import
     pytester.makeconftest(CONFTEST)
     pytester.makeini(f"{INI}magistrate_judge = faithfulness\n")
     (pytester.path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))

@@ -142,7 +142,7 @@ def test_every_run_of_pieces_can_be_written_and_nothing_else(name: str, unit: Un
     compile_check(shape)
     at = edges(text, unit)
     ends = [(start, end) for i, start in enumerate(at) for end in at[i + 1 :]]
-    step = max(len(ends) // 300, 1)
+    step = max(len(ends) // 100, 1)
     for start, end in ends[::step]:
         run = text[start:end]
         written = f'"{escape(run)}"'
@@ -153,7 +153,7 @@ def test_every_run_of_pieces_can_be_written_and_nothing_else(name: str, unit: Un
             assert quote == run and check(written, shape) == "valid"
     known = set(at)
     others = [(i, j) for i in range(len(text)) for j in range(i + 1, min(i + 9, len(text) + 1))]
-    for start, end in others[:: max(len(others) // 300, 1)]:
+    for start, end in others[:: max(len(others) // 100, 1)]:
         if (start in known and end in known) or locate(text[start:end], QuoteOf("text", unit), [text]):
             continue
         written = f'"{escape(text[start:end])}"'
@@ -326,7 +326,7 @@ def test_where_nothing_can_be_quoted_only_what_needs_no_quote_is_written() -> No
 
 def test_the_embedded_model_quotes_verbatim(engine: LocalEngine) -> None:
     """What it says about them is another matter; all are asked at once, each over texts of its own."""
-    samples = list(load("quickstart"))[:12]
+    samples = list(load("quickstart"))[:6]
     shape = constraint(Findings)
 
     async def asked(sample: Sample) -> Generation:
@@ -352,6 +352,7 @@ def test_the_embedded_model_quotes_verbatim(engine: LocalEngine) -> None:
     assert found >= len(samples) / 2  # a small model writes an empty list now and then
 
 
+@pytest.mark.full
 def test_fifty_thousand_tokens_can_be_quoted_from(desk: Desk) -> None:
     words = " ".join(sample.output for sample in load("quickstart")).split()
     text = " ".join(f"{word} {number}" for number, word in enumerate(words * 8))[:230_000]

@@ -44,6 +44,7 @@ from magistrate.errors import (
     ModelError,
     OverLength,
 )
+from tiers import tries
 
 VOCABULARY = 12
 WAIT = 20  # seconds after which a test takes a request to hang
@@ -208,7 +209,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(scenarios())
 def test_whatever_is_in_flight_every_request_gets_its_own_answer(scenario: Scenario) -> None:
     futures: list[Future[Any]] = []
@@ -294,7 +295,7 @@ operations = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(st.integers(1, 14), st.lists(operations, max_size=40))
 def test_a_pool_keeps_every_text_apart_and_counts_every_block(
     total: int, steps: list[tuple[str, int, int]]

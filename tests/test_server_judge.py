@@ -169,9 +169,8 @@ def test_a_model_that_was_not_pulled_is_not_fetched(client: TestClient, home: Pa
     assert usual.status_code == 503 and "magistrate models pull smollm2" in usual.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_what_cannot_be_judged_is_refused_with_a_reason(client: TestClient) -> None:
+    for body in [
         {},
         {"context": CONTEXT},
         {"messages": [{"role": "user", "content": "Who?"}]},
@@ -198,12 +197,12 @@ def test_a_model_that_was_not_pulled_is_not_fetched(client: TestClient, home: Pa
         {**CODE, "judge": "cascade"},
         {**CODE, "judge": "chrf:word_order=100"},
         {**CODE, "\ud800": 1},
-    ],
-)
-def test_what_cannot_be_judged_is_refused_with_a_reason(client: TestClient, body: dict[str, Any]) -> None:
-    found = client.post("/api/judge", content=json.dumps(body), headers={"content-type": "application/json"})
-    assert found.status_code == 422
-    assert found.json()["detail"]
+    ]:
+        found = client.post(
+            "/api/judge", content=json.dumps(body), headers={"content-type": "application/json"}
+        )
+        assert found.status_code == 422, body
+        assert found.json()["detail"], body
 
 
 def hints_of(name: str) -> dict[str, Any]:
@@ -226,25 +225,21 @@ def is_open(option: str, hint: Any) -> bool:
     return all(is_open(option, each) for each in parts) if parts else hint is str and option in TEXTS
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "hint"), OPTIONS, ids=[f"{each[0]}:{each[1]}" for each in OPTIONS]
-)
-def test_no_option_of_any_judge_leads_to_a_file_from_outside(
-    tmp_path: Path, name: str, option: str, hint: Any
-) -> None:
+def test_no_option_of_any_judge_leads_to_a_file_from_outside(tmp_path: Path) -> None:
     there, absent = tmp_path / "there.json", tmp_path / "absent.json"
     there.write_text('{"type": "object"}', encoding="utf-8")
     with scripted(tmp_path, lambda prompt: ValueError("asked")) as client:
-        for form in ("{}", "({})", f"({name}:{option}={{}})"):
-            told = []
-            for path in (there, absent):
-                words = f"{name}:{option}={form.format(path)}"
-                answer = client.post("/api/judge", json={**ASKED, "judge": words})
-                said = {**answer.json(), "seconds": 0}
-                told.append((answer.status_code, json.dumps(said).replace(str(path), "PATH")))
-            assert told[0] == told[1], "the answer says whether the file is there"
-            if not is_open(option, hint):
-                assert told[0][0] == 422 and "is not set from outside" in told[0][1]
+        for name, option, hint in OPTIONS:
+            for form in ("{}", "({})", f"({name}:{option}={{}})"):
+                told = []
+                for path in (there, absent):
+                    words = f"{name}:{option}={form.format(path)}"
+                    answer = client.post("/api/judge", json={**ASKED, "judge": words})
+                    said = {**answer.json(), "seconds": 0}
+                    told.append((answer.status_code, json.dumps(said).replace(str(path), "PATH")))
+                assert told[0] == told[1], f"the answer to {name}:{option}={form} says whether it is there"
+                if not is_open(option, hint):
+                    assert told[0][0] == 422 and "is not set from outside" in told[0][1], (name, option, form)
 
 
 @pytest.mark.parametrize("kind", ["detector", "stack", "probe", "hf_classifier", "calibrated", "json_valid"])

@@ -463,7 +463,7 @@ store.close()
     assert time.perf_counter() - start < 120
 
 
-@pytest.mark.parametrize("after", [0, 3, 11])
+@pytest.mark.parametrize("after", [3, *(pytest.param(each, marks=pytest.mark.full) for each in (0, 11))])
 def test_a_killed_addition_has_no_name_and_the_next_one_completes_it(tmp_path: Path, after: int) -> None:
     path = tmp_path / "runs.db"
     with Store.open(path) as store:

@@ -1,7 +1,7 @@
 """Which tests run when.
 
-`make test-all` runs every test. `make test` runs those without the mark `full`, and each day a seventh of
-those with it, marked `today`: within a week all are seen. Which seventh it is follows from the date, or from
+`make test-all` runs every test. `make test` runs those without the mark `full`, and each day a fourteenth of
+those with it, marked `today`: within two weeks all are seen. Which they are follows from the date, or from
 the number in MAGISTRATE_TEST_DAY, which is printed. A file that is marked as a whole runs as a whole.
 
     @pytest.mark.full   what takes long: a whole matrix, a second database, a browser, chaos
@@ -17,10 +17,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 DAY = "MAGISTRATE_TEST_DAY"
-DAYS = 7
+DAYS = 14
 LEFT = pytest.StashKey[int]()
 
 
@@ -40,6 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in full:
         if item in today or item.path in today:
             item.add_marker("today")
+
+
+def tries(most: int) -> int:
+    """How many examples of a hypothesis are tried: `most` of every test, fewer where tests are chosen."""
+    return most * hypothesis.settings.default.max_examples // 100
 
 
 def is_marked(module: pytest.Module | None) -> bool:
