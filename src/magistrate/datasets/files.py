@@ -23,7 +23,7 @@ from typing import BinaryIO, Literal
 from magistrate.datasets import formats, inspect_logs, spans
 from magistrate.datasets.fields import near, plain
 from magistrate.datasets.rows import Problem, Row
-from magistrate.errors import DatasetError, SpecError
+from magistrate.errors import DatasetError, SpecError, require_extra
 
 PACKED = (".gz", ".zst")
 
@@ -63,6 +63,7 @@ def _zstandard(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
     if sys.version_info >= (3, 14):
         from compression.zstd import ZstdError, ZstdFile
     else:
+        require_extra("zstd", "backports", "backports.zstd")
         from backports.zstd import ZstdError, ZstdFile
     try:
         with ZstdFile(raw) as stream:

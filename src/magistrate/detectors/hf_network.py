@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from magistrate import _fork
 from magistrate._deadline import check, held
 from magistrate._paths import models_dir
-from magistrate.detectors.network import cpu_settings
 from magistrate.engines.disable_telemetry import import_openvino
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk
 from magistrate.errors import MissingExtra, ModelError
 
@@ -43,7 +43,13 @@ class Graph:
             self.inputs = {_named(given): given.get_partial_shape() for given in model.inputs}
             answer = next((out for out in model.outputs if "logits" in out.get_names()), model.outputs[0])
             self.per_token = len(answer.get_partial_shape()) == 3
-            settings = {**cpu_settings(), "INFERENCE_PRECISION_HINT": "f32"}
+            # One pass at a time, on all cores.
+            settings = {
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_NUM_THREADS": available_cores(),
+                "ENABLE_CPU_PINNING": False,
+                "INFERENCE_PRECISION_HINT": "f32",
+            }
             self._compiled = _fork.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
             self._compiled.get()
             self._answer = model.outputs.index(answer)
