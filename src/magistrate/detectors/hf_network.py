@@ -6,7 +6,6 @@ TARGET.xml`. It reads only `config.json` and safetensors and never runs code tha
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from magistrate._paths import models_dir
 from magistrate.engines.disable_telemetry import import_openvino
 from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk
-from magistrate.errors import MissingExtra, ModelError
+from magistrate.errors import ModelError, require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -113,8 +112,10 @@ def weights_of(folder: Path) -> Path:
 def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
     """The file that `Graph` reads; made of torch weights the first time, and kept by their hash.
 
-    Raises `MissingExtra` where that needs the extra `train`, `ModelError` where it does not work.
+    Raises `MissingExtra` without the extra `local`, or without `train` where it is to be made, and
+    `ModelError` where that does not work.
     """
+    require_extra("local", "openvino")
     weights = weights_of(folder)
     if weights.name != TORCH:
         return weights
@@ -123,9 +124,7 @@ def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
     made = target / READY[0]
     if made.is_file():
         return made
-    for module in ("torch", "transformers", "safetensors"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(module, "train")
+    require_extra("train", "torch", "transformers", "safetensors")
     with disk.claimed(target, report) as scratch:
         if not made.is_file():
             half = scratch / "model"

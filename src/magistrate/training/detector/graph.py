@@ -22,8 +22,8 @@ HIDDEN = -1e9  # added to the attention that padding gets
 def write_graph(weights: Path, heads: int, path: Path) -> None:
     """Write the network of the weights in a safetensors file in the same folder, which stay where they are.
 
-    It takes int64 `ids`, `types`, `mask` `[batch, length]` to float32 `logits` `[batch, length, 4]`. `heads` is
-    how many attention heads a layer has. Raises `ModelError` where a weight is missing.
+    It takes int64 `ids`, `types`, `mask` `[batch, length]` to float32 `logits` `[batch, length, 4]`. `heads`
+    is how many attention heads a layer has. Raises `ModelError` where a weight is missing.
     """
     try:
         onnx.save(_Builder(weights, heads).model(), path)
