@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from magistrate import judge
+from magistrate.constraints import Lark, check
+from magistrate.datasets import load
+from magistrate.detectors.hf_network import graph_of
 from magistrate.errors import MissingExtra
 from magistrate.report.extras import EXTRAS
 from terminal import Call
@@ -22,7 +26,19 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 ]
 # Modules that only extras install, and the parts of the package that exist for such an extra.
 EXTRA_MODULES = {"fastapi", "starlette", "uvicorn", "prometheus_client", "matplotlib", "scipy", "sklearn"}
-EXTRA_MODULES |= {"threadpoolctl", "sacrebleu", "tenacity", "pandas", "pyarrow", "torch", "statsmodels"}
+EXTRA_MODULES |= {
+    "llguidance",
+    "openvino",
+    "safetensors",
+    "onnx",
+    "threadpoolctl",
+    "sacrebleu",
+    "tenacity",
+    "pandas",
+    "pyarrow",
+    "torch",
+    "statsmodels",
+}
 EXTRA_MODULES |= {"google", "grpc", "opentelemetry"}
 PARTS = (
     "magistrate.server",
@@ -46,7 +62,9 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return hide
 
 
-def test_a_missing_package_names_its_extra(without: Callable[[str], None], call: Call) -> None:
+def test_a_missing_package_names_its_extra(
+    without: Callable[[str], None], call: Call, tmp_path: Path
+) -> None:
     without("uvicorn")
     done = call("serve")
     assert (done.code, done.out) == (2, "")
@@ -54,6 +72,26 @@ def test_a_missing_package_names_its_extra(without: Callable[[str], None], call:
     without("sacrebleu")
     with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[reference\]'"):
         judge(output="a b", expected="a b", judge="bleu")
+    without("llguidance")
+    with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[local\]'"):
+        check("a", Lark('start: "only this test compiles it"'))
+    without("openvino")
+    with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[local\]'"):
+        graph_of(tmp_path)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python reads Zstandard itself")
+def test_a_packed_file_names_the_extra_that_unpacks_it(
+    without: Callable[[str], None], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl.zst").write_bytes(b"")
+    without("backports")
+    with pytest.raises(MissingExtra, match=r"pip install 'magistrate\[zstd\]'"):
+        list(load(tmp_path / "rows.jsonl.zst"))
+
+
+def test_the_base_is_small() -> None:
+    assert len(PROJECT["dependencies"]) <= 15
 
 
 def test_what_only_an_extra_installs_is_not_imported_with_a_module_of_the_base() -> None:

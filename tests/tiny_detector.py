@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from magistrate.detectors.folder import MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
-from magistrate.detectors.network import write_weights
+from magistrate.detectors.folder import FILES, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
 from magistrate.features.words import words
+from magistrate.training.detector.graph import write_graph
+from magistrate.training.detector.weights import write_weights
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 POSITIONS = 512
@@ -68,6 +69,7 @@ def write_detector(folder: Path, texts: Sequence[str], *, window: int = 128, nam
         parts |= {f"{part}.LayerNorm.{each}": value for each, value in normal.items()}
     parts |= {"kind.bias": np.zeros(3), "whole.bias": np.zeros(3), "token.bias": np.zeros(1)}
     write_weights({key: np.asarray(value, np.float32) for key, value in parts.items()}, folder / WEIGHTS)
+    write_graph(folder / WEIGHTS, 1, folder / GRAPH)
     manifest = Manifest(
         name=name,
         window=window,
@@ -77,7 +79,7 @@ def write_detector(folder: Path, texts: Sequence[str], *, window: int = 128, nam
         token_threshold=0.5,
         trained_on=("begin",),
         recipe={"base": {"name": "by hand", "sha256": ""}, "tokens": 0, "data": {}},
-        files={each: digest_of(folder / each) for each in (WEIGHTS, TOKENIZER)},
+        files={each: digest_of(folder / each) for each in FILES},
     )
     (folder / MANIFEST).write_text(manifest.text(), encoding="utf-8")
     return folder

@@ -7,6 +7,7 @@ These functions only name paths. Whoever writes creates the folder, so that read
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 VARIABLE = "MAGISTRATE_HOME"
@@ -17,9 +18,18 @@ def home() -> Path:
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
-    from platformdirs import user_data_path
+    return _data_folder() / "magistrate"
 
-    return user_data_path("magistrate", appauthor=False)
+
+def _data_folder() -> Path:
+    """Where programs keep a user's data on this platform."""
+    match sys.platform:
+        case "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        case "darwin":
+            return Path.home() / "Library" / "Application Support"
+        case _:
+            return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 
 
 def models_dir() -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
-from magistrate.errors import ConstraintError
+from magistrate.errors import ConstraintError, require_extra
 
 Status = Literal["valid", "incomplete", "invalid"]
 
@@ -29,8 +29,10 @@ def follow(grammar: str, text: str) -> Status:
 def compile_grammar(grammar: str) -> Any:
     """An `LLMatcher` over bytes at the beginning of `grammar`; copy it before use.
 
-    Raises `ConstraintError` with the compiler's message, also where the compiler panics.
+    Raises `ConstraintError` with the compiler's message, also where the compiler panics, and `MissingExtra`
+    where there is no compiler.
     """
+    require_extra("local", "llguidance")
     return new_matcher(_byte_tokenizer(), grammar)
 
 

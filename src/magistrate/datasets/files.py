@@ -25,7 +25,7 @@ from magistrate.datasets.fields import near, plain
 from magistrate.datasets.rows import Problem, Row
 from magistrate.datasets.spans.samples import gathered
 from magistrate.datasets.spans.span import is_span
-from magistrate.errors import DatasetError, SpecError
+from magistrate.errors import DatasetError, SpecError, require_extra
 
 PACKED = (".gz", ".zst")
 
@@ -65,6 +65,7 @@ def _zstandard(raw: BinaryIO, shown: str) -> Iterator[io.BufferedIOBase]:
     if sys.version_info >= (3, 14):
         from compression.zstd import ZstdError, ZstdFile
     else:
+        require_extra("zstd", "backports", "backports.zstd")
         from backports.zstd import ZstdError, ZstdFile
     try:
         with ZstdFile(raw) as stream:

@@ -52,7 +52,7 @@ def text(stream: io.BufferedIOBase) -> Iterator[io.TextIOWrapper]:
 
 def parse(line: bytes) -> Mapping[str, Any]:
     """The object on one line of JSON; ValueError with a short reason."""
-    import jiter
+    from pydantic_core import from_json
 
     try:
         line.decode()
@@ -60,7 +60,8 @@ def parse(line: bytes) -> Mapping[str, Any]:
         bad = line[error.start]
         raise ValueError(f"not UTF-8: byte 0x{bad:02x} at byte {error.start + 1} of the line") from None
     try:
-        value = jiter.from_json(line, allow_inf_nan=False, catch_duplicate_keys=True)
+        value = from_json(line, allow_inf_nan=False)
+        json.loads(line, object_pairs_hook=check_unique, parse_int=str)
         if BIG_EXPONENT.search(line):
             json.dumps(value, allow_nan=False)
     except ValueError as error:
@@ -69,6 +70,15 @@ def parse(line: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"must be an object with columns, got {kind_of(value)}")
     return value
+
+
+def check_unique(pairs: list[tuple[str, Any]]) -> None:
+    """Raise ValueError for a key that stands twice in an object: which value is meant cannot be known."""
+    seen = set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            raise ValueError(f"duplicate key {key!r}")
+        seen.add(key)
 
 
 def bounded_lines(stream: io.BufferedIOBase) -> Iterator[bytes | None]:
@@ -210,7 +220,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
 
     One object over several lines is a row where it is an export of spans.
     """
-    import jiter
+    from pydantic_core import from_json
 
     start = stream.tell()
     first = next((line for line in iter(lambda: stream.readline(LONGEST_LINE), b"") if line.strip()), b"")
@@ -224,7 +234,7 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
             yield from jsonl(stream, shown, stem)
         return
     try:
-        items = jiter.from_json(bounded_whole(stream, shown), allow_inf_nan=False) if first else []
+        items = from_json(bounded_whole(stream, shown), allow_inf_nan=False) if first else []
     except ValueError as error:
         raise DatasetError(f"{shown} is not JSON: {error}") from None
     if not isinstance(items, list):
@@ -239,12 +249,12 @@ def json_rows(stream: io.BufferedIOBase, shown: str, stem: str) -> Iterator[Row 
 
 def _export(stream: io.BufferedIOBase, shown: str, stem: str) -> Row:
     """The only object of a file, which is an export of spans; DatasetError where it is not."""
-    import jiter
+    from pydantic_core import from_json
 
     from magistrate.datasets.spans.span import is_span
 
     try:
-        held = jiter.from_json(bounded_whole(stream, shown), allow_inf_nan=False)
+        held = from_json(bounded_whole(stream, shown), allow_inf_nan=False)
     except ValueError:
         held = None
     if not isinstance(held, dict) or not is_span(held):

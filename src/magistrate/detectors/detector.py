@@ -10,24 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from magistrate import _fork
 from magistrate._deadline import checked, held
-from magistrate.detectors.folder import TOKENIZER, WEIGHTS, Manifest, check_files, read_manifest
-from magistrate.detectors.network import cpu_settings, graph, read_weights
+from magistrate.detectors.folder import GRAPH, TOKENIZER, Manifest, check_files, read_manifest
 from magistrate.detectors.windows import Passage, Reader, Sentence, Window
-from magistrate.engines.disable_telemetry import import_openvino
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.errors import InputError, ModelError
 from magistrate.metrics.calibration import sigmoid
 from magistrate.types import Sample
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnxruntime import InferenceSession
 
-STEP = 32  # windows are padded to multiples, so that few shapes are compiled
-TOGETHER = 16  # windows in one pass at most
-PAD = 0
+TOGETHER = 8  # windows in one pass at most
+FATAL = 4  # the severity from which ONNX Runtime writes to standard error; it raises the others
 KEPT = 8  # detectors that stay loaded
 LEAST_SHARE = 1 / 3  # of a kind, for a passage to be said to speak for or against a sentence
 READ_AGAIN = 4  # passages that are read alone to find the one that speaks for or against a sentence
@@ -151,7 +150,7 @@ class Detector:
         found: list[np.ndarray] = [np.zeros(0)] * len(windows)
         for begin in checked(range(0, len(order), TOGETHER), 1):
             some = order[begin : begin + TOGETHER]
-            shape = len(some), -(-len(windows[some[-1]].ids) // STEP) * STEP
+            shape = len(some), len(windows[some[-1]].ids)
             ids, types, mask = (np.zeros(shape, np.int64) for _ in range(3))
             for row, at in enumerate(some):
                 window = windows[at]
@@ -159,7 +158,7 @@ class Detector:
                 types[row, window.second : len(window.ids)] = 1
                 mask[row, : len(window.ids)] = 1
             with held(self._turn.get()):
-                answers = self._networks.get()({"ids": ids, "types": types, "mask": mask})["logits"]
+                (answers,) = self._networks.get().run(None, {"ids": ids, "types": types, "mask": mask})
             if not np.isfinite(answers).all():
                 raise ModelError(f"the detector in {self.folder} answers what is no number: it is damaged")
             for row, at in enumerate(some):
@@ -173,12 +172,17 @@ class Detector:
 
         return Reader(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
 
-    def _load(self) -> Any:
-        openvino = import_openvino()
+    def _load(self) -> InferenceSession:
+        import onnxruntime
+
         check_files(self.folder, self.manifest)
-        network = graph(read_weights(self.folder / WEIGHTS), self.manifest.heads)
+        onnxruntime.disable_telemetry_events()
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = FATAL
+        settings.intra_op_num_threads = available_cores()
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
-            return openvino.Core().compile_model(network, "CPU", cpu_settings())
+            return onnxruntime.InferenceSession(self.folder / GRAPH, settings, ["CPUExecutionProvider"])
         except Exception as error:  # the package raises nothing more specific
             said = " ".join(str(error).split())[:300]
             raise ModelError(f"the network in {self.folder} cannot be loaded: {said}") from error

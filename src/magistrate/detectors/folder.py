@@ -17,7 +17,8 @@ from magistrate.metrics.prior import EVEN, shifted_odds
 
 MANIFEST = "detector.json"
 LONGEST_NAME = 80
-WEIGHTS, TOKENIZER, CARD = "model.safetensors", "tokenizer.json", "README.md"
+WEIGHTS, GRAPH, TOKENIZER, CARD = "model.safetensors", "graph.onnx", "tokenizer.json", "README.md"
+FILES = (WEIGHTS, GRAPH, TOKENIZER)  # that a detector is read from
 SHIPPED = Path(__file__).with_name("shipped")  # the detector that comes with the package
 LARGEST = 1_000_000  # bytes of a manifest
 
@@ -49,7 +50,7 @@ class Manifest(_Part):
     """
 
     kind: Literal["detector"] = "detector"
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     name: str = Field(min_length=1, max_length=LONGEST_NAME)
     window: int = Field(ge=LEAST_WINDOW)
     heads: int = Field(gt=0)
@@ -113,7 +114,7 @@ def digest_of(path: Path) -> str:
 
 def check_files(folder: Path, manifest: Manifest) -> None:
     """Raise `ModelError` where a file is missing or is not the one that the manifest speaks of."""
-    for name in (WEIGHTS, TOKENIZER):
+    for name in FILES:
         path = folder / name
         if name not in manifest.files or not path.is_file():
             raise ModelError(

@@ -6,7 +6,6 @@ TARGET.xml`. It reads only `config.json` and safetensors and never runs code tha
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from magistrate import _fork
 from magistrate._deadline import check, held
 from magistrate._paths import models_dir
-from magistrate.detectors.network import cpu_settings
 from magistrate.engines.disable_telemetry import import_openvino
+from magistrate.engines.embedded.cores import available_cores
 from magistrate.engines.models import child, disk
-from magistrate.errors import MissingExtra, ModelError
+from magistrate.errors import ModelError, require_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +42,13 @@ class Graph:
             self.inputs = {_named(given): given.get_partial_shape() for given in model.inputs}
             answer = next((out for out in model.outputs if "logits" in out.get_names()), model.outputs[0])
             self.per_token = len(answer.get_partial_shape()) == 3
-            settings = {**cpu_settings(), "INFERENCE_PRECISION_HINT": "f32"}
+            # One pass at a time, on all cores.
+            settings = {
+                "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_NUM_THREADS": available_cores(),
+                "ENABLE_CPU_PINNING": False,
+                "INFERENCE_PRECISION_HINT": "f32",
+            }
             self._compiled = _fork.PerProcess(lambda: openvino.Core().compile_model(path, "CPU", settings))
             self._compiled.get()
             self._answer = model.outputs.index(answer)
@@ -107,8 +112,10 @@ def weights_of(folder: Path) -> Path:
 def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
     """The file that `Graph` reads; made of torch weights the first time, and kept by their hash.
 
-    Raises `MissingExtra` where that needs the extra `train`, `ModelError` where it does not work.
+    Raises `MissingExtra` without the extra `local`, or without `train` where it is to be made, and
+    `ModelError` where that does not work.
     """
+    require_extra("local", "openvino")
     weights = weights_of(folder)
     if weights.name != TORCH:
         return weights
@@ -117,9 +124,7 @@ def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
     made = target / READY[0]
     if made.is_file():
         return made
-    for module in ("torch", "transformers", "safetensors"):
-        if importlib.util.find_spec(module) is None:
-            raise MissingExtra(module, "train")
+    require_extra("train", "torch", "transformers", "safetensors")
     with disk.claimed(target, report) as scratch:
         if not made.is_file():
             half = scratch / "model"

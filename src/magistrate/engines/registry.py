@@ -93,7 +93,7 @@ KINDS = (
     Kind(
         "",
         "local",
-        ("openvino-genai", "gguf"),
+        ("openvino", "openvino-genai", "llguidance", "gguf"),
         "a small model in this process, on OpenVINO; the default",
         "magistrate judge --judge faithfulness",
         IN_PROCESS | {"hidden_states"},

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from magistrate._deadline import check, checked
 from magistrate.features.words import words
 
 PASSAGE = 600  # characters from which on a passage takes no further sentence
+SATURATION, LENGTH_SHARE = 1.5, 0.75  # of BM25, usually k1 and b
 WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
 
 
@@ -103,24 +104,22 @@ class Ranking:
     """Texts in the order of what they share with another (BM25, Robertson & Zaragoza 2009)."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._words = [words(text) for text in checked(texts, 64)]
-        self._known = {word for each in self._words for word in each}
+        counts = [Counter(words(text)) for text in checked(texts, 64)]
+        mean = sum(each.total() for each in counts) / max(1, len(counts))
+        self._size = len(counts)
+        self._found: dict[str, list[tuple[int, float]]] = {}  # by word: text numbers, and what it adds there
+        for number, each in enumerate(counts):
+            length = 1 - LENGTH_SHARE + LENGTH_SHARE * each.total() / max(1, mean)
+            for word, count in each.items():
+                added = count / (count + SATURATION * length)
+                self._found.setdefault(word, []).append((number, added))
 
     def order(self, query: str) -> list[int]:
         """The numbers of the texts, most alike first; equal ones in the order that they had."""
-        import numpy as np
-
-        check()
-
-        asked = sorted(set(words(query)) & self._known)
-        if not asked:
-            return list(range(len(self._words)))
-        return [int(number) for number in np.argsort(-self._index.get_scores(asked), kind="stable")]
-
-    @cached_property
-    def _index(self) -> Any:
-        import bm25s  # type: ignore[import-untyped]
-
-        index = bm25s.BM25()
-        index.index(self._words, show_progress=False)
-        return index
+        scores = [0.0] * self._size
+        for word in checked(sorted(set(words(query)) & self._found.keys()), 64):
+            held = self._found[word]
+            rarity = math.log1p((self._size - len(held) + 0.5) / (len(held) + 0.5))
+            for number, added in held:
+                scores[number] += rarity * added
+        return sorted(range(self._size), key=lambda number: -scores[number])

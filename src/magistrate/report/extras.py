@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,6 +19,7 @@ EXTRAS = {
     "postgres": ("psycopg",),
     "reference": ("sacrebleu",),
     "server": ("fastapi", "uvicorn"),
+    "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # Python has it from there on
 }
 
 

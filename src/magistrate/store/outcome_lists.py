@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jiter
+from pydantic_core import from_json
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from magistrate.store.codec import loads
@@ -114,7 +114,7 @@ def _lines(connection: Connection, run_id: str, judge: str, places: Sequence[int
 def _output(body: str) -> str | None:
     """Of a document that may be long, the one text that is shown; no tag of `codec` can be in it."""
     try:
-        fields = jiter.from_json(body.encode("ascii"))
+        fields = from_json(body.encode("ascii"))
     except ValueError:  # of halves of surrogate pairs, too, which only the slower reader takes
         fields = loads(body)
     found: str | None = fields.get("output")

@@ -171,13 +171,16 @@ def read(signal: Signal, encoding: Encoding, body: bytes, limits: Limits = LIMIT
 
 
 def _from_json(body: bytes, limits: Limits) -> dict[str, Any]:
-    import jiter
+    from pydantic_core import from_json
+
+    from magistrate.datasets.formats import check_unique
 
     # Each of them takes some hundred bytes in memory, however few it has here.
     if sum(map(body.count, (b"{", b"[", b","))) > limits.values:
         raise _too_many(limits)
     try:
-        value = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True) if body else {}
+        value = from_json(body, allow_inf_nan=False) if body else {}
+        json.loads(body or b"{}", object_pairs_hook=check_unique, parse_int=str)
     except ValueError as error:
         raise OtlpError(400, f"the body is not JSON: {shorten_inside(str(error))}") from None
     if not isinstance(value, dict):

@@ -21,8 +21,8 @@ from magistrate.detectors.folder import (
     json_of,
     read_manifest,
 )
-from magistrate.detectors.network import float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
+from magistrate.training.detector.weights import float_weights, read_weights
 
 NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
 

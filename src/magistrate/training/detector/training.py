@@ -17,6 +17,8 @@ from magistrate._version import __version__
 from magistrate.detectors.detector import Detector
 from magistrate.detectors.folder import (
     CARD,
+    FILES,
+    GRAPH,
     LONGEST_NAME,
     MANIFEST,
     TOKENIZER,
@@ -25,7 +27,6 @@ from magistrate.detectors.folder import (
     Manifest,
     digest_of,
 )
-from magistrate.detectors.network import write_weights
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import WORK, check_free, whole
@@ -33,9 +34,11 @@ from magistrate.metrics.paired import Figures
 from magistrate.metrics.resampling import difference_of, draws_of
 from magistrate.training.detector.bases import Base
 from magistrate.training.detector.examples import Example, examples
+from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import STATE, Schedule, Training
 from magistrate.training.detector.network import Network, from_base
 from magistrate.training.detector.recipe import Recipe, digest, pool
+from magistrate.training.detector.weights import write_weights
 from magistrate.training.split import held_out
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -266,8 +269,9 @@ def write(
     heads = network.encoder.config.num_attention_heads
     with whole(folder) as half:
         write_weights(weights, half / WEIGHTS)
+        write_graph(half / WEIGHTS, heads, half / GRAPH)
         shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
-        files = {name: digest_of(half / name) for name in (WEIGHTS, TOKENIZER)}
+        files = {name: digest_of(half / name) for name in FILES}
         values = {**told, "heads": heads, "token_threshold": TOKEN_THRESHOLD, "files": files}
         raw = Manifest.model_validate({**values, "scale": 1.0, "offset": 0.0}, strict=False)
         logits = Detector(half, raw).logits(held)

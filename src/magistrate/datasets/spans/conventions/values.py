@@ -124,10 +124,10 @@ def opened(value: Any) -> Any:
     """A text that holds JSON as what it holds; anything else as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "[", '"'):
         return value
-    import jiter
+    from pydantic_core import from_json
 
     try:
-        return jiter.from_json(value.encode(), allow_inf_nan=False)
+        return from_json(value.encode(), allow_inf_nan=False)
     except ValueError:
         return value
 

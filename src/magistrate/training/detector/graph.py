@@ -1,0 +1,149 @@
+"""A detector's network, a BERT encoder with a head on each token, as an ONNX graph beside its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from magistrate.errors import ModelError
+from magistrate.training.detector.weights import SCALE
+
+STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
+VERSION = 10  # of the file format, the first with these operators
+TYPES = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
+EPSILON = 1e-12  # of BERT's layer normalisation
+HIDDEN = -1e9  # added to the attention that padding gets
+
+
+def write_graph(weights: Path, heads: int, path: Path) -> None:
+    """Write the network of the weights in a safetensors file in the same folder, which stay where they are.
+
+    It takes int64 `ids`, `types`, `mask` `[batch, length]` to float32 `logits` `[batch, length, 4]`. `heads`
+    is how many attention heads a layer has. Raises `ModelError` where a weight is missing.
+    """
+    try:
+        onnx.save(_Builder(weights, heads).model(), path)
+    except KeyError as error:
+        raise ModelError(f"the weights of the detector lack {error}") from None
+
+
+class _Builder:
+    """Puts the graph together, layer by layer; what is passed on are names of values."""
+
+    def __init__(self, weights: Path, heads: int) -> None:
+        self._weights = _places(weights)
+        self._heads = heads
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: dict[str, onnx.TensorProto] = {}
+
+    def model(self) -> onnx.ModelProto:
+        hidden = self._embedded()
+        layer = 0
+        while f"encoder.encoder.layer.{layer}.output.dense.weight" in self._weights:
+            hidden = self._layer(f"encoder.encoder.layer.{layer}", hidden)
+            layer += 1
+        if not layer:
+            raise KeyError("encoder.encoder.layer.0.output.dense.weight")
+        first = self._op("Gather", hidden, self._constant(np.array([0])), axis=1)
+        kinds = self._op("Add", self._linear("kind", hidden), self._linear("whole", first))
+        logits = self._op("Concat", self._linear("token", hidden), kinds, axis=-1)
+        self._nodes.append(helper.make_node("Identity", [logits], ["logits"]))
+        given = [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+            for name in ("ids", "types", "mask")
+        ]
+        answer = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "length", 4])
+        graph = helper.make_graph(self._nodes, "detector", given, [answer], list(self._tensors.values()))
+        return helper.make_model(graph, opset_imports=[STANDARD, MICROSOFT], ir_version=VERSION)
+
+    def _embedded(self) -> str:
+        words = self._rows("encoder.embeddings.word_embeddings.weight", "ids")
+        length = self._op("Squeeze", self._op("Shape", "ids", start=1, end=2))
+        places = self._op("Range", self._constant(np.int64(0)), length, self._constant(np.int64(1)))
+        positions = self._rows("encoder.embeddings.position_embeddings.weight", places)
+        sides = self._rows("encoder.embeddings.token_type_embeddings.weight", "types")
+        both = self._op("Add", self._op("Add", words, positions), sides)
+        return self._normal("encoder.embeddings.LayerNorm", both)
+
+    def _layer(self, name: str, hidden: str) -> str:
+        query, key, value = (
+            self._linear(f"{name}.attention.self.{part}", hidden) for part in ("query", "key", "value")
+        )
+        seen = self._op(
+            "MultiHeadAttention", query, key, value, "", self._seen(), domain=MICROSOFT.domain,
+            num_heads=self._heads, mask_filter_value=HIDDEN,
+        )  # fmt: skip
+        attended = self._normal(
+            f"{name}.attention.output.LayerNorm",
+            self._op("Add", self._linear(f"{name}.attention.output.dense", seen), hidden),
+        )
+        wide = self._op("Gelu", self._linear(f"{name}.intermediate.dense", attended))
+        return self._normal(
+            f"{name}.output.LayerNorm",
+            self._op("Add", self._linear(f"{name}.output.dense", wide), attended),
+        )
+
+    def _seen(self) -> str:
+        """1 for each token that is no padding, as the attention reads it."""
+        return self._op("Cast", "mask", to=TensorProto.INT32)
+
+    def _linear(self, name: str, given: str) -> str:
+        turned = self._op("Transpose", self._floats(f"{name}.weight"), perm=[1, 0])
+        return self._op("Add", self._op("MatMul", given, turned), self._floats(f"{name}.bias"))
+
+    def _rows(self, name: str, numbers: str) -> str:
+        """Rows of a table by their numbers; the table itself stays as small as it is."""
+        found = self._op("Cast", self._op("Gather", self._weight(name), numbers), to=TensorProto.FLOAT)
+        if name + SCALE not in self._weights:
+            return found
+        scale = self._op("Gather", self._weight(name + SCALE), numbers)
+        return self._op("Mul", found, self._op("Cast", scale, to=TensorProto.FLOAT))
+
+    def _normal(self, name: str, given: str) -> str:
+        """Layer normalisation."""
+        scale, shift = self._floats(f"{name}.weight"), self._floats(f"{name}.bias")
+        return self._op("LayerNormalization", given, scale, shift, axis=-1, epsilon=EPSILON)
+
+    def _floats(self, name: str) -> str:
+        """A weight as float32, multiplied by its scales; computed once, when the graph is loaded."""
+        found = self._op("Cast", self._weight(name), to=TensorProto.FLOAT)
+        if name + SCALE not in self._weights:
+            return found
+        return self._op("Mul", found, self._op("Cast", self._weight(name + SCALE), to=TensorProto.FLOAT))
+
+    def _weight(self, name: str) -> str:
+        """A tensor that stays in the file of weights."""
+        self._tensors.setdefault(name, self._weights[name])
+        return name
+
+    def _constant(self, value: np.ndarray | np.int64) -> str:
+        name = f"constant_{len(self._tensors)}"
+        self._tensors[name] = numpy_helper.from_array(np.asarray(value), name)
+        return name
+
+    def _op(self, kind: str, *given: str, domain: str = "", **attributes: object) -> str:
+        """The only output of a new node."""
+        name = f"{kind}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, given, [name], name=name, domain=domain, **attributes))
+        return name
+
+
+def _places(path: Path) -> dict[str, onnx.TensorProto]:
+    """The tensors of a safetensors file, each as a reference to where its bytes stand in it."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    found = {}
+    for name, told in header.items():
+        begin, end = told["data_offsets"]
+        tensor = TensorProto(name=name, data_type=TYPES[told["dtype"]], dims=told["shape"])
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", path.name), ("offset", 8 + size + begin), ("length", end - begin)):
+            tensor.external_data.add(key=key, value=str(value))
+        found[name] = tensor
+    return found
