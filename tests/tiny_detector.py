@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from magistrate.detectors.folder import MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
 from magistrate.detectors.network import write_weights
-from magistrate.features.words import words
+from magistrate.features.splitting import words
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 POSITIONS = 512

@@ -19,9 +19,8 @@ from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.selection import Selection
-from magistrate.engines.base import Engine
+from magistrate.engines.base import CONCURRENCY, Engine, EngineSettings
 from magistrate.engines.prices import Price
-from magistrate.engines.settings import CONCURRENCY, EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge

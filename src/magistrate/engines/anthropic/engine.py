@@ -28,6 +28,7 @@ from magistrate.engines.base import (
     Choice,
     Engine,
     EngineInfo,
+    EngineSettings,
     Generation,
     Likelihood,
     Option,
@@ -40,7 +41,6 @@ from magistrate.engines.remote.messages import Chat, chat, with_instruction
 from magistrate.engines.remote.options import Provider, is_local, warn_unlisted_model
 from magistrate.engines.remote.replies import Reply, generate_validated, read
 from magistrate.engines.remote.retry import CONNECTING, FIRST, TIMEOUT, RetryingCaller, with_retries
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, EngineError, EngineGone, EngineRefused, MagistrateError
 from magistrate.types import Prompt
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.engines.base import (
+    CONCURRENCY,
     GREEDY,
     Capture,
     Choice,
@@ -28,7 +29,6 @@ from magistrate.engines.base import (
     Sampling,
 )
 from magistrate.engines.remote.concurrency_limiter import ConcurrencyLimiter
-from magistrate.engines.settings import CONCURRENCY
 from magistrate.errors import EngineBusy, EngineError, EngineTimeout, InvalidOutput
 from magistrate.types import Prompt, Usage
 
