@@ -272,6 +272,13 @@ class LoadingEngine(Protocol):
         """Whether the model is being loaded right now."""
 
 
+def in_role(engine: Engine, other: Engine | None) -> Engine:
+    """`other`, wrapped as `engine` is, so that its calls are recorded; `engine` where there is no other."""
+    if other is None:
+        return engine
+    return engine.beside(other) if isinstance(engine, EngineWrapper) else other
+
+
 def check_options(options: Sequence[Option]) -> None:
     """Refuse options that no engine could tell apart."""
     if len(options) < 2:
@@ -294,8 +301,9 @@ def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
         )
 
 
-CONCURRENCY = 16  # calls under way at a time, unless a number is given
+# --- settings -------------------------------------------------------------------------------------
 
+CONCURRENCY = 16  # calls under way at a time, unless a number is given
 OPTIONS = {
     "base_url": "--base-url",
     "device": "--device",
@@ -336,10 +344,3 @@ class EngineSettings:
             if each.name in names and getattr(self, each.name) != each.default:
                 told = OPTIONS.get(each.name, each.name)
                 raise SpecError(f"{who} has no use for {told}; leave it out")
-
-
-def in_role(engine: Engine, other: Engine | None) -> Engine:
-    """`other`, wrapped as `engine` is, so that its calls are recorded; `engine` where there is no other."""
-    if other is None:
-        return engine
-    return engine.beside(other) if isinstance(engine, EngineWrapper) else other

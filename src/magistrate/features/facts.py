@@ -13,6 +13,8 @@ from magistrate._deadline import checked
 from magistrate.features.splitting import PART, SPACED, Run, Wording, compiled
 from magistrate.types import Span
 
+# --- dates ----------------------------------------------------------------------------------------
+
 _WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday"
 MONTHS = {
     name: number
@@ -138,6 +140,8 @@ def _pattern() -> Any:
         """
     )
 
+
+# --- numbers with their units ---------------------------------------------------------------------
 
 _SMALL = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
@@ -430,6 +434,8 @@ def dates_and_numbers(text: str) -> tuple[tuple[Date, ...], tuple[Quantity, ...]
     found = tuple(dates(text))
     return found, tuple(quantities(text, [date.span for date in found]))
 
+
+# --- names and quotations -------------------------------------------------------------------------
 
 MOST_CAPITALS = 0.85  # of the words with content; where more are capitalized, as in headings, it says nothing
 MOST_INITIALS = 8

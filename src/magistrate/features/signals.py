@@ -20,6 +20,8 @@ from magistrate.types import Sample, Span
 NEAR = 4  # words with content within which two words of a source are said together
 LONGEST_RUN = 6  # of characters, for chrF
 REACH = 4  # characters: a word is foreign to a passage that has no run of so many of its own
+NO_CONTEXT = undefined("there is no context")
+NO_OUTPUT = undefined("the output is empty")
 NO_WORDS = undefined("the output has no words")
 NO_CONTENT = undefined("the output has no words with content that are not in the question")
 UNSUPPORTED = 0.5  # a sentence of which no passage covers so much is flagged
@@ -225,8 +227,8 @@ def _support(sample: Prepared, value: float) -> Reading:
     return Reading(value, weak, f"{some} no passage in the context that holds most of its words")
 
 
-NO_CONTEXT = undefined("there is no context")
-NO_OUTPUT = undefined("the output is empty")
+# --- numbers, dates, names and quotations ---------------------------------------------------------
+
 NO_NUMBERS = "the output has no numbers that are not in the question"
 NO_DATES = "the output has no dates that are not in the question"
 
@@ -316,6 +318,9 @@ def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, non
     pieces = listed([text[span.start : span.end] for span in new])
     some = f"the only {what}" if n == 1 else f"{len(new)} of {n} {what}s"
     return Reading(len(new) / n, joined(new, text), f"{some} {verb} not in the context: {pieces}")
+
+
+# --- all signals by name --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,15 @@ def _pattern() -> Any:
     return compiled(rf"(?V1)[{UNSPACED}]\p{{M}}*|(?:{PART}|[\p{{M}}--[{UNSPACED}]])+")
 
 
+def language_of(texts: Sequence[Wording]) -> str | None:
+    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
+    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
+    most = max(counts, default=0)
+    return list(STOP)[counts.index(most)] if most else None
+
+
+# --- sentences and passages -----------------------------------------------------------------------
+
 PASSAGE = 600  # characters from which on a passage takes no further sentence
 WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
 
@@ -348,10 +357,3 @@ class Ranking:
         index = bm25s.BM25()
         index.index(self._words, show_progress=False)
         return index
-
-
-def language_of(texts: Sequence[Wording]) -> str | None:
-    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
-    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
-    most = max(counts, default=0)
-    return list(STOP)[counts.index(most)] if most else None

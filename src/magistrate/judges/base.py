@@ -209,6 +209,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+# --- the checks before a judge is asked -----------------------------------------------------------
+
 ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
 SPECIALS = 64  # tokens that a chat template may put around a message, at most
 

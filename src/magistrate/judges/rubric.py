@@ -96,6 +96,8 @@ def _most(values: Sequence[float | None]) -> float | None:
     return max(known, default=None)
 
 
+# --- the judge ------------------------------------------------------------------------------------
+
 REASONING = 160  # characters of a claim's reasoning, at most
 CLAIM_TOKENS = 112  # kept for each claim; where that is not enough the engine steers to the end
 

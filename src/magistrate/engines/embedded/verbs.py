@@ -232,6 +232,9 @@ def generate(prefilled: Prefilled, decoder: Decoder) -> Generator[ForwardRequest
         logits = output.logits[0]
 
 
+# --- numbers from logits --------------------------------------------------------------------------
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Natural log-probabilities, float64, of logits `[..., vocabulary]`."""
     wide = logits.astype(np.float64)
@@ -291,6 +294,8 @@ def _padded_attention(parts: Sequence[np.ndarray]) -> np.ndarray:
         [np.pad(part, ((0, 0), (0, 0), (0, 0), (0, read - part.shape[3]))) for part in parts], axis=2
     )
 
+
+# --- writing a text -------------------------------------------------------------------------------
 
 SLACK = 16  # tokens kept for the model's own choice of values; with fewer, strings and lists are closed
 TRIED = 8  # likeliest tokens tried when the picked one would move the end out of reach
