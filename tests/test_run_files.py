@@ -110,7 +110,7 @@ def test_a_run_file_says_everything(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_judges_of_a_file_are_built_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "run.yaml").write_text(
-        "dataset: {source: answers.jsonl, map: {context: docs}}\njudges: [novelty, json-valid]\n"
+        "dataset: {source: answers.jsonl, map: {context: docs}}\njudges: [novelty, exact]\n"
     )
     built, make = [], registry.judge
 
@@ -121,9 +121,9 @@ def test_the_judges_of_a_file_are_built_once(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(registry, "judge", count)
     run = ["--spec", "run.yaml", "--store", "runs.db"]
     for more, expected in (
-        ([], ["novelty", "json-valid"]),
-        (["--limit", "2"], ["novelty", "json-valid"]),
-        (["--judge", "novelty"], ["novelty", "json-valid", "novelty"]),
+        ([], ["novelty", "exact"]),
+        (["--limit", "2"], ["novelty", "exact"]),
+        (["--judge", "novelty"], ["novelty", "exact", "novelty"]),
     ):
         built.clear()
         assert command.main([*run, *more], standalone_mode=False) in (0, 3)

@@ -95,10 +95,8 @@ def asks_of(judge: Any) -> Asks:
     inner = judge
     while isinstance(inner, AsksJudge):
         inner = inner.of
-    if isinstance(inner, Grade):
-        shape = inner.form.constraint
-    else:
-        shape = inner.constraint if isinstance(inner, WritesUnderConstraint) else None
+    asked = inner.form if isinstance(inner, Grade) else inner
+    shape = asked.constraint if isinstance(asked, WritesUnderConstraint) else None
     schema = shape.schema if shape is not None and shape.digest == judge.info.constraint else None
     if isinstance(inner, Grade):
         form, (low, high) = inner.form, inner.form.scale
