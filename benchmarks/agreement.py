@@ -36,7 +36,7 @@ from magistrate.engines.models import default, describe, entry, locate
 from magistrate.engines.models.gguf import rewrite
 from magistrate.engines.models.pull import fetch
 from magistrate.judges import registry
-from magistrate.judges.preflight import planned_calls
+from magistrate.judges.base import planned_calls
 from magistrate.types import Data, Message, Prompt
 
 SEED = 3

@@ -29,7 +29,7 @@ from magistrate.engines.cache import Cached, CallCache, call_key
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.models import default
 from magistrate.judges import registry
-from magistrate.judges.preflight import planned_calls
+from magistrate.judges.base import planned_calls
 from magistrate.runs.execute import stream
 from magistrate.types import Prompt, Usage
 

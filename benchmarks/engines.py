@@ -28,13 +28,11 @@ from typing import Any
 from magistrate import _async
 from magistrate._version import __version__
 from magistrate.datasets import load
-from magistrate.engines.base import Engine, Option, require
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.base import Engine, EngineSettings, Option, require
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges import registry
-from magistrate.judges.base import Judge
+from magistrate.judges.base import Judge, planned_calls
 from magistrate.judges.likelihood import prompts
-from magistrate.judges.preflight import planned_calls
 from magistrate.report.export import outcome_data
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample

@@ -15,7 +15,7 @@ from magistrate.engines.embedded.openvino_backend import OpenVINOBackend
 from magistrate.engines.embedded.prefix_cache import CachedSequence
 from magistrate.engines.models import default, describe, locate
 from magistrate.judges import instance
-from magistrate.judges.preflight import planned_calls
+from magistrate.judges.base import planned_calls
 
 PROMPTS = 12
 

@@ -144,8 +144,7 @@ def running(folder: Path) -> Iterator[Callable[[], object]]:
 @contextlib.contextmanager
 def choosing(_: Path) -> Iterator[Callable[[], object]]:
     sys.path.insert(0, str(TESTS))
-    from magistrate.engines.base import Option
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings, Option
     from magistrate.types import Prompt
     from standins import openai_like
     from standins import running as served

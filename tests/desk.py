@@ -12,7 +12,7 @@ from magistrate.constraints import Constraint
 from magistrate.constraints.masks import MaskEngine
 from magistrate.engines.base import Sampling
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
-from magistrate.engines.embedded.decoder import Decoder
+from magistrate.engines.embedded.verbs import Decoder
 from magistrate.engines.models import describe
 from magistrate.errors import ConstraintError
 

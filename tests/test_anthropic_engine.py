@@ -17,8 +17,7 @@ from fault_server import MODEL, Answer, Asked, FaultServer, fault_server
 from magistrate.api.judge import judge
 from magistrate.constraints import Lark, constraint
 from magistrate.engines.anthropic import AnthropicEngine, open_engine
-from magistrate.engines.base import Capture, Engine, Option, Sampling, UnusableAnswer
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.base import Capture, Engine, EngineSettings, Option, Sampling, UnusableAnswer
 from magistrate.errors import (
     CapabilityError,
     EngineError,
@@ -371,7 +370,7 @@ def test_the_package_is_named_where_it_is_missing(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['anthropic'] = None\n"
         "from magistrate.engines.anthropic import open_engine\n"
-        "from magistrate.engines.settings import EngineSettings\n"
+        "from magistrate.engines.base import EngineSettings\n"
         "open_engine('m', EngineSettings(base_url='http://127.0.0.1:1'))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -15,8 +15,8 @@ from magistrate import Sample, ScriptedEngine
 from magistrate.engines.none import NO_MODEL
 from magistrate.errors import CapabilityError, EngineError, SpecError
 from magistrate.judges import Auto, Classify, Hallucination, registry
+from magistrate.judges.base import planned_calls
 from magistrate.judges.builtin import instance
-from magistrate.judges.preflight import planned_calls
 from magistrate.runs.spec import RunSpec
 from magistrate.testing import assert_faithful
 from magistrate.types import Abstention, Failure, Prompt, Verdict

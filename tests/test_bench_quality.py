@@ -25,7 +25,7 @@ from magistrate import ScriptedEngine
 from magistrate.cli import main
 from magistrate.engines.base import Engine
 from magistrate.errors import DatasetError, SpecError
-from magistrate.features.catalog import SIGNALS, readings
+from magistrate.features.signals import SIGNALS, readings
 from magistrate.judges import registry
 from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict

@@ -12,9 +12,8 @@ from magistrate import ScriptedEngine
 from magistrate.engines.base import Engine, Option
 from magistrate.errors import SpecError
 from magistrate.judges import registry
-from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.base import Call, JudgeInfo, planned_calls
 from magistrate.judges.cascade import Cascade
-from magistrate.judges.preflight import planned_calls
 from magistrate.runs.execute import judge_one
 from magistrate.types import (
     FAITHFUL,

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from magistrate.engines.base import Capability, Engine
+from magistrate.engines.base import Capability, Engine, EngineSettings
 from magistrate.engines.registry import ENGINES, KINDS, Kind
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.cascade import Cascade

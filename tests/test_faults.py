@@ -14,10 +14,9 @@ import pytest
 
 from fault_server import FAULTS, MODEL, Answer, FaultServer, fault_server
 from magistrate.engines.anthropic import open_engine as open_anthropic
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.openai import open_engine as open_openai
 from magistrate.engines.remote.retry import BUSY_RETRIES, RETRIES
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
 from magistrate.judges import registry
 from magistrate.runs.execute import judge_one

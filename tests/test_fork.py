@@ -25,10 +25,9 @@ import pytest
 import magistrate
 from asked import CONTEXT, OUTPUT
 from magistrate import _async, _deadline, _fork
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.cache import call_cache
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineGone
 from magistrate.judges import registry
 from magistrate.judges.base import JudgeInfo

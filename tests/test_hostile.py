@@ -29,14 +29,13 @@ from magistrate.analysis.hostile import (
     spread,
 )
 from magistrate.constraints import Constraint
-from magistrate.constraints.quote import edges
+from magistrate.constraints.quote import LONGEST, SHORTEST, edges
 from magistrate.datasets import load
 from magistrate.engines.base import GREEDY, Capture, Choice, Generation, Option, Sampling
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import InputError
 from magistrate.judges import registry
-from magistrate.judges.schemas import LONGEST, SHORTEST
 from magistrate.runs.execute import judge_one
 from magistrate.types import (
     Abstention,

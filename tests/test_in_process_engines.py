@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from magistrate.engines.base import EngineSettings
 from magistrate.engines.embedded import open_engine
-from magistrate.engines.settings import EngineSettings
 from magistrate.engines.transformers.folder import obstacle
 from magistrate.errors import MissingExtra, SpecError
 
@@ -29,7 +29,7 @@ def test_the_package_is_named_where_it_is_missing(module: str) -> None:
         "    sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)\n"
         f"sys.modules[{module!r}] = None\n"
         "from magistrate.engines.transformers import open_engine\n"
-        "from magistrate.engines.settings import EngineSettings\n"
+        "from magistrate.engines.base import EngineSettings\n"
         "open_engine('model', EngineSettings())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ import pytest
 
 import magistrate
 from magistrate import Failure, Limits, Verdict
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.base import EngineSettings
 from magistrate.judges import registry
 from standins import Standin, running
 

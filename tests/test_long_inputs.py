@@ -19,7 +19,7 @@ from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import SpecError
 from magistrate.judges import Candidates, Judge, JudgeInfo, Passages, Rubric, Windows, classifier, instance
-from magistrate.judges.preflight import SPECIALS, planned_calls, shortage
+from magistrate.judges.base import SPECIALS, planned_calls, shortage
 from magistrate.judges.registry import judge as named
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Data, Message, Outcome, Prompt, Sample, Trusted, Turn, Verdict

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from magistrate._paths import home
-from magistrate.engines.base import Option
+from magistrate.engines.base import EngineSettings, Option
 from magistrate.engines.openai import open_engine
 from magistrate.engines.openai.engine import OpenAIEngine
 from magistrate.engines.openai.server_capabilities import ServerCapabilities, recall, remember
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineBusy, EngineError, EngineGone, OverLength, SpecError
 from magistrate.types import Prompt
 from standins import CHAT, Standin, bare, engine, ollama_like, openai_like, running, sglang_like, vllm_like

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from magistrate.constraints import constraint
+from magistrate.constraints.quote import quote_schema
 from magistrate.engines.openai.constraints import strict_schema, ways_to_send, without_nulls
-from magistrate.judges.schemas import quote_schema
 
 LABEL = constraint(
     {

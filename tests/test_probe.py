@@ -16,9 +16,8 @@ from sklearn.preprocessing import StandardScaler
 import magistrate
 from magistrate.api.judge import judge_sample
 from magistrate.api.train import train_probe
-from magistrate.engines.base import Capability, Captured
+from magistrate.engines.base import Capability, Captured, EngineSettings
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, DatasetError, InputError, OverLength, SpecError
 from magistrate.features.hidden_states import pooled
 from magistrate.judges import registry

@@ -12,9 +12,8 @@ import pytest
 from magistrate.engines.base import Attempt, Choice, Generation, Option, UnusableAnswer
 from magistrate.engines.cache import Cached, CallCache
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
-from magistrate.engines.wrappers import Recorded
 from magistrate.judges import registry
-from magistrate.runs.execute import code_of, judge_one
+from magistrate.runs.execute import Recorded, code_of, judge_one
 from magistrate.server.views.evidence import steps_of
 from magistrate.types import Failure, Prompt, Sample, Usage
 

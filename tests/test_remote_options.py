@@ -8,9 +8,9 @@ import pytest
 
 from magistrate.engines import anthropic
 from magistrate.engines.anthropic import open_engine as open_anthropic
+from magistrate.engines.base import EngineSettings
 from magistrate.engines.openai import engine as openai
 from magistrate.engines.openai import open_engine as open_openai
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 
 SERVICES = pytest.mark.parametrize("service", [openai, anthropic], ids=["openai", "anthropic"])

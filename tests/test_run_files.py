@@ -21,6 +21,7 @@ from magistrate import Run, ScriptedEngine
 from magistrate.api import evaluate as evaluation
 from magistrate.cli.run import command
 from magistrate.errors import SpecError
+from magistrate.judges import registry
 from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.runs.options import CACHE, DATA, ENGINE, FAILURES, LIMITS, NAME, PRICE, RUN, TAGS
 from magistrate.runs.prepare import Overrides
@@ -77,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 def told(folder: Path, text: str) -> RunSpec:
     path = folder / "run.yaml"
     path.write_text(text)
-    return read_spec(path)
+    return read_spec(path)[0]
 
 
 def engine() -> ScriptedEngine:
@@ -104,6 +105,29 @@ def test_a_run_file_says_everything(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert (limits.max_tokens, limits.max_seconds, limits.max_cost) == (100_000, 3600, 2.5)
     assert (spec.limits.max_failures, spec.cache, spec.name) == (0.2, False, "nightly")
     assert (spec.tags, spec.gates) == (["rag", "nightly"], ["coverage>=0.98", "faithfulness.accuracy>=0.1"])
+
+
+def test_the_judges_of_a_file_are_built_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "run.yaml").write_text(
+        "dataset: {source: answers.jsonl, map: {context: docs}}\njudges: [novelty, exact]\n"
+    )
+    built, make = [], registry.judge
+
+    def count(spec: Any, *rest: Any, **options: Any) -> Any:
+        built.append(spec)
+        return make(spec, *rest, **options)
+
+    monkeypatch.setattr(registry, "judge", count)
+    run = ["--spec", "run.yaml", "--store", "runs.db"]
+    for more, expected in (
+        ([], ["novelty", "exact"]),
+        (["--limit", "2"], ["novelty", "exact"]),
+        (["--judge", "novelty"], ["novelty", "exact", "novelty"]),
+    ):
+        built.clear()
+        assert command.main([*run, *more], standalone_mode=False) in (0, 3)
+        assert built == expected, more
 
 
 def test_little_needs_to_be_said(folder: Path) -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from magistrate.engines.base import GREEDY, Sampling
 from magistrate.engines.embedded import verbs
-from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing, log_softmax
-from magistrate.engines.embedded.decoder import Decoder
+from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing
 from magistrate.engines.embedded.prefix_cache import (
     BLOCK,
     BlockPool,
@@ -36,6 +35,7 @@ from magistrate.engines.embedded.scheduler import (
     Program,
     Scheduler,
 )
+from magistrate.engines.embedded.verbs import Decoder, log_softmax
 from magistrate.errors import (
     ConstraintError,
     EngineBusy,

@@ -13,8 +13,8 @@ import pytest
 from magistrate.constraints import constraint
 from magistrate.engines.base import Option
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.engines.wrappers import Recorded
 from magistrate.errors import ConstraintError, EngineError, EngineGone, InvalidOutput, OverLength, SpecError
+from magistrate.runs.execute import Recorded
 from magistrate.types import Data, Message, Prompt, Trusted, Usage
 
 ASKED = Prompt.of("Is the sky blue?")

@@ -14,9 +14,8 @@ from magistrate.engines.base import Engine
 from magistrate.engines.none import NONE
 from magistrate.engines.scripted import ScriptedEngine
 from magistrate.errors import CapabilityError, InvalidOutput, SpecError
-from magistrate.judges.base import NO_LIMIT, Judge
+from magistrate.judges.base import NO_LIMIT, Judge, planned_calls
 from magistrate.judges.chainpoll import ChainPoll
-from magistrate.judges.preflight import planned_calls
 from magistrate.judges.recorded_logprob import RecordedLogprob
 from magistrate.judges.selfcheck import SelfCheck
 from magistrate.judges.semantic_entropy import SemanticEntropy, normalized_entropy

@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from sklearn import metrics
 
 from magistrate.errors import SpecError
-from magistrate.judges.decision import decided
+from magistrate.judges.rubric import decided
 from magistrate.report.counts import count, counted
 from magistrate.server.app import create_app, warm_up
 from magistrate.server.jobs import JobQueue

@@ -14,12 +14,10 @@ from rapidfuzz.distance import LCSseq
 from sacrebleu.metrics.chrf import CHRF
 
 from magistrate.errors import InputError, SpecError
-from magistrate.features.catalog import SIGNALS, readings
-from magistrate.features.dates import dates
-from magistrate.features.numbers import Amounts, quantities
-from magistrate.features.overlap import ngram_novelty
+from magistrate.features.facts import Amounts, dates, quantities
 from magistrate.features.prepared import PassageIndex, Reading, covers, listed
-from magistrate.features.words import stem, worded, words
+from magistrate.features.signals import SIGNALS, ngram_novelty, readings
+from magistrate.features.splitting import stem, worded, words
 from magistrate.types import Sample, Turn
 
 TEXTS = st.text(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from desk import Desk
 from magistrate.constraints import Constraint, Lark, constraint
 from magistrate.engines.base import Sampling
-from magistrate.engines.embedded.decoder import Decoder
+from magistrate.engines.embedded.verbs import Decoder
 from magistrate.errors import ConstraintError
 
 UNLIMITED = 1000

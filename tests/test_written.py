@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from magistrate.features.words import words
+from magistrate.features.splitting import words
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.quality.protocol import Split
 from magistrate.analysis.columns import groups_of
 from magistrate.datasets.named import shared
-from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.features.signals import ngram_novelty, output_length
 from magistrate.metrics.distributions import roc_auc_score
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.types import HALLUCINATED, Sample
@@ -95,7 +95,7 @@ def read(samples: Sequence[Sample]) -> Reading:
     """All rules on some samples."""
     import numpy as np
 
-    from magistrate.features.catalog import SIGNALS, readings
+    from magistrate.features.signals import SIGNALS, readings
 
     found: dict[str, list[float | None]] = {
         name: [float(rule(sample)) for sample in samples] for name, rule in RULES.items()
@@ -171,7 +171,7 @@ def _even(truth: Flags) -> Floats:
 
 def _ms(name: str, samples: Sequence[Sample]) -> float:
     """Milliseconds that one signal alone takes for one sample."""
-    from magistrate.features.catalog import readings
+    from magistrate.features.signals import readings
 
     few = samples[:TIMED]
     start = time.perf_counter()

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from magistrate._fork import in_child
+from magistrate.errors import SpecError
 
 T = TypeVar("T")
 
@@ -94,6 +95,12 @@ def _forget() -> None:
 
 
 in_child(_forget)
+
+
+def check_limit(name: str, value: float) -> None:
+    """Raise `SpecError` for a limit that nothing can be done within: no finite number of more than 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+        raise SpecError(f"{name} must be a finite number of more than 0, got {value!r}")
 
 
 def check() -> None:

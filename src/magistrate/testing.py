@@ -109,7 +109,7 @@ def assert_faithful(
     those of `magistrate.judge`; an engine is loaded once a process.
     """
     __tracebackhide__ = True
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings
     from magistrate.judges import registry
 
     asked = registry.judge(registry.DEFAULT_JUDGE if judge is None else judge)

@@ -14,13 +14,12 @@ from llama_cpp import llama_cpp_server
 
 from magistrate import aevaluate
 from magistrate.constraints import constraint
-from magistrate.engines.base import Option, Sampling
+from magistrate.engines.base import EngineSettings, Option, Sampling
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.models import default
 from magistrate.engines.openai import open_engine
 from magistrate.engines.openai.engine import OpenAIEngine, read_options
 from magistrate.engines.remote.client import run_on_io_loop
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import CapabilityError, InvalidOutput, OverLength, SpecError
 from magistrate.training.judge.bases import base_of
 from magistrate.types import Data, Message, Prompt, Trusted, Verdict

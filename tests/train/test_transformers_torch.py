@@ -16,11 +16,10 @@ import torch
 import transformers
 
 from magistrate.constraints import constraint
-from magistrate.engines.base import Capture, Captured, Engine, Option, Sampling
+from magistrate.engines.base import Capture, Captured, Engine, EngineSettings, Option, Sampling
 from magistrate.engines.embedded.backend import Row
 from magistrate.engines.embedded.engine import LocalEngine
 from magistrate.engines.embedded.prefix_cache import CachedSequence
-from magistrate.engines.settings import EngineSettings
 from magistrate.engines.transformers import open_engine
 from magistrate.engines.transformers.backend import TorchBackend
 from magistrate.engines.transformers.engine import TransformersEngine

@@ -16,9 +16,8 @@ from magistrate.analysis.audit import CHECKS, Audit, Finding, Pair, Plan, effect
 from magistrate.analysis.hostile import ATTACKS, Attack, spread
 from magistrate.analysis.perturbations import shuffled_by
 from magistrate.datasets import Dataset
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.cache import Cached
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge

@@ -14,8 +14,7 @@ from magistrate.datasets.fields import LOOKED_AT, like_context
 from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import OverLength, SpecError
-from magistrate.judges.base import Judge
-from magistrate.judges.preflight import planned_calls, present, shortage
+from magistrate.judges.base import Judge, PlansCalls, planned_calls, present, shortage
 from magistrate.report.estimate import Estimate as Estimate
 from magistrate.report.estimate import JudgeEstimate
 from magistrate.runs.execute import FATAL
@@ -65,7 +64,7 @@ async def estimate(
             each.see(sample)
     found = [await each.estimate(n, engine, price, rates or {}) for each in counting]
     return Estimate(
-        dataset=getattr(dataset, "name", "samples"),
+        dataset=dataset.name if isinstance(dataset, Dataset) else "samples",
         model=engine.info.model,
         samples=n,
         judges=tuple(found),
@@ -169,7 +168,7 @@ class _Counting:
                 found.add(await _one(self.judge, sample, engine))
                 await asyncio.sleep(0)  # tokenizing takes the whole thread; others want it too
         scale = seen / len(kept) if kept else 1.0
-        known = self.judge.info.kind == "code" or hasattr(self.judge, "plan")
+        known = self.judge.info.kind == "code" or isinstance(self.judge, PlansCalls)
         own = Usage(prompt=round(found.own_prompt * scale), generated=round(found.own_answer * scale))
         long, failing = round(found.long * scale), round(found.failing * scale)
         asked = seen - long - failing

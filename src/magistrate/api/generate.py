@@ -7,8 +7,7 @@ from typing import Any
 
 from magistrate import _async
 from magistrate.constraints import constraint
-from magistrate.engines.base import Engine, Sampling
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.base import Engine, EngineSettings, Sampling
 from magistrate.judges import registry
 from magistrate.types import Prompt
 

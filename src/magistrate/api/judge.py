@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from magistrate import _async
+from magistrate._deadline import check_limit
 from magistrate.datasets.rows import RowError
 from magistrate.datasets.samples import to_sample
-from magistrate.engines.base import Engine
-from magistrate.engines.settings import EngineSettings
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.errors import DatasetError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.runs.execute import check_stream, judge_one
-from magistrate.runs.limits import DEADLINE, Limits
+from magistrate.runs.limits import DEADLINE
 from magistrate.types import Outcome, Sample
 
 EXAMPLE = (
@@ -85,7 +85,8 @@ async def ajudge_sample(
     settings = EngineSettings(base_url=base_url, device=device, threads=threads, timeout=timeout)
     engine = await _async.in_thread(registry.engine_for, [asked], model, settings)
     check_stream([asked], engine.info)
-    return await judge_one(sample, asked, engine, deadline=Limits(deadline=deadline).deadline)
+    check_limit("deadline", deadline)
+    return await judge_one(sample, asked, engine, deadline=deadline)
 
 
 judge_sample = _async.synchronous(ajudge_sample)

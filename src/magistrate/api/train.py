@@ -20,9 +20,10 @@ from magistrate.errors import DatasetError, InputError, SpecError
 from magistrate.features.hidden_states import Pooling
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
-from magistrate.judges.composite import check_binary, suspicion
+from magistrate.judges.composite import suspicion
 from magistrate.judges.probe import ProbeData
 from magistrate.judges.stack_folder import Scale
+from magistrate.judges.verdicts import check_binary
 from magistrate.runs.limits import UNLIMITED, Limits
 from magistrate.runs.progress import ProgressListener
 from magistrate.training.probe import FOLDS as PROBE_FOLDS
@@ -180,7 +181,7 @@ class Labelled:
 
 def parts_of(of: Sequence[str]) -> list[Part]:
     """The parts of these names. Raises `SpecError` for what cannot be one."""
-    from magistrate.features.catalog import SIGNALS
+    from magistrate.features.signals import SIGNALS
 
     if not of:
         raise SpecError("a stack has parts: name them with --of, such as --of novelty --of signal:numbers")
@@ -327,7 +328,7 @@ def table_of(
 
 def _row(parts: Sequence[Part], each: Labelled, sample: Sample) -> list[float] | str:
     """What the parts say of a sample, or why it is left out."""
-    from magistrate.features.catalog import readings
+    from magistrate.features.signals import readings
 
     if sample.label not in KNOWN:
         return UNLABELLED

@@ -14,7 +14,7 @@ from magistrate.runs.options import BALANCE, CONCURRENT, LIMIT, SAMPLE, SEED, TI
 
 if TYPE_CHECKING:
     from magistrate.api.audit import Examination
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings
 
 EXAMPLE = "Example: magistrate audit faithfulness --data quickstart --sample 20 --html audit.html"
 

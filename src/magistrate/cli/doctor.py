@@ -15,8 +15,7 @@ from magistrate.cli.options import json_option, model_options
 from magistrate.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from magistrate.engines.base import Engine
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import Engine, EngineSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def finish_run(
     `bar` shows the progress; `spec` holds the gates; `again` is the command that goes on with the run;
     `junit` is where a JUnit document is written, whatever ends the run.
     """
-    from magistrate.api.run import Run, report_of
+    from magistrate.api.run import Run
+    from magistrate.report.counts import counted
 
     cut_short = False
     with _say_what_is_kept(bar, again), _junit_of_failed_run(bar, session, spec, junit):
@@ -74,7 +75,7 @@ def finish_run(
             run = Run(bar.run_id, session.place)
     try:
         # After a second Ctrl-C the run may still be writing, so its store is opened anew.
-        report = run.summary() if cut_short else report_of(session.store, run.id)
+        report = run.summary() if cut_short else counted(session.store, run.id).report
         checked = gates_of(report, spec)
         write_gates(junit, report, checked, spec, error="interrupted" if cut_short else None)
         show(report, bar.problems, as_json, checked)
@@ -124,9 +125,9 @@ def write_gates(
     error: str | None = None,
 ) -> None:
     """Write the JUnit document, if one is wanted."""
-    from magistrate.report.junit import junit, write_junit
-
     if target is not None:
+        from magistrate.report.junit import junit, write_junit
+
         write_junit(target, junit(report, checked, max_failures=spec.limits.max_failures, error=error))
 
 

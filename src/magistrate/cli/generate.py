@@ -14,8 +14,7 @@ from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
-    from magistrate.engines.base import Generation
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings, Generation
 
 
 EXAMPLE = "Example: magistrate generate --schema person.json 'Invent a person.' --trace"

@@ -23,7 +23,7 @@ from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.runs.options import JUDGES, TIME_FOR_VERDICT
 
 if TYPE_CHECKING:
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings
 
 EXAMPLE = (
     "Example: magistrate judge --context @contract.txt --output 'Notice is two weeks.' --judge hallucination"

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from magistrate.datasets import Dataset
-    from magistrate.engines.base import Engine
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import Engine, EngineSettings
     from magistrate.judges.quality import Figure, Measured
     from magistrate.types import Sample
 
@@ -291,8 +290,7 @@ def _print_tried(judge: Any, sample: Sample, dataset: str, engine: Engine, termi
     from rich.padding import Padding
     from rich.text import Text
 
-    from magistrate.judges.base import FIELDS
-    from magistrate.judges.preflight import present
+    from magistrate.judges.base import FIELDS, present
     from magistrate.report.formatting import plain
 
     info, asks = judge.info, asks_of(judge)

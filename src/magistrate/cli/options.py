@@ -148,7 +148,7 @@ def model_options(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def with_settings(*args: Any, **kwargs: Any) -> Any:
-        from magistrate.engines.settings import EngineSettings
+        from magistrate.engines.base import EngineSettings
 
         named = {option.name: kwargs.pop(option.name) for option in ENGINE[1:]}
         return function(*args, settings=EngineSettings(**named), **kwargs)

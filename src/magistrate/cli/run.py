@@ -46,6 +46,7 @@ from magistrate.runs.options import (
 )
 
 if TYPE_CHECKING:
+    from magistrate.judges.base import Judge
     from magistrate.report import Report
     from magistrate.runs.prepare import RunPlan
     from magistrate.runs.progress import ProgressBar
@@ -166,10 +167,10 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
     dry_run: bool = context.params["dry_run"]
     going_on: bool | None = context.params["going_on"]
     as_json: bool = context.params["as_json"]
-    if not dry_run:
+    if junit is not None and not dry_run:
         fresh(junit)
-    spec = _spec(context)
-    judges = judges_of(spec)
+    spec, made = _spec(context)
+    judges = made or judges_of(spec)
     tell_unasked(judges, context)
     for gate in spec.gates:
         Gate.parse(gate, [judge.info.name for judge in judges])
@@ -192,10 +193,13 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
         return finish_run(lambda: _async.run(work), bar, session, spec, as_json, junit=junit)
 
 
-def _spec(context: click.Context) -> RunSpec:
-    """The specification by the run file and the options of the command; the options win."""
+def _spec(context: click.Context) -> tuple[RunSpec, list[Judge] | None]:
+    """The specification by the run file and the options of the command; the options win.
+
+    Its judges, too, if they are those of the file, which are made to check them.
+    """
     from magistrate.judges.registry import calibrated
-    from magistrate.runs.spec import DEFAULT, judge_of, read_spec, spec_from
+    from magistrate.runs.spec import DEFAULT, judge_of, read_spec, same_judges, spec_from
 
     said = {
         name: value
@@ -203,8 +207,10 @@ def _spec(context: click.Context) -> RunSpec:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
     }
     values: dict[str, Any] = {}
+    written, made = None, None
     if (file := context.params["file"]) is not None:
-        values = read_spec(Path(file)).plain()
+        written, made = read_spec(Path(file))
+        values = written.plain()
     elif "data" not in said:
         raise click.UsageError("name what to judge: DATA, or --spec FILE", context)
     dataset = dict(values.get("dataset", {})) | {name: said[name] for name in IN_DATASET if name in said}
@@ -227,7 +233,8 @@ def _spec(context: click.Context) -> RunSpec:
     if files := context.params["calibrations"]:
         judges = calibrated(spec.judges, files, partial(judge_of, spec))
         spec = spec.model_copy(update={"judges": judges})
-    return spec_assuming(spec, context.params["base_rate"], context.params["store"])
+    spec = spec_assuming(spec, context.params["base_rate"], context.params["store"])
+    return spec, made if written is not None and same_judges(spec, written) else None
 
 
 def _goes_on(unfinished: RunRecord, going_on: bool | None) -> bool:

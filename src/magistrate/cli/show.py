@@ -51,7 +51,7 @@ def command(
     """
     from magistrate.api.run import report_of
     from magistrate.cli.exit_codes import DONE
-    from magistrate.judges.decision import reflagged
+    from magistrate.judges.rubric import reflagged
     from magistrate.report import outcome_panel
     from magistrate.report.export import outcome_data
     from magistrate.report.junit import fresh

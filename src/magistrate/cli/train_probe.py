@@ -12,7 +12,7 @@ from magistrate.cli.options import json_option, model_options, reading_options
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings
     from magistrate.features.hidden_states import Pooling
 
 EXAMPLE = (

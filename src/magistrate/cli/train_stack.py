@@ -18,7 +18,7 @@ from magistrate.cli.options import (
 from magistrate.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import EngineSettings
 
 EXAMPLE = (
     "Example: magistrate train stack --data summedits:dev --data begin:dev --of signal:content_words "

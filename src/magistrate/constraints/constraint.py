@@ -15,15 +15,13 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, Literal
 
-from magistrate.constraints.bounds import endless
 from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
 from magistrate.constraints.lark import compile_grammar, follow
-from magistrate.constraints.normalize import normalized, unrolled
 from magistrate.constraints.partial_json import read
 from magistrate.constraints.quote import LONGEST_TEXTS, Texts, quoted_sources, several
 from magistrate.constraints.regex import PatternTooSlow, compiled, python, python_match, translate
-from magistrate.constraints.schema import LARK, QUOTE, walk
-from magistrate.constraints.schema_check import check_schema, check_writable
+from magistrate.constraints.schema import LARK, QUOTE, normalized, unrolled, walk
+from magistrate.constraints.schema_check import check_schema, check_writable, endless
 from magistrate.constraints.validation import validate
 from magistrate.errors import ConstraintError, InvalidOutput
 

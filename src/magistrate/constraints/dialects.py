@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from magistrate.constraints.bounds import DECIMALS, DIGITS
 from magistrate.constraints.constraint import Constraint
 from magistrate.constraints.quote import quote_of, several
 from magistrate.constraints.regex import FORMATS, translate
@@ -30,6 +29,7 @@ from magistrate.constraints.schema import (
     resolve,
     walk,
 )
+from magistrate.constraints.schema_check import DECIMALS, DIGITS
 from magistrate.errors import ConstraintError
 
 MOST_LISTED = 1000  # integers of a range that are written out

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any
 
-from magistrate.constraints.bounds import on_grid
 from magistrate.constraints.lark import embedded
 from magistrate.constraints.quote import Texts, quote_of, several, verbatim_rule
 from magistrate.constraints.regex import FORMATS, Translated, translate
@@ -33,6 +32,7 @@ from magistrate.constraints.schema import (
     resolve,
     walk,
 )
+from magistrate.constraints.schema_check import on_grid
 from magistrate.errors import ConstraintError
 
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}

@@ -28,7 +28,7 @@ import regex  # type: ignore[import-untyped]
 
 from magistrate.constraints.lark import escape
 from magistrate.constraints.schema import QUOTE, walk
-from magistrate.errors import ConstraintError
+from magistrate.errors import ConstraintError, InvalidOutput
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 Unit = Literal["words", "sentences"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
+SHORTEST, LONGEST = 16, 160  # characters of a quote: a statement rather than a word, and no whole page
 LONGEST_WORD = 64  # characters; longer ones (a key, an address) may be cut between any two characters
 WINDOW = 1024  # characters that are looked at together: finding an edge may take the square of their number
 _SPACE = r"\s(?![\p{M}\u200d])"  # without a mark on it
@@ -287,3 +288,28 @@ def _edge(paired: bool) -> str:
     hidden = "|".join(code for code in controls if chr(int(code, 16)) not in spaces)
     halves = _PAIR if paired else rf"\\ud[89a-f]{_HEX}{{2}}"
     return rf'(?:[^\\{plain}]|\\["\\b]|\\u(?:{hidden})|{halves})'
+
+
+def quote_schema(source: str, unit: Unit, texts: Sequence[str]) -> dict[str, Any]:
+    """The schema of a quote of `texts`, named `source`.
+
+    It has at least `SHORTEST` characters, if every text has a run of as many, and at most `LONGEST`; a longer
+    sentence may be quoted whole.
+    """
+    longest = LONGEST
+    if unit == "sentences":
+        longest = max([longest, *(len(piece) for text in texts for piece in pieces(text, unit))])
+    inked = [text for text in texts if text.strip()]
+    least = SHORTEST if inked and all(has_run(text, unit, SHORTEST, longest) for text in inked) else 1
+    quote = {"of": source, "unit": unit}
+    return {"type": "string", "x-quote": quote, "minLength": least, "maxLength": longest}
+
+
+def quoted(text: str, source: str, unit: Unit, texts: Sequence[str]) -> Quote:
+    """Where a quote stands that the constraint has let through. Raises `InvalidOutput` if nowhere."""
+    if isinstance(text, Quote):
+        return text
+    found = locate(text, QuoteOf(source, unit), texts)
+    if found is None:
+        raise InvalidOutput(f"{text[:100]!r} is no run of {unit} of the {source}", text)
+    return found

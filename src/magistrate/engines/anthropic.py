@@ -24,6 +24,7 @@ from magistrate.engines.base import (
     Choice,
     Engine,
     EngineInfo,
+    EngineSettings,
     Generation,
     Likelihood,
     Option,
@@ -55,7 +56,6 @@ from magistrate.engines.remote.replies import (
     sampled_choice,
 )
 from magistrate.engines.remote.retry import CONNECTING, FIRST, TIMEOUT, RetryingCaller, with_retries
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import (
     CapabilityError,
     ConstraintError,

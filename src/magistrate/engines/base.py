@@ -1,10 +1,11 @@
-"""The engine protocol: the three verbs of every engine, and the values they return."""
+"""The engine protocol: the three verbs of every engine, the values they return, and its settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from math import inf
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from magistrate.errors import CapabilityError, InvalidOutput, SpecError
 from magistrate.types import Prompt, Usage
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from magistrate.constraints import Constraint
+
 
 Capability = Literal[
     "generate",
@@ -245,6 +247,38 @@ class Engine(Protocol):
     ) -> Likelihood: ...
 
 
+@runtime_checkable
+class EngineWrapper(Protocol):
+    """An engine that passes its calls on to another one: it records them, or answers some from a cache."""
+
+    def beside(self, other: Engine) -> Engine:
+        """`other`, wrapped likewise: in the same record, or in front of the same cache."""
+
+
+@runtime_checkable
+class SharedEngine(Protocol):
+    """An engine that many users call, each of whom may have a limit of its own."""
+
+    def sharing(self, concurrency: int) -> Engine:
+        """The same engine for a user who has at most `concurrency` calls under way at once."""
+
+
+@runtime_checkable
+class LoadingEngine(Protocol):
+    """An engine whose first call may wait until its model is loaded."""
+
+    @property
+    def loading(self) -> bool:
+        """Whether the model is being loaded right now."""
+
+
+def in_role(engine: Engine, other: Engine | None) -> Engine:
+    """`other`, wrapped as `engine` is, so that its calls are recorded; `engine` where there is no other."""
+    if other is None:
+        return engine
+    return engine.beside(other) if isinstance(engine, EngineWrapper) else other
+
+
 def check_options(options: Sequence[Option]) -> None:
     """Refuse options that no engine could tell apart."""
     if len(options) < 2:
@@ -265,3 +299,48 @@ def require(info: EngineInfo, needs: frozenset[Capability], who: str) -> None:
             f"{who} needs {', '.join(missing)}, which engine {info.name!r} ({info.model}) does not offer; "
             f"it can: {', '.join(sorted(info.can))}"
         )
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+CONCURRENCY = 16  # calls under way at a time, unless a number is given
+OPTIONS = {
+    "base_url": "--base-url",
+    "device": "--device",
+    "threads": "--threads",
+    "timeout": "--timeout",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Settings of an engine beside its name; None where nothing is given.
+
+    `base_url` is where a server listens, such as `http://127.0.0.1:8080/v1`; `device` and `threads` are for
+    models in this process; `hidden_states` asks for an engine that shows them. A call may take `timeout`
+    seconds. A user of the engine has at most `concurrency` calls under way at once; all users without a
+    number of their own share 16. Settings that differ only in that are equal: they name the same engine.
+    Raises `SpecError` for impossible values.
+    """
+
+    base_url: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    hidden_states: bool = False
+    timeout: float | None = None
+    concurrency: int | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise SpecError(f"threads must be at least 1, got {self.threads}")
+        if self.timeout is not None and not 0 < self.timeout < inf:
+            raise SpecError(f"timeout must be a finite number of seconds above 0, got {self.timeout}")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise SpecError(f"concurrency must be at least 1, got {self.concurrency}")
+
+    def refuse(self, who: str, *names: str) -> None:
+        """Raise `SpecError` if one of these is given: no setting is silently ignored."""
+        for each in fields(self):
+            if each.name in names and getattr(self, each.name) != each.default:
+                told = OPTIONS.get(each.name, each.name)
+                raise SpecError(f"{who} has no use for {told}; leave it out")

@@ -31,6 +31,7 @@ from magistrate.engines.base import (
     EngineInfo,
     Generation,
     Likelihood,
+    LoadingEngine,
     Option,
     Sampling,
     require,
@@ -106,7 +107,7 @@ class Cached:
     @property
     def loading(self) -> bool:
         """Whether the wrapped engine is loading its weights right now."""
-        return bool(getattr(self._engine, "loading", False))
+        return isinstance(self._engine, LoadingEngine) and self._engine.loading
 
     def beside(self, other: Engine) -> Engine:
         """`other` with the same cache, where it promises the same answer to the same call too."""

@@ -12,8 +12,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from pathlib import Path
 
 from magistrate import _fork
-from magistrate.engines.base import Capability, Engine
-from magistrate.engines.settings import OPTIONS, EngineSettings
+from magistrate.engines.base import OPTIONS, Capability, Engine, EngineSettings, SharedEngine
 from magistrate.errors import SpecError
 
 ENGINES = "magistrate.engines"  # the entry-point group by which packages add kinds of engines
@@ -166,7 +165,7 @@ def engine(
     `settings` give another. Anything else is for the embedded engine: a catalogue name, a
     GGUF file or an OpenVINO folder. Each engine is made once a process, so that weights are loaded and
     servers are probed once; with a `concurrency` in the settings, the result is a share of it with that limit
-    (`engine.sharing(concurrency)`, if the engine has that).
+    (of a `SharedEngine`).
     Raises `SpecError` for settings that the engine cannot use; an engine that is passed through takes none.
     """
     if model is not None and not isinstance(model, str | Path):
@@ -179,9 +178,9 @@ def engine(
     model, settings = _written_out(str(model), settings)
     with _loading:
         found = _opened(model, replace(settings, concurrency=None))
-    share = None if settings.concurrency is None else getattr(found, "sharing", None)
-    shared: Engine = found if share is None else share(settings.concurrency)
-    return shared
+    if settings.concurrency is not None and isinstance(found, SharedEngine):
+        return found.sharing(settings.concurrency)
+    return found
 
 
 def _written_out(model: str, settings: EngineSettings) -> tuple[str, EngineSettings]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from magistrate._scratch import once
-from magistrate.features.words import STOP, Wording, worded
+from magistrate.features.splitting import STOP, worded
 from magistrate.types import Sample
 
 LONGEST = 20_000  # characters of a text that are looked at
@@ -26,13 +25,6 @@ CODE_LINE = re.compile(
     r"|[;{]\s*$|^\s*\w[\w.]*(?:\[\w+\])? = \S"
 )
 LEAST_LINES = 3
-
-
-def language_of(texts: Sequence[Wording]) -> str | None:
-    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
-    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
-    most = max(counts, default=0)
-    return list(STOP)[counts.index(most)] if most else None
 
 
 def strange(sample: Sample) -> str:

@@ -13,12 +13,8 @@ from itertools import chain
 from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
-from magistrate.features.dates import Calendar, Date
-from magistrate.features.language import language_of
-from magistrate.features.names import initials
-from magistrate.features.numbers import Amounts, Quantity, dates_and_numbers
-from magistrate.features.splitting import sentences
-from magistrate.features.words import Run, Wording, form, stem, word_runs, worded
+from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers, initials
+from magistrate.features.splitting import Run, Wording, form, language_of, sentences, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces that a reason quotes

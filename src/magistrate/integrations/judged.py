@@ -14,9 +14,8 @@ from magistrate import _async, _logging
 from magistrate.api.judge import judge_sample
 from magistrate.datasets.rows import RowError
 from magistrate.datasets.samples import to_sample
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.remote.options import check_address
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import DatasetError, EngineGone, MissingPackage, NoVerdict, SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import FIELDS, Judge, JudgeInfo

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from magistrate.judges.candidates import Candidates
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
-    from magistrate.judges.decision import decided
     from magistrate.judges.definitions import judge_from_file, judge_from_package
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
     from magistrate.judges.recorded_logprob import RecordedLogprob
-    from magistrate.judges.rubric import Rubric
+    from magistrate.judges.rubric import Rubric, decided
     from magistrate.judges.selfcheck import SelfCheck
     from magistrate.judges.semantic_entropy import SemanticEntropy
     from magistrate.judges.sentences import Sentences
@@ -39,7 +38,7 @@ _MODULE_OF = {
     "Classify": "classify",
     "Criterion": "classify",
     "classifier": "classify",
-    "decided": "decision",
+    "decided": "rubric",
     "judge_from_file": "definitions",
     "judge_from_package": "definitions",
     "Form": "grade",

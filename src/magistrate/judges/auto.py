@@ -8,11 +8,10 @@ from functools import cache
 from typing import Literal
 
 from magistrate.engines.base import Capability, Engine
-from magistrate.judges.base import Call, Judge, JudgeInfo
+from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge, unfit
 from magistrate.judges.builtin import instance
 from magistrate.judges.classify import Classify
-from magistrate.judges.composite import check_binary
-from magistrate.judges.preflight import planned_calls, run_judge, unfit
+from magistrate.judges.verdicts import check_binary
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})

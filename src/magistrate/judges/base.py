@@ -1,13 +1,30 @@
-"""The `Judge` protocol: a frozen dataclass with one async method, and what a judge may offer beside it."""
+"""The `Judge` protocol, what a judge may offer beside it, and the checks before a judge is asked."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from magistrate._deadline import check, checked
+from magistrate._scratch import scratch
 from magistrate.engines.base import Capability, Engine
-from magistrate.types import CalibratedOn, Direction, Outcome, Prompt, Sample, Scoring
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    AbstentionReason,
+    CalibratedOn,
+    Direction,
+    Outcome,
+    Prompt,
+    Sample,
+    Scoring,
+)
+
+if TYPE_CHECKING:
+    from magistrate.constraints import Constraint
 
 FIELDS = ("input", "context", "output", "expected", "messages", "alternatives")
 """The fields of a sample that a judge can read; any other name is a key of its metadata."""
@@ -87,8 +104,8 @@ def _schema(name: str) -> dict[str, Any]:
 class Judge(Protocol):
     """Decides on one sample with one engine. What it raises becomes a `Failure`, never a label.
 
-    `info` and `judge` are all that a judge needs. It may offer more: see `PlansCalls`, `MadeOfJudges` and
-    `FolderJudge`.
+    `info` and `judge` are all that a judge needs. It may offer more: see `PlansCalls`, `MadeOfJudges`,
+    `AsksJudge`, `WritesUnderConstraint`, `DescribesItself` and `FolderJudge`.
     """
 
     @property
@@ -111,6 +128,32 @@ class MadeOfJudges(Protocol):
 
     def with_parts(self, make: Callable[[str], Judge]) -> Judge:
         """The same judge, with the judges that `make` makes of their words."""
+
+
+@runtime_checkable
+class AsksJudge(Protocol):
+    """A judge that asks another one."""
+
+    @property
+    def of(self) -> Judge:
+        """The judge that is asked."""
+
+
+@runtime_checkable
+class WritesUnderConstraint(Protocol):
+    """A judge whose model writes under one constraint, whatever the sample is."""
+
+    @property
+    def constraint(self) -> Constraint:
+        """What the model may write."""
+
+
+@runtime_checkable
+class DescribesItself(Protocol):
+    """A judge that has more to say of itself than its `info` does."""
+
+    def describe(self) -> dict[str, Any]:
+        """What `info.describe()` says, and more."""
 
 
 class FolderJudge:
@@ -145,3 +188,101 @@ class Call:
     engine: Engine | None = None
     times: int = 1
     optional: bool = False
+
+
+def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
+    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
+    if name == "messages":
+        return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
+    if name == "context":
+        return sample.context if any(text.strip() for text in sample.context) else ()
+    if name in LISTS:
+        return tuple(getattr(sample, name))
+    if name in ("input", "output", "expected"):
+        return getattr(sample, name) or ""
+    return _text(sample.metadata.get(name))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# --- the checks before a judge is asked -----------------------------------------------------------
+
+ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
+SPECIALS = 64  # tokens that a chat template may put around a message, at most
+
+
+async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
+    """Check the sample, then judge it; an `Abstention` where a field is missing or a call does not fit."""
+    check()
+    info = judge.info
+    for name in info.requires:
+        if not present(sample, name, info.reads):
+            reason, message = _missing(name, info)
+            return Abstention(sample.id, info.name, reason, message)
+    if short := await shortage(judge, sample, engine):
+        return Abstention(sample.id, info.name, "over_length", f"{short}. {ADVICE}")
+    with scratch():
+        return await judge.judge(sample, engine)
+
+
+def planned_calls(judge: Judge, sample: Sample) -> Sequence[Call]:
+    """The calls that judging `sample` may take; none for a judge that does not plan them."""
+    return tuple(judge.plan(sample)) if isinstance(judge, PlansCalls) else ()
+
+
+async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) -> str | None:
+    """Why a call that judging `sample` may take does not fit its engine, in words; None where all do.
+
+    `most` is how many tokens a call may take in all, 0 for as many as the engine's window has. Computes
+    nothing but tokens.
+    """
+    for call in checked(planned_calls(judge, sample), 1):
+        if not call.optional and (short := await unfit(call, engine, most)):
+            return short
+    return None
+
+
+async def unfit(call: Call, engine: Engine, most: int = 0) -> str | None:
+    """Why one call does not fit its engine, in words; None where it does."""
+    asked = call.engine or engine
+    window = min(asked.info.context_window, most or asked.info.context_window)
+    room = window - call.answer - call.extra
+    # A token stands for one byte at least, so that most prompts need not be counted to be known to fit.
+    length = sum(len(part.text.encode("utf-8", "replace")) for m in call.prompt.messages for part in m.parts)
+    if length + SPECIALS * (len(call.prompt.messages) + 1) <= room:
+        return None
+    tokens = await asked.count(call.prompt)
+    if tokens <= room:
+        return None
+    what = "the limit" if window < asked.info.context_window else f"the context window of {asked.info.model}"
+    return (
+        f"a step takes {tokens + call.extra:,} tokens and {call.answer:,} for its answer; {what} is "
+        f"{window:,}. Nothing was asked"
+    )
+
+
+def present(sample: Sample, name: str, reads: Sequence[str]) -> bool:
+    """Whether a sample has anything but white space in a field.
+
+    What was said before counts as context for a judge that `reads` it.
+    """
+    said = name == "context" and "messages" in reads
+    value = sample.sources if said else value_of(sample, name)
+    if isinstance(value, str):
+        return bool(value.strip())
+    return any(text.strip() for text in value)
+
+
+def _missing(name: str, info: JudgeInfo) -> tuple[AbstentionReason, str]:
+    if name == "context":
+        told = f"judge {info.name!r} reads a context, and the sample has none"
+        if set(info.labels) == {FAITHFUL, HALLUCINATED}:
+            told += "; 'hallucination' does without"
+        return "no_context", told
+    if name == "output":
+        return "no_output", "the output is empty: nothing was said that could be judged"
+    return "missing_input", f"judge {info.name!r} reads {name!r}, and the sample has none"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import FIELDS, LISTS, Call, JudgeInfo
-from magistrate.judges.preflight import planned_calls, run_judge
+from magistrate.judges.base import FIELDS, LISTS, Call, JudgeInfo, planned_calls, run_judge
 from magistrate.types import Abstention, Outcome, Sample
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.composite import check_binary, composite_info, suspicion
-from magistrate.judges.preflight import planned_calls, run_judge
-from magistrate.judges.verdicts import LABELS
+from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.composite import composite_info, suspicion
+from magistrate.judges.verdicts import LABELS, check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
 NO_JUDGES = (

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from magistrate.constraints import Constraint, constraint
+from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Engine, Generation, Sampling
 from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.sampled_answers import seeds
-from magistrate.judges.schemas import closed_object, short_text
 from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict

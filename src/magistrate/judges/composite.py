@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from magistrate.errors import SpecError
 from magistrate.judges.base import JudgeInfo
 from magistrate.judges.verdicts import LABELS
-from magistrate.types import FAITHFUL, HALLUCINATED, Verdict
+from magistrate.types import Verdict
 
 Answer = TypeVar("Answer")
 
@@ -29,15 +29,6 @@ def aggregated(scores: Sequence[float], how: Aggregate) -> float:
     if how == "all":
         return min(scores)
     return fmean(scores) if how == "mean" else 1 - math.prod(1 - score for score in scores)
-
-
-def check_binary(info: JudgeInfo, who: str) -> None:
-    """Refuse a judge whose scores do not say how likely it is that something is hallucinated."""
-    if set(info.labels) != {FAITHFUL, HALLUCINATED}:
-        raise SpecError(
-            f"{who} takes a judge that says {FAITHFUL!r} or {HALLUCINATED!r}; {info.name!r} says "
-            f"{', '.join(info.labels) or 'nothing of it'}"
-        )
 
 
 def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: str) -> JudgeInfo:

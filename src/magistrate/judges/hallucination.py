@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Literal
 
 from magistrate.constraints import Constraint, constraint
+from magistrate.constraints.schema import closed_object
 from magistrate.engines.base import Engine, Sampling
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.schemas import closed_object
 from magistrate.judges.template import builtin_prompt, fields_of, written_freely
 from magistrate.judges.verdicts import LABELS, READS, check_threshold, label_of
 from magistrate.types import Outcome, Prompt, Sample, Verdict

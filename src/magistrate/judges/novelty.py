@@ -11,9 +11,8 @@ from pathlib import Path
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.features.catalog import read
-from magistrate.features.overlap import UNSUPPORTED
 from magistrate.features.prepared import Cover, Reading, prepared
+from magistrate.features.signals import UNSUPPORTED, read
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import LABELS, READS, heat_map, label_of, probability_of, unsupported
 from magistrate.metrics.calibration import sigmoid

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Ranking, merged, passages
-from magistrate.judges.base import Judge, JudgeInfo, PlansCalls
+from magistrate.judges.base import Judge, JudgeInfo, PlansCalls, run_judge, shortage
 from magistrate.judges.context_slice import ContextSlice, left_out
-from magistrate.judges.preflight import run_judge, shortage
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 
 

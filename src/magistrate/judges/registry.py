@@ -14,14 +14,13 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from magistrate.engines.base import Engine
+from magistrate.engines.base import Engine, EngineSettings
 from magistrate.engines.none import NONE
 from magistrate.engines.registry import UNSAID as UNSAID
 from magistrate.engines.registry import engine as engine
 from magistrate.engines.registry import engine_entries as engine_entries
 from magistrate.engines.registry import engine_kind as engine_kind
 from magistrate.engines.registry import shorthands as shorthands
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges.base import FolderJudge, Judge, MadeOfJudges
 from magistrate.judges.option_policy import OptionPolicyError, check_amount, check_option

@@ -1,24 +1,102 @@
-"""The judge `rubric`: reason freely, then write down claims with quotes from both sides."""
+"""The judge `rubric`: reason freely, then write down claims with quotes from both sides.
+
+The decision from the claims is a pure function, so that other flags can be applied without a model.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from magistrate.constraints import Constraint, constraint
-from magistrate.constraints.quote import Unit
-from magistrate.engines.base import Capability, Engine, Option, Sampling, require
-from magistrate.engines.wrappers import in_role
+from magistrate.constraints.quote import Unit, quote_schema, quoted
+from magistrate.constraints.schema import closed_object, short_text
+from magistrate.engines.base import Capability, Engine, Option, Sampling, in_role, require
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
-from magistrate.judges.decision import FLAG, check_flag, decided
-from magistrate.judges.schemas import closed_object, quote_schema, quoted, short_text
 from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.judges.verdicts import LABELS, READS
-from magistrate.types import FAITHFUL, Claim, Data, Outcome, Prompt, Sample, Span, Verdict
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Claim,
+    ClaimKind,
+    Data,
+    Outcome,
+    Prompt,
+    Sample,
+    Span,
+    Verdict,
+)
+
+KINDS: tuple[str, ...] = get_args(ClaimKind)
+FLAG: frozenset[str] = frozenset({"contradiction", "unsupported"})
+BELOW = 0.5 - 1e-9  # the highest score of a faithful output
+
+
+def check_flag(flag: Collection[str]) -> None:
+    """Raise `SpecError` for what is no kind of claim, and where nothing would be flagged."""
+    if not flag or not set(flag) <= set(KINDS):
+        raise SpecError(
+            f"flag takes kinds of claims, at least one of {', '.join(KINDS)}; "
+            f"got {', '.join(sorted(flag)) or 'none'}"
+        )
+
+
+def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
+    """`verdict` with the label, score, probability and explanation that its claims and `flag` give it.
+
+    `hallucinated` as soon as one claim is of a flagged kind. The score is then the highest probability with
+    which a flagged claim is of its kind, at least .5; else the highest doubt about a claim, always below .5;
+    1 or 0 where the engine had no probabilities, 0 without claims. Raises `SpecError`.
+    """
+    check_flag(flag)
+    flagged = [claim for claim in verdict.claims if claim.kind in flag]
+    others = [claim for claim in verdict.claims if claim.kind not in flag]
+    details = {**verdict.details, "flag": sorted(flag)}
+    if flagged:
+        share = _most([claim.probability for claim in flagged])
+        score = 1.0 if share is None else max(0.5, share)
+        because = max(flagged, key=lambda claim: claim.probability or 0.0)
+        explanation = f"{because.kind}: {because.reasoning}"
+        return replace(
+            verdict,
+            label=HALLUCINATED,
+            score=score,
+            probability=share,
+            explanation=explanation,
+            details=details,
+        )
+    doubt = _most([None if claim.probability is None else 1 - claim.probability for claim in others])
+    return replace(
+        verdict,
+        label=FAITHFUL,
+        score=0.0 if doubt is None else min(doubt, BELOW),
+        probability=None if doubt is None else 1 - doubt,
+        explanation="no disagreement remains" if others else "no disagreement was found",
+        details=details,
+    )
+
+
+def reflagged(outcome: Outcome, flag: Collection[str]) -> Outcome:
+    """`outcome` decided anew if its claims had decided it; any other as it is."""
+    return decided(outcome, flag) if isinstance(outcome, Verdict) and by_claims(outcome) else outcome
+
+
+def by_claims(outcome: Outcome) -> bool:
+    """Whether an outcome is a verdict that its claims decided."""
+    return isinstance(outcome, Verdict) and "flag" in outcome.details
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+# --- the judge ------------------------------------------------------------------------------------
 
 REASONING = 160  # characters of a claim's reasoning, at most
 CLAIM_TOKENS = 112  # kept for each claim; where that is not enough the engine steers to the end
@@ -56,7 +134,7 @@ class Rubric:
     out), then the claims are extracted under a schema, by `extractor` if one is given, else by the same
     engine. A claim quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of
     `unit`; what the context's words are is one of `kinds`. The decision is a pure function of the claims and
-    of `flag`, the kinds that make an output hallucinated: see `decision`. `order` says whether a claim's
+    of `flag`, the kinds that make an output hallucinated: see `decided`. `order` says whether a claim's
     reasoning or its quotes are written first, `wording` how prompt and schema name the two texts.
     """
 

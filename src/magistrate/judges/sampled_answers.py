@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from magistrate.engines.base import Engine, Sampling, require
-from magistrate.engines.wrappers import in_role
+from magistrate.engines.base import Engine, Sampling, in_role, require
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call
+from magistrate.judges.base import Call, present
 from magistrate.judges.composite import gather_or_cancel
-from magistrate.judges.preflight import present
 from magistrate.judges.question import Answers, Label, LabelProbabilities, choose_label
 from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.types import Prompt, Sample

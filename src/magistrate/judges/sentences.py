@@ -8,11 +8,10 @@ from magistrate._deadline import checked
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.splitting import Ranking, passages, sentences
-from magistrate.judges.base import Call, Judge, JudgeInfo
-from magistrate.judges.composite import Aggregate, aggregated, check_binary, gather_or_cancel, suspicion
+from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel, suspicion
 from magistrate.judges.context_slice import ContextSlice
-from magistrate.judges.preflight import planned_calls, run_judge
-from magistrate.judges.verdicts import LABELS, check_threshold, label_of, probability_of
+from magistrate.judges.verdicts import LABELS, check_binary, check_threshold, label_of, probability_of
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,

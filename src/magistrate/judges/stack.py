@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
-from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo
+from magistrate.judges.base import Call, FolderJudge, Judge, JudgeInfo, planned_calls, run_judge
 from magistrate.judges.composite import composite_info, gather_or_cancel, suspicion
 from magistrate.judges.folders import read_card
-from magistrate.judges.preflight import planned_calls, run_judge
 from magistrate.judges.verdicts import LABELS, absolute, label_of, probability_of, unsupported
 from magistrate.types import (
     HALLUCINATED,
@@ -148,7 +147,7 @@ class Stack(FolderJudge):
         names = [part.words for part in self.file.parts if part.kind == "signal"]
         if not names:
             return {}
-        from magistrate.features.catalog import readings
+        from magistrate.features.signals import readings
 
         found = readings(sample, names=names)
         return {part.name: found[part.words] for part in self.file.parts if part.kind == "signal"}

@@ -7,7 +7,6 @@ be cut into template parts and data parts: judged text is never rendered and nev
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from magistrate.engines.base import Generation
 from magistrate.errors import InvalidOutput, SpecError
-from magistrate.judges.base import LISTS
+from magistrate.judges.base import value_of
 from magistrate.types import (
     Data,
     Message,
@@ -145,25 +144,6 @@ def written_freely(written: Generation, shape: Constraint) -> Any:
     return shape.parse(written.text.strip())
 
 
-def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
-    if name == "messages":
-        return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
-    if name == "context":
-        return sample.context if any(text.strip() for text in sample.context) else ()
-    if name in LISTS:
-        return tuple(getattr(sample, name))
-    if name in ("input", "output", "expected"):
-        return getattr(sample, name) or ""
-    return _text(sample.metadata.get(name))
-
-
 def fields_of(sample: Sample, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
     """Several fields by name, as `PromptTemplate.prompt` takes them."""
     return {name: value_of(sample, name) for name in names}
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

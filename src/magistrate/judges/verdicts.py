@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from magistrate.errors import SpecError
+from magistrate.judges.base import JudgeInfo
 from magistrate.types import FAITHFUL, HALLUCINATED, Claim, Span
 
 LABELS = (FAITHFUL, HALLUCINATED)
@@ -54,3 +55,12 @@ def heat_map(
 def absolute(path: str | Path) -> Path:
     """A path of an option as judges keep it: it stays the same file where the working directory changes."""
     return Path(path).expanduser().absolute()
+
+
+def check_binary(info: JudgeInfo, who: str) -> None:
+    """Refuse a judge whose scores do not say how likely it is that something is hallucinated."""
+    if set(info.labels) != {FAITHFUL, HALLUCINATED}:
+        raise SpecError(
+            f"{who} takes a judge that says {FAITHFUL!r} or {HALLUCINATED!r}; {info.name!r} says "
+            f"{', '.join(info.labels) or 'nothing of it'}"
+        )

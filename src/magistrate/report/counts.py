@@ -225,7 +225,7 @@ def count_these(
     flag: Collection[str] | None = None,
 ) -> Counted:
     """Count outcomes that were read already, with the run's samples by id."""
-    from magistrate.judges.decision import by_claims, check_flag, reflagged
+    from magistrate.judges.rubric import by_claims, check_flag, reflagged
 
     facts = facts_of(record)
     recipes = {judge: replace(recipe, n=facts.n_total) for judge, recipe in record.recipes.items()}

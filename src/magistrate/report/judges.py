@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from magistrate.judges.base import Judge
+from magistrate.judges.base import AsksJudge, DescribesItself, FolderJudge, Judge, WritesUnderConstraint
 from magistrate.judges.quality import measured
 from magistrate.judges.registry import settable, spell
 
@@ -23,7 +23,7 @@ def facts(judge: Any) -> dict[str, Any]:
     """All that a judge says of itself and what was measured of it, as plain values."""
     info = judge.info
     return {
-        **getattr(judge, "describe", info.describe)(),
+        **(judge if isinstance(judge, DescribesItself) else info).describe(),
         "summary": info.summary,
         "reads": list(info.reads),
         "requires": list(info.requires),
@@ -41,12 +41,9 @@ def facts(judge: Any) -> dict[str, Any]:
 
 def card_of(judge: Any) -> str | None:
     """What a trained judge says of how it was made: its `card`, or that of the judge that it asks."""
-    while judge is not None:
-        found = getattr(judge, "card", None)
-        if isinstance(found, str) and found.strip():
-            return found
-        judge = getattr(judge, "of", None)
-    return None
+    if isinstance(judge, FolderJudge) and judge.card is not None and judge.card.strip():
+        return judge.card
+    return card_of(judge.of) if isinstance(judge, AsksJudge) else None
 
 
 def options(judge: Any) -> dict[str, Any]:
@@ -96,9 +93,10 @@ def asks_of(judge: Any) -> Asks:
     from magistrate.judges.question import Answers
 
     inner = judge
-    while hasattr(inner, "of"):
+    while isinstance(inner, AsksJudge):
         inner = inner.of
-    shape = inner.form.constraint if isinstance(inner, Grade) else getattr(inner, "constraint", None)
+    asked = inner.form if isinstance(inner, Grade) else inner
+    shape = asked.constraint if isinstance(asked, WritesUnderConstraint) else None
     schema = shape.schema if shape is not None and shape.digest == judge.info.constraint else None
     if isinstance(inner, Grade):
         form, (low, high) = inner.form, inner.form.scale

@@ -23,7 +23,7 @@ from magistrate.analysis.columns import AGAIN, NOT_STORED, groups_of
 from magistrate.analysis.comparison_text import p_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
-from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.features.signals import ngram_novelty, output_length
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.distributions import roc_curve
 from magistrate.metrics.reliability import reliability

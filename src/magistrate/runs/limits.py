@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from typing import Protocol
 
-from magistrate.engines.settings import CONCURRENCY
+from magistrate._deadline import check_limit
+from magistrate.engines.base import CONCURRENCY
 from magistrate.errors import SpecError
 from magistrate.types import Usage
 
@@ -48,10 +48,8 @@ class Limits:
                 raise SpecError(f"{name} must be a whole number of at least 1, got {value!r}")
         for name in ("deadline", "max_seconds", "max_cost"):
             value = getattr(self, name)
-            if value is None and name != "deadline":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-                raise SpecError(f"{name} must be a finite number of more than 0, got {value!r}")
+            if value is not None or name == "deadline":
+                check_limit(name, value)
 
 
 UNLIMITED = Limits()

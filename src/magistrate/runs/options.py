@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from magistrate.datasets.rows import MAX_UNREAD
-from magistrate.engines.settings import CONCURRENCY
+from magistrate.engines.base import CONCURRENCY
 from magistrate.runs.limits import DEADLINE, GIVE_UP_AFTER
 
 MAX_FAILURES = 0.1

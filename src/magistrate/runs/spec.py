@@ -19,9 +19,8 @@ from magistrate.datasets.fields import check_labels, check_mapping
 from magistrate.datasets.files import looks_like_path
 from magistrate.datasets.named import catalogue
 from magistrate.datasets.selection import Selection
-from magistrate.engines.base import Engine
+from magistrate.engines.base import CONCURRENCY, Engine, EngineSettings
 from magistrate.engines.prices import Price
-from magistrate.engines.settings import CONCURRENCY, EngineSettings
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.base import Judge
@@ -171,16 +170,14 @@ class RunSpec(_Part):
         return text.getvalue()
 
 
-def read_spec(path: Path) -> RunSpec:
-    """The specification in a run file, with absolute paths.
+def read_spec(path: Path) -> tuple[RunSpec, list[Judge]]:
+    """The specification in a run file, with absolute paths, and its judges, which are made to check them.
 
     Raises `SpecError` with the file, the line, the key and the nearest known word for what cannot be used.
     """
     document = read_document(path)
-    spec = document.read_as(RunSpec)
-    folder = path.absolute().parent
-    _check(document, spec, folder)
-    return anchored(spec, folder)
+    spec = anchored(document.read_as(RunSpec), path.absolute().parent)
+    return spec, _checked_judges(document, spec)
 
 
 def spec_from(values: Mapping[str, Any]) -> RunSpec:
@@ -212,6 +209,11 @@ def judges_of(spec: RunSpec) -> list[Judge]:
     return [registry.judge(words, engines) for words in spec.judges]
 
 
+def same_judges(a: RunSpec, b: RunSpec) -> bool:
+    """Whether two specifications have the same judges, which may name the same engines."""
+    return a.judges == b.judges and _engines_named(a) == _engines_named(b)
+
+
 def judge_of(spec: RunSpec, words: str) -> Judge:
     """One judge of a specification, by its words."""
     return registry.judge(words, _others(spec))
@@ -219,11 +221,14 @@ def judge_of(spec: RunSpec, words: str) -> Judge:
 
 def _others(spec: RunSpec) -> dict[str, Callable[[], Engine]]:
     """Makers of the engines other than the default one; each engine is made once, when first asked for."""
-    return {
-        name: cache(partial(engine_of, part, concurrency=spec.limits.concurrency))
-        for name, part in spec.engines.items()
-        if name != DEFAULT
-    }
+    parts, concurrency = _engines_named(spec)
+    return {name: cache(partial(engine_of, part, concurrency=concurrency)) for name, part in parts.items()}
+
+
+def _engines_named(spec: RunSpec) -> tuple[dict[str, EnginePart], int]:
+    """The engines that judges may name, and how many calls each of them has under way at once."""
+    parts = {name: part for name, part in spec.engines.items() if name != DEFAULT}
+    return parts, spec.limits.concurrency
 
 
 def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int = CONCURRENCY) -> Engine:
@@ -249,11 +254,13 @@ def schema() -> dict[str, Any]:
 # --- what only the whole file can tell ----------------------------------------------------------
 
 
-def _check(document: Document, spec: RunSpec, folder: Path) -> None:
-    """Refuse at its line what has the right shape and makes no sense."""
-    asked = []
-    for number, words in enumerate(spec.judges):
-        asked.append(_at(document, ("judges", number), judge_of, spec, _judge_path(folder, words)))
+def _checked_judges(document: Document, spec: RunSpec) -> list[Judge]:
+    """The judges of a file; what has the right shape and makes no sense is refused at its line."""
+    engines = _others(spec)
+    asked: list[Judge] = [
+        _at(document, ("judges", number), registry.judge, words, engines)
+        for number, words in enumerate(spec.judges)
+    ]
     names = [judge.info.name for judge in asked]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -269,6 +276,7 @@ def _check(document: Document, spec: RunSpec, folder: Path) -> None:
             raise document.error(("engines", name, "price"), message)
         if part.price is not None:
             _at(document, ("engines", name, "price"), Price.parse, part.price)
+    return asked
 
 
 def _at(document: Document, key: Key, check: Any, *values: Any) -> Any:

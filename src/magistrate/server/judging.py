@@ -22,10 +22,8 @@ from magistrate import _async, _logging
 from magistrate._deadline import Deadline
 from magistrate.api import judge as api_judge
 from magistrate.engines import models
-from magistrate.engines.base import Engine
+from magistrate.engines.base import CONCURRENCY, Engine
 from magistrate.engines.models.catalogue import names, unknown
-from magistrate.engines.settings import CONCURRENCY
-from magistrate.engines.wrappers import Recorded
 from magistrate.errors import (
     DatasetError,
     EngineGone,
@@ -39,7 +37,7 @@ from magistrate.judges import registry
 from magistrate.judges.base import Judge
 from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.report.export import outcome_data
-from magistrate.runs.execute import GRACE
+from magistrate.runs.execute import GRACE, Recorded
 from magistrate.runs.limits import DEADLINE
 from magistrate.server.jobs import JobQueue, Refused
 from magistrate.server.monitoring import Metrics

@@ -1,7 +1,7 @@
 """Where runs are kept: an SQLite file or a PostgreSQL database."""
 
+from magistrate.store.connection import RunLock
 from magistrate.store.datasets import DatasetVersion
-from magistrate.store.locks import RunLock
 from magistrate.store.runs import FinishedStatus, RunRecord, Status
 from magistrate.store.store import Snapshot, Store
 

@@ -1,4 +1,4 @@
-"""Connections to a store: what its place means, opening it, transactions, and what errors mean."""
+"""Connections to a store: what its place means, transactions, locks on runs, and what errors mean."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -238,3 +238,73 @@ class Transactions:
                 f"the clock gave a time without a zone: {now.isoformat()}; use datetime.now(UTC)"
             )
         return now.astimezone(UTC)
+
+
+# --- locks on runs ------------------------------------------------------------------------------
+
+
+class RunLock:
+    """The right to judge one run, until it is let go or the process ends; a context manager."""
+
+    def __init__(self, run_id: str, release: Callable[[], None]) -> None:
+        self.run_id = run_id
+        self._release: Callable[[], None] | None = release
+
+    def release(self) -> None:
+        """Let others judge the run; again does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _busy(run_id: str, holder: str) -> StoreError:
+    """The error of a run that somebody else is judging; `holder` says who, if that is known."""
+    by = f"another process ({holder})" if holder else "another process"
+    return StoreError(f"run {run_id} is being judged by {by}; wait for it or end it")
+
+
+def hold(place: Place, engine: Engine, run_id: str) -> RunLock:
+    """Take the run's lock, or raise `StoreError` naming who has it: one process at a time may judge a run."""
+    if place.path is None:
+        return _hold_session(engine, run_id)
+    release = sqlite.try_lock(place.path, run_id)
+    if release is None:
+        raise _busy(run_id, sqlite.holder(place.path, run_id))
+    return RunLock(run_id, release)
+
+
+def held(place: Place, engine: Engine, run_id: str) -> bool:
+    """Does some process hold the run's lock?"""
+    if place.path is not None:
+        return sqlite.is_locked(place.path, run_id)
+    with engine.connect() as connection:
+        return postgres.holder(connection, run_id) is not None
+
+
+def _hold_session(engine: Engine, run_id: str) -> RunLock:
+    """Take an advisory lock of the server, which it frees when this connection ends, however it does."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    # Not the pool's any more: closing it ends the session.
+    connection.detach()
+    try:
+        if not postgres.try_lock(connection, run_id):
+            raise _busy(run_id, postgres.holder(connection, run_id) or "")
+    except BaseException:
+        connection.close()
+        raise
+
+    def release() -> None:
+        # The server frees the lock a moment after the connection has ended; others should not see that.
+        # Where the connection is lost, so is the lock.
+        with connection, suppress(DBAPIError):
+            postgres.unlock(connection, run_id)
+
+    return RunLock(run_id, release)

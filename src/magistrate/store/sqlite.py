@@ -1,4 +1,4 @@
-"""An SQLite file as a store: its connections, and what its errors mean.
+"""An SQLite file as a store: its connections, the locks beside it, and what its errors mean.
 
 A store that may not be written can be read: SQLite is told so, since it would want to make files beside it.
 """
@@ -6,15 +6,27 @@ A store that may not be written can be read: SQLite is told so, since it would w
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
 from magistrate.errors import StoreError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+# Somebody who only asks whether a run is held takes its lock for a moment; this outlasts that.
+_PATIENCE = 0.3
+_PLAIN = re.compile(r"[0-9a-z-]{1,40}")
 
 _ADVICE = {
     "SQLITE_NOTADB": "it is not a Magistrate store nor any SQLite database; choose another path with --store",
@@ -126,3 +138,84 @@ def _switch_to_wal(connection: Any, busy_seconds: float) -> None:
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get("writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+# --- locks --------------------------------------------------------------------------------------
+
+
+def try_lock(store: Path, run_id: str) -> Callable[[], None] | None:
+    """Take a run's lock file, and return what lets it go again; None where another process has it.
+
+    The operating system frees it when this process ends, however it does.
+    """
+    path = _lock_path(store, run_id)
+    lock = _acquired(path, _PATIENCE)
+    if lock is None:
+        return None
+    with suppress(OSError):  # a system that locks the bytes too will not have them written
+        path.write_text(f"pid {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    return lambda: _let_go(path, lock)
+
+
+def holder(store: Path, run_id: str) -> str:
+    """Which process has a run's lock file, as far as the file says it."""
+    with suppress(OSError, ValueError):
+        return _lock_path(store, run_id).read_text(encoding="utf-8")[:200]
+    return ""
+
+
+def is_locked(store: Path, run_id: str) -> bool:
+    """Does some process hold the run's lock file? One that a killed process left is cleared away."""
+    path = _lock_path(store, run_id)
+    if not path.exists():
+        return False
+    if not (writable(path) and writable(path.parent)):
+        return _seen_held(path)
+    lock = _acquired(path, 0)
+    if lock is not None:
+        _let_go(path, lock)
+    return lock is None
+
+
+def _seen_held(path: Path) -> bool:
+    """The same of a file that cannot be written; without a way to know, a run is at work as it says."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return False
+
+
+def _lock_path(store: Path, run_id: str) -> Path:
+    # Through links, so that a store of two names has one lock.
+    store = store.resolve()
+    name = run_id if _PLAIN.fullmatch(run_id) else sha256(run_id.encode("utf-8", "replace")).hexdigest()
+    return store.with_name(f"{store.name}-{name}.lock")
+
+
+def _acquired(path: Path, patience: float) -> FileLock | None:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=patience, poll_interval=0.02)
+    except Timeout:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"the lock file {path} cannot be made ({error.strerror}); allow writing in its folder, "
+            "or choose another path with --store"
+        ) from error
+    return lock
+
+
+def _let_go(path: Path, lock: FileLock) -> None:
+    # While it is still ours: whoever opened the file before notices that it has no name any more.
+    with suppress(OSError):
+        path.unlink()
+    lock.release()

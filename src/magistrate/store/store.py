@@ -18,12 +18,10 @@ import magistrate.store.outcomes as outcomes
 import magistrate.store.runs as runs
 from magistrate._version import __version__
 from magistrate.errors import InputError, SpecError, StoreError
-from magistrate.store import locks
 from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_body
-from magistrate.store.connection import explained, open_engine, place_of
+from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
-from magistrate.store.locks import RunLock
 from magistrate.store.outcome_lists import OutcomeLists
 from magistrate.store.runs import (
     LAST,
@@ -274,12 +272,12 @@ class Store(DatasetShelf):
         """
         self._check_run(run_id)
         with explained(self.shown):
-            return locks.hold(self._place, self._engine, run_id)
+            return hold(self._place, self._engine, run_id)
 
     def held(self, run_id: str) -> bool:
         """Whether a process is judging this run right now."""
         with explained(self.shown):
-            return locks.held(self._place, self._engine, run_id)
+            return held(self._place, self._engine, run_id)
 
     def seen(self, record: RunRecord) -> RunRecord:
         """The record with its real status: a run that is `running` without a process was `killed`."""

@@ -19,11 +19,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magistrate.errors import DatasetError, SpecError
-from magistrate.judges.base import Judge
+from magistrate.judges.base import Judge, planned_calls
 from magistrate.judges.calibrated import Calibrated
 from magistrate.judges.classify import Classify
 from magistrate.judges.hallucination import Hallucination
-from magistrate.judges.preflight import planned_calls
 from magistrate.judges.registry import spelled
 from magistrate.types import FAITHFUL, HALLUCINATED, Prompt, Sample
 

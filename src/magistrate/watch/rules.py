@@ -28,7 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from magistrate._yaml import Document, read_document
 from magistrate.errors import SpecError
-from magistrate.judges.composite import check_binary
+from magistrate.judges.verdicts import check_binary
 from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
 
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from magistrate.engines.base import Engine
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import Engine, EngineSettings
 
 
 def open_engine(model: str, settings: EngineSettings) -> Engine:

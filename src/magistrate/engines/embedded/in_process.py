@@ -30,9 +30,9 @@ from magistrate.engines.base import (
 )
 from magistrate.engines.embedded import verbs
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer, EncodedText
-from magistrate.engines.embedded.decoder import Decoder
 from magistrate.engines.embedded.prefix_cache import blocks_for
 from magistrate.engines.embedded.scheduler import Counters, Prefilled, Program, Scheduler
+from magistrate.engines.embedded.verbs import Decoder
 from magistrate.engines.models.folder import ModelCard
 from magistrate.errors import CapabilityError, EngineTimeout, ModelError, OverLength, SpecError
 from magistrate.types import Prompt, Usage

@@ -16,6 +16,7 @@ from magistrate.engines.base import (
     Choice,
     Engine,
     EngineInfo,
+    EngineSettings,
     Generation,
     Likelihood,
     Option,
@@ -37,7 +38,6 @@ from magistrate.engines.remote.client import Client, on_io_loop, run_on_io_loop
 from magistrate.engines.remote.options import Provider, is_local, warn_unlisted_model
 from magistrate.engines.remote.replies import Reply, generate_validated
 from magistrate.engines.remote.retry import FIRST, with_retries
-from magistrate.engines.settings import EngineSettings
 from magistrate.errors import EngineError, EngineRefused, SpecError
 from magistrate.types import Prompt
 

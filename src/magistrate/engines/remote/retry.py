@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from magistrate.engines.base import (
+    CONCURRENCY,
     GREEDY,
     Capture,
     Choice,
@@ -29,7 +30,6 @@ from magistrate.engines.base import (
     Option,
     Sampling,
 )
-from magistrate.engines.settings import CONCURRENCY
 from magistrate.errors import EngineBusy, EngineError, EngineTimeout, InvalidOutput
 from magistrate.types import Prompt, Usage
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from magistrate.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from magistrate.engines.base import Engine
-    from magistrate.engines.settings import EngineSettings
+    from magistrate.engines.base import Engine, EngineSettings
 
 LIBRARIES = ("torch", "transformers")
 

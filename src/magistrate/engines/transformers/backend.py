@@ -15,8 +15,9 @@ import torch
 import transformers
 
 from magistrate import _fork
-from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing, log_softmax
+from magistrate.engines.embedded.backend import Row, RowOutput, do_nothing
 from magistrate.engines.embedded.prefix_cache import BLOCK, BlockPool, CachedSequence, PrefixCache
+from magistrate.engines.embedded.verbs import log_softmax
 from magistrate.engines.models import ModelCard
 from magistrate.engines.transformers.attention import (
     NAME,

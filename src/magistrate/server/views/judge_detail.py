@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from magistrate.api.run import price_of_run
 from magistrate.engines.prices import Price
-from magistrate.judges.decision import KINDS as CLAIM_KINDS
+from magistrate.judges.rubric import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Confusion
 from magistrate.report.charts import Chart
 from magistrate.report.counts import Counted, JudgeScores

@@ -10,7 +10,7 @@ from math import inf, isfinite
 from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
-from magistrate.judges.decision import by_claims, check_flag, reflagged
+from magistrate.judges.rubric import by_claims, check_flag, reflagged
 from magistrate.report.counts import JudgeScores, count_these
 from magistrate.report.values import JudgeReport
 from magistrate.store import RunRecord, Snapshot

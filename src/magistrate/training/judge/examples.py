@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from magistrate.analysis.columns import KNOWN, groups_of
 from magistrate.engines.embedded.chat_tokenizer import ChatTokenizer
 from magistrate.errors import InputError
-from magistrate.judges.base import Judge
+from magistrate.judges.base import Judge, present
 from magistrate.judges.classify import Classify
-from magistrate.judges.preflight import present
 from magistrate.training.chats import LABELS, Chat, answer_of, asked_of, question_of
 from magistrate.training.split import held_out
 from magistrate.types import HALLUCINATED, Data, Message, Prompt, Sample

@@ -1,4 +1,4 @@
-"""The numbers of a text with their units, read as what they mean: twelve is 12, 2 km are 2000 m."""
+"""The numbers, dates, names and quotations of a text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,138 @@ from functools import cache
 from typing import Any
 
 from magistrate._deadline import checked
-from magistrate.features.dates import Date, dates
-from magistrate.features.words import PART, SPACED, compiled
+from magistrate.features.splitting import PART, SPACED, Run, Wording, compiled
 from magistrate.types import Span
+
+# --- dates ----------------------------------------------------------------------------------------
+
+_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday"
+MONTHS = {
+    name: number
+    for number, names in enumerate(
+        (
+            *("january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul"),
+            *("august aug", "september sept sep", "october oct", "november nov", "december dec"),
+        ),
+        1,
+    )
+    for name in names.split()
+}
+SHORT = ("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept", "sep", "oct", "nov", "dec")
+WEEKDAYS = {name: number for number, name in enumerate(_WEEKDAYS.split(), 1)}
+AMBIGUOUS = ("may", "march", *SHORT)  # months only beside a day or a year, or behind "in" and the like
+
+
+@dataclass(frozen=True, slots=True)
+class Date:
+    """A date where it stands, with what of it is said; `decade` holds the first year of one."""
+
+    span: Span
+    year: int | None = None
+    month: int | None = None
+    day: int | None = None
+    weekday: int | None = None
+    decade: int | None = None
+
+    @property
+    def is_year(self) -> bool:
+        """Whether it is a year and nothing else."""
+        return self.year is not None and self.month is None
+
+
+class Calendar:
+    """The dates that sources say, one of them all of a date, or all but a year that another says."""
+
+    def __init__(self, said: Iterable[Date]) -> None:
+        self._weekdays: set[int | None] = {None}
+        self._decades: set[int | None] = {None}
+        self._days: set[tuple[int | None, int | None, int | None]] = set()
+        self._without_year: set[tuple[int | None, int | None]] = set()
+        self._years: set[int | None] = set()
+        for each in said:
+            self._weekdays.add(each.weekday)
+            self._decades.add(each.decade if each.year is None else each.year // 10 * 10)
+            if each.year is None and each.month is None:
+                continue
+            self._years.add(each.year)
+            for year in (each.year, None):
+                for day in (each.day, None):
+                    self._days.add((year, each.month, day))
+                    if each.year is None:
+                        self._without_year.add((each.month, day))
+            self._days.add((each.year, None, None))
+
+    def says(self, date: Date) -> bool:
+        """Whether all of a date is said."""
+        if date.weekday is not None:
+            return date.weekday in self._weekdays
+        if date.decade is not None:
+            return date.decade in self._decades
+        if (date.year, date.month, date.day) in self._days:
+            return True
+        return (date.month, date.day) in self._without_year and date.year in self._years
+
+
+def dates(text: str) -> list[Date]:
+    """The dates of `text` in their order.
+
+    A bare number of four digits from 1000 to 2099 is a year unless a unit, money or a percent sign is beside
+    it. Of `2/6/2017` the year alone is read, since the order of the others differs between countries.
+    """
+    return list(_found(text))
+
+
+def _found(text: str) -> Iterator[Date]:
+    for found in checked(_pattern().finditer(text)):
+        span, said = Span(*found.span()), found.groupdict()
+        year = said["y1"] or said["y2"] or said["y3"] or said["y4"] or said["y5"]
+        month = said["m1"] or said["m2"] or said["m3"]
+        if said["weekday"]:
+            yield Date(span, weekday=WEEKDAYS[said["weekday"].lower()])
+        elif said["decade"]:
+            yield Date(span, decade=int(said["decade"]))
+        elif said["iso_month"]:
+            day = int(said["iso_day"]) if said["iso_day"] else None
+            yield Date(span, int(said["iso_year"]), int(said["iso_month"]), day)
+        elif month:
+            if month in ("may", "march") and not year:
+                continue  # "30 may leave"
+            day = said["d1"] or said["d2"]
+            yield Date(
+                span,
+                int(year) if year else None,
+                MONTHS[month.lower().rstrip(".")],
+                int(day) if day else None,
+            )
+        else:
+            yield Date(span, int(year))
+
+
+@cache
+def _pattern() -> Any:
+    short = "|".join(SHORT)
+    months = rf"(?:(?:{short})\.|(?:{'|'.join(sorted(MONTHS, key=len, reverse=True))})\b)"
+    alone = "|".join(name for name in MONTHS if name not in AMBIGUOUS)
+    year = r"(?:1\d|20)\d\d"
+    end = rf"(?!{PART}|[.,:]\d)"
+    ordinal = r"(?:st|nd|rd|th)?"
+    return compiled(
+        rf"""(?V1x)(?<!{PART}|\d[.,:/-])(?i:
+        (?P<iso_year>{year})-(?P<iso_month>0[1-9]|1[0-2])(?:-(?P<iso_day>[0-2]\d|3[01]))?{end}
+        |\d\d?[./-]\d\d?[./-](?P<y1>{year}){end}
+        |(?P<d1>[0-3]?\d){ordinal}\s(?:of\s)?(?P<m1>{months})(?:,?\s(?P<y2>{year}){end})?
+        |(?P<m2>{months})\s(?:(?:the\s)?(?P<d2>[0-3]?\d){ordinal}{end}(?:,?\s(?P<y3>{year}){end})?|(?P<y4>{year}){end})
+        |(?P<weekday>{"|".join(WEEKDAYS)})s?{end}
+        |(?P<decade>(?:1\d|20)\d0)['’]?s{end}
+        )
+        |(?:(?<=(?<!\d)\d{{4}}[-–/])|(?<!{PART}|\d[.,:/-]))(?:
+        (?P<m3>(?i:{alone})|(?<=\b(?:[Ii]n|[Ss]ince|[Uu]ntil|[Bb]y|[Ll]ast|[Nn]ext|[Ll]ate|[Ee]arly|[Mm]id)\s)(?:May|March|Jan|Feb|Mar|Apr|Aug|Sept|Sep|Oct|Nov|Dec))\b
+        |(?<![$€£¥₹]\s?)(?P<y5>{year}){end}(?!\s?(?:%|percent|km|kg|miles|people|million|billion|thousand|dollars|euros|hours|feet|meters|metres|men|women)\b|\s?%))
+        """
+    )
+
+
+# --- numbers with their units ---------------------------------------------------------------------
 
 _SMALL = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
@@ -304,3 +433,131 @@ def dates_and_numbers(text: str) -> tuple[tuple[Date, ...], tuple[Quantity, ...]
     """The dates of `text`, and its numbers that are no dates."""
     found = tuple(dates(text))
     return found, tuple(quantities(text, [date.span for date in found]))
+
+
+# --- names and quotations -------------------------------------------------------------------------
+
+MOST_CAPITALS = 0.85  # of the words with content; where more are capitalized, as in headings, it says nothing
+MOST_INITIALS = 8
+LEAST_QUOTED = 2  # words; a single one in quotation marks is more often a word that is set apart
+DATED = frozenset((*WEEKDAYS, *(month for month in MONTHS if month not in AMBIGUOUS)))
+_LINKS = "of the de la le du da di del van von der den bin al el y e und and for"
+LINKS = frozenset(_LINKS.split())
+
+
+def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
+    """The names of a text as runs of its words: capitalized ones, with what links them (Bank *of* England).
+
+    A lone capitalized word that begins a sentence or a quotation is none, unless it is all capitals. Raises
+    nothing; a text that is mostly capitals, or has none, has no names.
+    """
+    written = [wording.text[start:end] for start, end in wording.places]
+    # Days and months are dates.
+    capital = [
+        word[0].isupper() and form not in DATED for word, form in zip(written, wording.forms, strict=True)
+    ]
+    told = [capital[at] for at in wording.content]
+    if len(told) > 3 and sum(told) > MOST_CAPITALS * len(told):
+        return []
+    starts = {first for first, _ in sentences}
+    common = wording.common
+    found: list[Run] = []
+    at = 0
+    while at < len(written):
+        if not capital[at]:
+            at += 1
+            continue
+        last = _end(wording, written, capital, at)
+        first = at
+        if _begins(wording, at, starts) and wording.forms[first] in common:
+            first += 1  # "The Great Outdoors"
+        while first < last and wording.forms[first] in LINKS:
+            first += 1
+        if first < last and not _is_plain(wording, written, first, last, starts):
+            found.append((first, last))
+        at = max(last, at + 1)
+    return found
+
+
+def quoted(wording: Wording) -> list[Run]:
+    """What stands in quotation marks, of `LEAST_QUOTED` words at least, as runs of words."""
+    from bisect import bisect_left
+
+    starts = [start for start, _ in wording.places]
+    found = []
+    for match in _quotations().finditer(wording.text):
+        inner = next(number for number in range(1, 7) if match[number] is not None)
+        first, last = (bisect_left(starts, at) for at in match.span(inner))
+        if last - first >= LEAST_QUOTED:
+            found.append((first, last))
+    return found
+
+
+def initials(wording: Wording) -> Iterator[str]:
+    """The initials of capitalized runs, as *un* of United Nations."""
+    letters = ""
+    ended = -1
+    for word, (start, end) in zip(wording.forms, wording.places, strict=True):
+        first = wording.text[start]
+        if ended >= 0 and wording.text[ended:start].strip():
+            letters = ""
+        if first.isupper():
+            letters = (letters + word[0])[: MOST_INITIALS + 1]
+            if 1 < len(letters) <= MOST_INITIALS:
+                yield letters
+        elif word not in LINKS:
+            letters = ""
+        ended = end
+
+
+def _end(wording: Wording, written: list[str], capital: list[bool], at: int) -> int:
+    """Behind the last word of the run of capitalized words that begins here."""
+    last = at + 1
+    while last < len(written):
+        between = wording.text[wording.places[last - 1][1] : wording.places[last][0]]
+        if between.strip(" -'’.&") or (between.startswith(".") and len(written[last - 1]) > 2):
+            break
+        if capital[last]:
+            last += 1
+        elif between == " " and wording.forms[last] in LINKS and _linked(wording, capital, last):
+            last += 2
+        else:
+            break
+    if written[last - 1] in ("s", "S") and last - at > 1:
+        last -= 1
+    return last
+
+
+def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
+    """Whether a capitalized word follows a linking one, with nothing but a space between."""
+    return (
+        at + 1 < len(capital)
+        and capital[at + 1]
+        and wording.text[wording.places[at][1] : wording.places[at + 1][0]] == " "
+        and wording.forms[at] not in ("and", "und", "y", "e", "for")
+    )
+
+
+def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
+    """Whether a word begins a sentence, or what could be one: behind a colon, a quotation mark, a bullet."""
+    if at in starts or at == 0:
+        return True
+    before = wording.text[wording.places[at - 1][1] : wording.places[at][0]]
+    return bool(before.strip(" ,-'’&/()"))
+
+
+def _is_plain(wording: Wording, written: list[str], first: int, last: int, starts: set[int]) -> bool:
+    """Whether a run is no name after all: one common or lone letter, or one word that begins a sentence."""
+    if last - first > 1:
+        return False
+    word = written[first]
+    if wording.forms[first] in wording.common or len(word) == 1:
+        return True
+    return _begins(wording, first, starts) and not (word.isupper() and len(word) > 1)
+
+
+@cache
+def _quotations() -> Any:
+    return compiled(
+        r'"([^"\n]+)"|“([^“”\n]+)”|„([^“”„\n]+)[“”]|«([^«»\n]+)»|「([^「」\n]+)」|(?<!\w)[‘\']([^‘’\'\n]+(?:\w[’\']\w[^‘’\'\n]*)*)[’\'](?!\w)'
+    )
