@@ -11,7 +11,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from magistrate.errors import InputError
 from magistrate.metrics import METRICS
-from magistrate.metrics.classification import classification, of_area, of_share, wilson_at
+from magistrate.metrics.classification import classification, of_area, of_share
+from magistrate.metrics.distributions import wilson_interval
 from magistrate.report import RunFacts, summarize
 from magistrate.types import Sample, Scoring, Verdict
 
@@ -83,7 +84,7 @@ def test_what_a_share_is_worth_is_its_n_by_the_cluster_robust_variance() -> None
     found = of_share(HITS, np.ones(12, dtype=bool), GROUPS)
     assert (found.n, found.contexts) == (12, 4)
     assert found.effective == pytest.approx(effective)
-    assert wilson_at(share, effective) == pytest.approx(
+    assert wilson_interval(share, effective) == pytest.approx(
         proportion_confint(share * effective, effective, method="wilson")
     )
 

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from magistrate import judge
 from magistrate.errors import MissingExtra
-from magistrate.report.extras import EXTRAS
+from magistrate.report.judges import EXTRAS
 from terminal import Call
 from test_architecture import PACKAGES, SOURCES, imports
 

@@ -27,9 +27,9 @@ from magistrate._text import seen
 from magistrate.api.compare import compare
 from magistrate.errors import InputError
 from magistrate.server.app import create_app
-from magistrate.server.jobs import STOPPING, TOO_MUCH, Refused
+from magistrate.server.compare import AT_ONCE, MOST_SIDES, check_metrics, find_sides, parsed, word_of
 from magistrate.server.settings import Settings
-from magistrate.server.views.compare import AT_ONCE, MOST_SIDES, check_metrics, find_sides, parsed, word_of
+from magistrate.server.state import STOPPING, TOO_MUCH, Refused
 from magistrate.store import Store
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Verdict
 from two_judges import label, samples_of

@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 from browsing import NARROW, WIDE, Visit, contrast, fits
 from furnished import LONG, Furnished, run_of, turned
 from magistrate.server.app import create_app
+from magistrate.server.compare import word_of
 from magistrate.server.settings import Settings
-from magistrate.server.views.compare import word_of
 from magistrate.store import Store
 from reported import outcomes_of, samples_of
 from served import served

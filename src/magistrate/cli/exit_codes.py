@@ -124,7 +124,7 @@ def write_gates(
     error: str | None = None,
 ) -> None:
     """Write the JUnit document, if one is wanted."""
-    from magistrate.report.junit import junit, write_junit
+    from magistrate.report.export import junit, write_junit
 
     if target is not None:
         write_junit(target, junit(report, checked, max_failures=spec.limits.max_failures, error=error))

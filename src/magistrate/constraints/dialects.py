@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from magistrate.constraints.bounds import DECIMALS, DIGITS
 from magistrate.constraints.constraint import Constraint
 from magistrate.constraints.quote import quote_of, several
 from magistrate.constraints.regex import FORMATS, translate
 from magistrate.constraints.schema import (
     ANNOTATIONS,
+    DECIMALS,
+    DIGITS,
     LARK,
     QUOTE,
     Path,

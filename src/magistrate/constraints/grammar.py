@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from itertools import count, takewhile
 from typing import Any
 
-from magistrate.constraints.bounds import on_grid
 from magistrate.constraints.lark import embedded
 from magistrate.constraints.quote import Texts, quote_of, several, verbatim_rule
 from magistrate.constraints.regex import FORMATS, Translated, translate
@@ -28,6 +27,7 @@ from magistrate.constraints.schema import (
     Path,
     closes_objects,
     listed,
+    on_grid,
     pointer_to,
     reference_path,
     resolve,

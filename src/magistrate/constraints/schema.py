@@ -1,11 +1,16 @@
-"""JSON Schema as data: known keywords, the schemas inside a schema, references, facts of one node."""
+"""JSON Schema as data: known keywords, the schemas inside a schema, references, bounds, facts of one node."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 from urllib.parse import unquote
+
+from magistrate.constraints.regex import translate
+from magistrate.errors import ConstraintError
 
 QUOTE = "x-quote"  # our own keyword: {"type": "string", "x-quote": {"of": "context", "unit": "words"}}
 LARK = "x-lark"  # our own keyword: {"type": "string", "x-lark": "start: ..."}
@@ -152,3 +157,207 @@ def _listed_by_type(node: Node) -> list[Any] | None:
         else:
             return None
     return found
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+#
+# A model under an endless schema writes until its budget is gone, so `endless` finds the first string, list,
+# number or object without a bound, and recursion, before anything is spent. `on_grid` gives numbers a step,
+# so that their digits come to an end.
+
+Problem = tuple[str, str]  # what is endless and what to write instead; the JSON pointer
+
+
+def endless(schema: Mapping[str, Any]) -> Problem | None:
+    """The first part of `schema` that has no end, or None."""
+    try:
+        return _Bounds(schema).problem(schema, (), None)
+    except _Recursion as found:
+        return found.args
+
+
+class _Recursion(Exception):
+    """A definition refers to itself: what that means and where, which nothing around it can mend."""
+
+    args: Problem
+
+
+class _Bounds:
+    """One walk along the references of a schema."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self.closes = closes_objects(root)
+        self.following: list[str] = []
+        self.known: dict[tuple[str, tuple[str, ...]], Problem | None] = {}
+
+    def problem(self, node: Mapping[str, Any], path: Path, inherited: list[str] | None) -> Problem | None:
+        """The endless part of `node`, or None. `inherited` are the types that the schema around it allows."""
+        own = node.get("type", inherited)
+        types = [own] if isinstance(own, str) else own
+        parts = self.applied(node, path, types)  # even if the node is bounded: recursion is an error anyway
+        if "const" in node or "enum" in node:
+            return None
+        mine = self.own_problem(node, path, types)
+        if mine is None or any(part is None for part in parts):
+            return None
+        return mine if "type" in node or not parts else next(part for part in parts if part is not None)
+
+    def applied(self, node: Mapping[str, Any], path: Path, types: list[str] | None) -> list[Problem | None]:
+        """One answer for each schema that must hold as well at the same place."""
+        answers = []
+        if "$ref" in node:
+            answers.append(self.reference(node["$ref"], path, types))
+        for index, branch in enumerate(node.get("allOf", ())):
+            answers.append(self.problem(branch, (*path, "allOf", index), types))
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in node:
+                branches = enumerate(node[keyword])
+                found = [self.problem(branch, (*path, keyword, index), types) for index, branch in branches]
+                answers.append(next((problem for problem in found if problem is not None), None))
+        return answers
+
+    def reference(self, reference: str, path: Path, types: list[str] | None) -> Problem | None:
+        if reference in self.following:
+            raise _Recursion(
+                f"{reference!r} refers to itself, so the text has no greatest depth; "
+                "say how deep it may go: constraint(…, depth=3)",
+                pointer_to(*path, "$ref"),
+            )
+        key = (reference, tuple(types or ()))
+        if key not in self.known:
+            self.following.append(reference)
+            target = resolve(self.root, reference)
+            self.known[key] = self.problem(target, reference_path(reference), types)
+            self.following.pop()
+        return self.known[key]
+
+    def own_problem(self, node: Mapping[str, Any], path: Path, types: list[str] | None) -> Problem | None:
+        if not types:
+            return "this allows values of any type; add a type", pointer_to(*path)
+        problems = {
+            "string": self.string,
+            "array": self.array,
+            "object": self.object,
+            "integer": self.number,
+            "number": self.number,
+        }
+        for name in types:
+            problem = problems[name](node, path) if name in problems else None
+            if problem is not None:
+                return problem
+        return None
+
+    def string(self, node: Mapping[str, Any], path: Path) -> Problem | None:
+        if "maxLength" in node or "format" in node or QUOTE in node or LARK in node:
+            return None
+        if "pattern" in node:
+            pattern = translate(node["pattern"], ascii_words=True)
+            if pattern.starts and pattern.ends and pattern.bounded:
+                return None
+            return (
+                "the pattern has no longest text; add maxLength (Field(max_length=…)), "
+                "or write ^…$ with {m,n} instead of *, + and {n,}",
+                pointer_to(*path, "pattern"),
+            )
+        return "a string without a bound; add maxLength, or Field(max_length=…)", pointer_to(*path)
+
+    def number(self, node: Mapping[str, Any], path: Path) -> Problem | None:
+        low = "minimum" in node or "exclusiveMinimum" in node
+        high = "maximum" in node or "exclusiveMaximum" in node
+        if low and high:
+            return None
+        missing = "minimum and maximum" if not low and not high else "minimum" if high else "maximum"
+        return f"a number without a bound; add {missing}, or Field(ge=…, le=…)", pointer_to(*path)
+
+    def array(self, node: Mapping[str, Any], path: Path) -> Problem | None:
+        leading = node.get("prefixItems", [])
+        rest = node.get("items")
+        most = len(leading) if rest is False else node.get("maxItems")
+        if most is None and node.get("uniqueItems"):
+            return None  # of listed values, each at most once
+        if most is None:
+            return "a list without a bound; add maxItems, or Field(max_length=…)", pointer_to(*path)
+        for index, child in enumerate(leading):
+            if (problem := self.problem(child, (*path, "prefixItems", index), None)) is not None:
+                return problem
+        if most <= len(leading):
+            return None
+        if rest is None:
+            return "a list of anything; say with items what it holds", pointer_to(*path)
+        return self.problem(rest, (*path, "items"), None)
+
+    def object(self, node: Mapping[str, Any], path: Path) -> Problem | None:
+        if "additionalProperties" not in node and not (self.closes and "properties" in node):
+            return (
+                "an object that may hold any further property; name its properties and add "
+                "additionalProperties: false",
+                pointer_to(*path),
+            )
+        for name, child in node.get("properties", {}).items():
+            if (problem := self.problem(child, (*path, "properties", name), None)) is not None:
+                return problem
+        return None
+
+
+DECIMALS = 6  # of a number whose schema has no multipleOf
+DIGITS = 15  # decimal digits that survive the compiler's doubles
+
+
+def on_grid(node: Mapping[str, Any], at: str) -> dict[str, int | float]:
+    """The numeric keywords of `node` as inclusive bounds on the multiples of a step; {} where it has none.
+
+    The step is `multipleOf`; else 1 for integers, and for numbers six decimals, fewer where the bounds leave
+    less than fifteen digits for them. The compiler is not handed exclusive bounds: it lets 0 through for
+    `exclusiveMinimum: 0` where the maximum has more decimals than the step. Raises `ConstraintError` with
+    the pointer `at` where no number is left, or bounds and step together need more than fifteen digits.
+    """
+    types = node.get("type", ())
+    types = {types} if isinstance(types, str) else set(types)
+    if not ("number" in types or any(keyword in node for keyword in NUMERIC)):
+        return {}
+    bounds = [abs(node[keyword]) for keyword in NUMERIC[:4] if keyword in node]
+    if "multipleOf" in node:
+        step = _exact(node["multipleOf"])
+    elif "integer" in types and "number" not in types:
+        step = Fraction(1)
+    else:
+        room = DIGITS - len(str(math.ceil(max(bounds, default=0))))
+        step = Fraction(1, 10 ** max(0, min(DECIMALS, room)))
+    if bounds and _exact(max(bounds)) / min(step, Fraction(1)) > 10**DIGITS:
+        raise ConstraintError("the bounds and the last decimal together take more than 15 digits", at)
+    low, high = _lowest(node, step), _highest(node, step)
+    if low is not None and high is not None and low > high:
+        raise ConstraintError(f"no multiple of {float(step)} lies between the bounds", at)
+    found = {"minimum": low, "maximum": high, "multipleOf": step}
+    if step == 1:
+        del found["multipleOf"]
+        if "number" in types:
+            found["multipleOf"] = step
+    return {keyword: _plain(value) for keyword, value in found.items() if value is not None}
+
+
+def _lowest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
+    candidates = []
+    if "minimum" in node:
+        candidates.append(math.ceil(_exact(node["minimum"]) / step))
+    if "exclusiveMinimum" in node:
+        candidates.append(math.floor(_exact(node["exclusiveMinimum"]) / step) + 1)
+    return max(candidates) * step if candidates else None
+
+
+def _highest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
+    candidates = []
+    if "maximum" in node:
+        candidates.append(math.floor(_exact(node["maximum"]) / step))
+    if "exclusiveMaximum" in node:
+        candidates.append(math.ceil(_exact(node["exclusiveMaximum"]) / step) - 1)
+    return min(candidates) * step if candidates else None
+
+
+def _exact(value: int | float) -> Fraction:
+    return Fraction(str(value))  # the decimal as written, not its double
+
+
+def _plain(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)

@@ -209,8 +209,7 @@ def _constant(value: float, n_groups: int) -> Estimate:
 
     if value not in (0, 1):
         return Estimate(value, None, None, "no interval: nothing varies")
-    low, high = wilson_interval(value, n_groups, CONFIDENCE)
-    return Estimate(value, min(low, value), max(high, value))
+    return Estimate(value, *wilson_interval(value, n_groups))
 
 
 def _tuning(y: Floats, f: Floats, u: Floats) -> float:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.errors import InputError
 from magistrate.metrics.calibration import CLIP, shifted
-from magistrate.metrics.classification import Estimate, wilson
+from magistrate.metrics.classification import Estimate
+from magistrate.metrics.distributions import wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,7 +177,7 @@ def _bin(truth: Flags, scores: Floats, weights: Floats, inside: Flags) -> Bin:
 
     own, n = scores[inside], int(inside.sum())
     hits = int(truth[inside].sum())
-    low, high = wilson(hits, n)
+    low, high = wilson_interval(hits / n, n)
     positive, negative = truth & inside, ~truth & inside
     up = float(weights[truth][0]) if truth.any() else 1.0
     down = float(weights[~truth][0]) if not truth.all() else 1.0

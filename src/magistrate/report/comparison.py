@@ -6,8 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from magistrate._text import decimal, percent, signed
-from magistrate.analysis.comparison import Comparison, Difference, PairResult, outcome_of
-from magistrate.analysis.comparison_text import bounds, name_of, p_of
+from magistrate.analysis.comparison import (
+    Comparison,
+    Difference,
+    PairResult,
+    bounds,
+    name_of,
+    outcome_of,
+    p_of,
+)
 from magistrate.analysis.power import Plan
 from magistrate.report.formatting import cut, estimated, lines, numbers, plain, tallied, tally, told_apart
 

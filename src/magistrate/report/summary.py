@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 from magistrate._text import percent, signed
 from magistrate.analysis.columns import AGAIN, NOT_STORED, groups_of
-from magistrate.analysis.comparison_text import p_of
+from magistrate.analysis.comparison import p_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
 from magistrate.features.overlap import ngram_novelty, output_length
+from magistrate.metrics.calibration import ScoreShift, score_shift
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.distributions import roc_curve
 from magistrate.metrics.reliability import reliability
-from magistrate.metrics.shift import ScoreShift, score_shift
 from magistrate.metrics.spans import SpanScores, Stretch, span_scores
 from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.formatting import decimal, interval, tally

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from magistrate._text import decimal
 from magistrate.report.formatting import estimated, numbers, plain
-from magistrate.report.views import name_of
+from magistrate.report.values import name_of
 
 if TYPE_CHECKING:
     from magistrate.judges.stack_folder import StackFile

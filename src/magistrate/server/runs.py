@@ -19,10 +19,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.report.counts import MADE_BY
-from magistrate.server.rendering import page, segment
-from magistrate.server.responses import answering_with, error_responses, json_response
-from magistrate.server.store_pool import RequestStore, StorePool, stores_of
-from magistrate.server.views.run import Progress, progress_of
+from magistrate.server.responses import answering_with, error_responses, json_response, page, segment
+from magistrate.server.run import Progress, progress_of
+from magistrate.server.state import RequestStore, StorePool, stores_of
 from magistrate.store import Store
 from magistrate.store.figures import Head, Point, RunFilter, RunLine
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from magistrate.constraints.constraint import unmarked
 from magistrate.constraints.partial_json import read
-from magistrate.constraints.repair import unmarked
 from magistrate.engines.base import Attempt, Choice, Option, Sampling, UnusableAnswer
 from magistrate.engines.remote.messages import with_attempts, with_instruction
 from magistrate.engines.remote.replies import Reply

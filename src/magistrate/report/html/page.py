@@ -22,8 +22,18 @@ from magistrate.report.charts import charts_of
 from magistrate.report.counts import Scores
 from magistrate.report.formatting import decimal, duration
 from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
-from magistrate.report.values import FOOTNOTE, JudgeReport, Report
-from magistrate.report.views import comparison, fact_lines, figure, judge_view, matrix, name_of, run_facts
+from magistrate.report.values import (
+    FOOTNOTE,
+    JudgeReport,
+    Report,
+    comparison,
+    fact_lines,
+    figure,
+    judge_view,
+    matrix,
+    name_of,
+    run_facts,
+)
 from magistrate.store.runs import RunRecord
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
