@@ -551,7 +551,7 @@ def test_many_claims_are_decided_anew_aside(store: Store, client: TestClient) ->
     run = rubric(store, 600)
     awaited(lambda: client.get(f"/runs/{run}").text, "Right on ")
     first = client.get(f"/runs/{run}", params={"flag": "agreement"}).text
-    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Decided anew by")
+    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Decided again by")
     assert "Being decided anew" in first or first == page
     assert "data-again" not in page and "flagged anew by agreement" in page
 

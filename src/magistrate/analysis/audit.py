@@ -1,4 +1,4 @@
-"""Plan an audit, and measure how often each change of a sample flips the judge's label."""
+"""An audit: which changes of a sample are judged, and how often each one flips the judge's label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit a calibration of a judge's scores, and measure it on held-out folds.
+"""A calibration of a judge's scores: fitted to labels, and measured on held-out folds.
 
 Binning, losses and maps are those of `metrics.calibration`; `remarks_of` says what limits a fit.
 """

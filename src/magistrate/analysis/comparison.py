@@ -1,4 +1,4 @@
-"""Compare judges on the very same samples: which is better, by how much, and what cannot be told."""
+"""A comparison of judges on the same samples: which is better, by how much, in figures and sentences."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from magistrate.constraints.grammar import choice_grammar, json_grammar, regex_grammar
 from magistrate.constraints.lark import compile_grammar, follow
 from magistrate.constraints.partial_json import read
-from magistrate.constraints.quote import LONGEST_TEXTS, Texts, quoted_sources, several
+from magistrate.constraints.quote import LONGEST_TEXTS, Texts, as_texts, quoted_sources
 from magistrate.constraints.regex import PatternTooSlow, compiled, python, python_match, translate
 from magistrate.constraints.schema import LARK, QUOTE, endless, walk
 from magistrate.constraints.schema_check import check_schema, check_writable, normalized, unrolled
@@ -71,8 +71,8 @@ class Constraint:
                 f"{self.name!r} quotes {', '.join(self.quotes) or 'nothing'}; texts were given for "
                 f"{', '.join(texts) or 'nothing'}"
             )
-        given = {name: several(texts[name]) for name in self.quotes}
-        if (length := sum(len(text) for several in given.values() for text in several)) > LONGEST_TEXTS:
+        given = {name: as_texts(texts[name]) for name in self.quotes}
+        if (length := sum(len(text) for each in given.values() for text in each)) > LONGEST_TEXTS:
             raise ConstraintError(
                 f"{length:,} characters are too many to quote from; at most {LONGEST_TEXTS:,}: "
                 "give the passages that matter"
@@ -382,10 +382,10 @@ def _json(text: str, constraint: Constraint, first: InvalidOutput) -> Any:
     try:
         return constraint.parse(inner)
     except InvalidOutput:
-        return constraint.parse(_mended(inner, first))
+        return constraint.parse(_fixed_json(inner, first))
 
 
-def _mended(text: str, first: InvalidOutput) -> str:
+def _fixed_json(text: str, first: InvalidOutput) -> str:
     """Damaged JSON as JSON; only where it is whole, and nothing but marks has changed."""
     from json_repair import repair_json
 
@@ -396,12 +396,12 @@ def _mended(text: str, first: InvalidOutput) -> str:
         mended = str(repair_json(text, ensure_ascii=False))
     except (RecursionError, ValueError):  # ValueError: more digits than Python reads
         raise first from None
-    if _said(mended) != _said(text):
+    if _content_of(mended) != _content_of(text):
         raise first
     return mended
 
 
-def _said(document: str) -> str:
+def _content_of(document: str) -> str:
     """The content of a document without the marks that hold it together."""
     return _MARKS.sub("", _ESCAPE.sub(_unescaped, document))
 

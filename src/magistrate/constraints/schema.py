@@ -113,7 +113,7 @@ def closes_objects(schema: Node) -> bool:
     return True
 
 
-def crossed(node: Node) -> tuple[str, str] | None:
+def empty_bounds(node: Node) -> tuple[str, str] | None:
     """A lower and an upper bound of `node` with nothing between them; None if there are no such bounds."""
     for low, high in _PAIRS:
         if low in node and high in node:

@@ -1,4 +1,4 @@
-"""Checks a JSON Schema before any compiler sees it: every keyword is enforced or refused.
+"""Checks of a JSON Schema before it is compiled: every keyword is enforced or refused.
 
 A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
 unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
@@ -27,7 +27,7 @@ from magistrate.constraints.schema import (
     QUOTE,
     Node,
     Path,
-    crossed,
+    empty_bounds,
     listed,
     on_grid,
     pointer_to,
@@ -193,7 +193,7 @@ def _check_details(node: Node, path: Path, root: Node) -> None:
 
 def _check_contradictions(node: Node, path: Path, root: Node) -> None:
     """Whether the keywords of one node leave anything; what only the compiler sees it says itself."""
-    if (bounds := crossed(node)) is not None:
+    if (bounds := empty_bounds(node)) is not None:
         low, high = bounds
         message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
         raise ConstraintError(message, pointer_to(*path, low))
@@ -383,7 +383,7 @@ _FURTHER = ("items", "additionalProperties", "unevaluatedProperties", "unevaluat
 def normalized(schema: Node) -> dict[str, Any]:
     """`schema` with `items` lists as `prefixItems`, `{}` for `true`, and every definition under `$defs`, also
     what a `$ref` finds by `$anchor` or elsewhere. What is not understood is left as it is."""
-    written: dict[str, Any] = _respelled(schema)
+    written: dict[str, Any] = _modernized(schema)
     nodes = [node for node, _ in walk(written) if isinstance(node, dict)]
     anchors = {f"#{node.pop('$anchor')}": node for node in nodes if isinstance(node.get("$anchor"), str)}
     moved: dict[str, str] = {}
@@ -410,24 +410,24 @@ def normalized(schema: Node) -> dict[str, Any]:
     return written
 
 
-def _respelled(node: Any) -> Any:
+def _modernized(node: Any) -> Any:
     """`node` and all inside it in the newest spelling."""
     if not isinstance(node, Mapping):
         return {} if node is True else node
     written: dict[str, Any] = {}
     for keyword, value in node.items():
         if keyword in MAPS and isinstance(value, Mapping):
-            written[keyword] = {name: _respelled(child) for name, child in value.items()}
+            written[keyword] = {name: _modernized(child) for name, child in value.items()}
         elif keyword == "items" and isinstance(value, list):
-            written["prefixItems"] = list(map(_respelled, value))
+            written["prefixItems"] = list(map(_modernized, value))
             if "additionalItems" in node:
-                written["items"] = _respelled(node["additionalItems"])
+                written["items"] = _modernized(node["additionalItems"])
         elif keyword == "additionalItems" and isinstance(node.get("items"), list):
             continue
         elif keyword in LISTS and isinstance(value, list):
-            written[keyword] = list(map(_respelled, value))
+            written[keyword] = list(map(_modernized, value))
         elif keyword in _FURTHER and (keyword == "items" or not isinstance(value, bool)):
-            written[keyword] = _respelled(value)
+            written[keyword] = _modernized(value)
         else:
             written[keyword] = value
     if not written.keys() & set(IN_PLACE):  # else what a schema beside this one describes counts too

@@ -1,4 +1,4 @@
-"""How far labels of the same samples agree, beyond what chance alone would give.
+"""Agreement of labels of the same samples, corrected for chance.
 
 =====================  ===========================================================================
 observed               share of samples with the same label

@@ -1,4 +1,4 @@
-"""From a score to a probability: maps with few parameters, fitted to labels.
+"""Calibration maps from a score to a probability, fitted to labels, and whether one still applies.
 
 ===========  ======================================================================================
 platt        sigmoid of slope times the score's log odds plus intercept, fitted without penalty
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import exp, isfinite, log
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -332,13 +332,7 @@ class ScoreShift:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "distance": self.distance,
-            "p": self.p,
-            "n": self.n,
-            "n_before": self.n_before,
-            "shown": self.shown,
-        }
+        return asdict(self) | {"shown": self.shown}
 
 
 def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> ScoreShift | None:

@@ -1,4 +1,4 @@
-"""How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
+"""Six metrics of labels and scores against the truth, each with a 95 % interval.
 
 Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
 and stays honest at the edges: a judge that was right four times out of four is not certain to be
@@ -16,13 +16,13 @@ auroc               score interval over Hanley and McNeil's variance (Newcombe 2
                     wider than need be where many scores are tied
 ==================  ============================================================================
 
-Samples that share a context are worth fewer: the same forms hold at their effective number (`Worth`).
+Samples that share a context are worth fewer: the same forms hold at their effective number (`EffectiveSize`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ LEAST_GROUPS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class EffectiveSize:
     """`n` samples in `contexts` contexts and how many independent ones they are worth, in [1, n]."""
 
     n: int
@@ -68,13 +68,13 @@ class Worth:
         return self.contexts < self.n
 
 
-def of_share(hits: Flags, among: Flags, groups: Ints) -> Worth:
+def size_for_share(hits: Flags, among: Flags, groups: Ints) -> EffectiveSize:
     """What the samples `among` are worth for the share of them that are `hits`; all `[n]`, one at least."""
     own, members = hits[among], groups[among]
-    return _worth(own - own.mean(), members)
+    return _effective_size(own - own.mean(), members)
 
 
-def of_both(hits: Flags, truth: Flags, groups: Ints) -> tuple[Worth, Worth]:
+def size_for_classes(hits: Flags, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
     """What the positives and the negatives are worth for the mean of their two shares of `hits`.
 
     Both by the design effect of the mean itself, since a hard context makes for errors on either class; a
@@ -88,7 +88,7 @@ def of_both(hits: Flags, truth: Flags, groups: Ints) -> tuple[Worth, Worth]:
     return _of_classes(residuals, truth, groups)
 
 
-def of_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[Worth, Worth]:
+def size_for_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
     """What the positives and the negatives are worth for the area under the ROC curve.
 
     By the structural components of the area (DeLong and others 1988): how often a sample is on the right
@@ -104,32 +104,32 @@ def of_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[Worth, Worth]:
     return _of_classes(np.where(truth, residuals, -residuals), truth, groups)
 
 
-def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[Worth, Worth]:
-    whole, parts = _worth(residuals, groups), list[Worth]()
+def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
+    whole, parts = _effective_size(residuals, groups), list[EffectiveSize]()
     for among in (truth, ~truth):
         n, contexts = int(among.sum()), _count(groups[among])
         effective = n * whole.effective / whole.n if residuals.any() else contexts
         if not residuals[among].any() and contexts < n:
             effective = min(effective, contexts)
-        parts.append(Worth(n, contexts, max(effective, 1.0)))
+        parts.append(EffectiveSize(n, contexts, max(effective, 1.0)))
     return parts[0], parts[1]
 
 
-def _worth(residuals: Floats, groups: Ints) -> Worth:
+def _effective_size(residuals: Floats, groups: Ints) -> EffectiveSize:
     """What samples with these residuals `[n]`, which sum to 0, are worth."""
     import numpy as np
 
     _, members = np.unique(groups, return_inverse=True)
     n, contexts = residuals.size, int(members.max()) + 1
     if contexts == n:
-        return Worth(n, contexts, n)
+        return EffectiveSize(n, contexts, n)
     alone = float((residuals**2).sum()) * n / (n - 1)
     if contexts == 1 or not alone > 1e-18:
-        return Worth(n, contexts, contexts)
+        return EffectiveSize(n, contexts, contexts)
     together = float((np.bincount(members, residuals) ** 2).sum()) * contexts / (contexts - 1)
     middle = (1 + CONFIDENCE) / 2
     known = float(stdtrit(n - 1, middle) / stdtrit(contexts - 1, middle)) ** 2
-    return Worth(n, contexts, max(n / max(together / alone, 1.0) * known, 1.0))
+    return EffectiveSize(n, contexts, max(n / max(together / alone, 1.0) * known, 1.0))
 
 
 def _count(groups: Ints) -> int:
@@ -208,12 +208,7 @@ class Confusion:
 
     def to_dict(self) -> dict[str, int]:
         """The four counts by name."""
-        return {
-            "true_positive": self.true_positive,
-            "false_positive": self.false_positive,
-            "true_negative": self.true_negative,
-            "false_negative": self.false_negative,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,26 +367,26 @@ def _clustered(
     }
     for name, (hits, among) in shares.items():
         value = alone[name].value
-        if value is None or not (worth := of_share(hits, among, groups)).shared:
+        if value is None or not (worth := size_for_share(hits, among, groups)).shared:
             continue
         low, high = wilson_interval(float(hits[among].mean()), worth.effective)
         if name == "f1":
             low, high = 2 * low / (1 + low), 2 * high / (1 + high)
-        found[name] = _without(value, worth) or Estimate(value, min(low, value), max(high, value))
+        found[name] = _without_interval(value, worth) or Estimate(value, min(low, value), max(high, value))
     value = alone["balanced_accuracy"].value
-    whole = of_share(right, np.ones_like(truth), groups)
+    whole = size_for_share(right, np.ones_like(truth), groups)
     if value is None or not whole.shared:
         return found
-    positive, negative = of_both(right, truth, groups)
+    positive, negative = size_for_classes(right, truth, groups)
     recall, specificity = float(said[truth].mean()), float((~said[~truth]).mean())
-    found["balanced_accuracy"] = _without(value, whole, positive, negative) or _averaged(
+    found["balanced_accuracy"] = _without_interval(value, whole, positive, negative) or _averaged(
         (recall, *wilson_interval(recall, positive.effective)),
         (specificity, *wilson_interval(specificity, negative.effective)),
     )
     return found
 
 
-def _without(value: float, *worths: Worth) -> Estimate | None:
+def _without_interval(value: float, *worths: EffectiveSize) -> Estimate | None:
     """The figure without an interval, where samples share too few contexts for one; else None."""
     fewest = min((each.contexts for each in worths if each.shared), default=LEAST_GROUPS)
     if fewest >= LEAST_GROUPS:
@@ -411,12 +406,12 @@ def _auroc(
         return Estimate.none(reason)
 
     value = float(roc_auc_score(truth, scores))
-    whole = None if groups is None else of_share(truth, np.ones_like(truth), groups)
+    whole = None if groups is None else size_for_share(truth, np.ones_like(truth), groups)
     if groups is None or whole is None or not whole.shared:
         return Estimate(value, *auroc_interval(value, positives, negatives))
-    positive, negative = of_area(truth, scores, groups)
+    positive, negative = size_for_area(truth, scores, groups)
     ends = auroc_interval(value, positive.effective, negative.effective)
-    return _without(value, whole, positive, negative) or Estimate(value, *ends)
+    return _without_interval(value, whole, positive, negative) or Estimate(value, *ends)
 
 
 def auroc_interval(value: float, positives: float, negatives: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The few distributions, roots, ranks and curves that the metrics need, on numpy and the standard library.
+"""Distributions, roots, ranks and curves that the metrics need, on numpy and the standard library.
 
 They carry the names that scipy and scikit-learn give them and agree with those to ten digits or more
 (tests/test_distributions.py), so that neither has to be installed to judge and to report.

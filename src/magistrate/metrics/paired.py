@@ -1,4 +1,4 @@
-"""Several judges on the same samples: what differs, by how much, and what could have been seen.
+"""Paired comparisons: metrics of several judges on the same samples, tests, and their power.
 
 Every figure of every judge is a function of the same weights, so their differences are taken draw by draw:
 what makes a sample hard for both sides cancels out.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
 PRIMARY = "balanced_accuracy"
-"""What judges are compared by where nobody names anything else: it counts both classes alike, whatever their
+"""What judges are compared by, by default: it counts both classes alike, whatever their
 shares, it needs no scores, and it heads every report."""
 ALPHA, POWER = 0.05, 0.8
 

@@ -1,4 +1,4 @@
-"""How far scores are probabilities: expected calibration error, Brier score, log loss, and the bins.
+"""Calibration error of scores: ECE, Brier score, log loss, and the bins of a reliability diagram.
 
 All three are 0 for scores that are certain and right. Of n samples each with a weight, over bins of scores:
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.errors import InputError
 from magistrate.metrics.calibration import CLIP, shifted
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.distributions import wilson_interval
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class Bin:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        ends = {"low": self.low, "high": self.high, "n": self.n, "mean_score": self.mean_score}
-        return ends | {"observed": self.observed.to_dict()}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,7 @@ class Reliability:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "n": self.n,
-            **{name: getattr(self, name) for name in LOSSES},
-            "ece_by_chance": self.ece_by_chance,
-            "binning": self.binning,
-            "base_rate": self.base_rate,
-            "bins": [each.to_dict() for each in self.bins],
-        }
+        return fields_of(self)
 
 
 def reliability(

@@ -1,4 +1,4 @@
-"""What a figure could have been with other samples: a bootstrap that draws whole groups anew.
+"""The cluster bootstrap: intervals and p values by drawing whole groups with replacement.
 
 Samples that share a context are not independent, so a draw takes groups with replacement and every sample
 of a group as often as its group was drawn (the cluster bootstrap: Field and Welsh 2007). What is resampled

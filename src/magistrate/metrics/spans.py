@@ -1,4 +1,4 @@
-"""How well quotes cover what people marked, counted in characters over all samples together.
+"""Span metrics: how well quotes cover what people marked, in characters over all samples.
 
 The definition is RAGTruth's (Niu and others 2024): characters that are both marked and quoted, over those
 quoted (precision) and over those marked (recall). Within a sample a character counts once, however many

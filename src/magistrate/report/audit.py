@@ -1,4 +1,4 @@
-"""An audit in the terminal and as a page: what flips the judge, the gravest first.
+"""An audit in the terminal and as a page: what flips the judge, the most serious first.
 
 Changes that may well flip it come after those that should not.
 """

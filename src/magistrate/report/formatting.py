@@ -1,4 +1,4 @@
-"""How numbers, foreign text and tables are written in the terminal.
+"""Formatting for the terminal: numbers, untrusted text and tables.
 
 Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
 read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
@@ -126,7 +126,7 @@ def cut(text: str, width: int) -> str:
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 
-def told_apart(names: Sequence[str], width: int) -> list[str]:
+def distinct_names(names: Sequence[str], width: int) -> list[str]:
     """Each of several names, at most `width` characters of it: those that tell them apart, or else a number.
 
     >>> told_apart(["nightly, small", "nightly, large"], 8)
@@ -139,11 +139,6 @@ def told_apart(names: Sequence[str], width: int) -> list[str]:
         if len(set(shown)) == len(set(whole)):
             return shown
     return [cut(f"{number} {name}", width) for number, name in enumerate(whole, 1)]
-
-
-def tallied(left_out: Iterable[tuple[str, int]]) -> str:
-    """Counts and their reasons: `2 failed, 1 not judged`."""
-    return ", ".join(f"{count} {reason}" for reason, count in left_out)
 
 
 # --- rendered as text and heat maps ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Outcomes become numbers: for every judge its metrics, counts, costs, baselines and remarks.
+"""The summary of a run: for every judge its metrics, counts, costs, baselines and remarks.
 
 Baselines are trivial rules beside every judge's numbers. `majority` gives the commoner label to everything
 (a tie goes to faithful); `always_hallucinated` says so. `length` looks at nothing but how many characters the

@@ -1,4 +1,4 @@
-"""Stacks and probes that were trained, in the terminal: what they weigh, and how good they are."""
+"""Trained stacks and probes in the terminal: their weights and measured quality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The application: which router answers at which address, and what is started and stopped with it."""
+"""The FastAPI application: its routers, shared state, startup and shutdown."""
 
 from __future__ import annotations
 

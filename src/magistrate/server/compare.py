@@ -33,7 +33,7 @@ from magistrate.api.compare import sides_at
 from magistrate.errors import InputError, SpecError
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.paired import COMPARED
-from magistrate.report.comparison import KEY, family_told
+from magistrate.report.comparison import KEY, family_text
 from magistrate.report.formatting import tally
 from magistrate.server.responses import Refusal, error_responses, link, page, run_address, sample_address
 from magistrate.server.runs import Number, Words, runs_view
@@ -96,7 +96,7 @@ def word_of(run_id: str, judge: str) -> str:
     return f"{run_id}:{''.join(letters)}"
 
 
-def parsed(word: str) -> tuple[str, str | None]:
+def run_and_judge(word: str) -> tuple[str, str | None]:
     """The run's id and the judge, None if the word names a run alone; ids of runs hold no colon."""
     run_id, colon, judge = word.partition(":")
     if not colon:
@@ -114,7 +114,7 @@ def find_sides(store: Store, words: Sequence[str]) -> Sides:
     unknown: list[str] = []
     with store.snapshot() as moment:
         for word in words[:_MOST_WORDS]:
-            run_id, judge = parsed(word)
+            run_id, judge = run_and_judge(word)
             try:
                 if run_id not in records:
                     records[run_id] = store.seen(moment.record(run_id))
@@ -434,9 +434,7 @@ class CompareQuery:
 
 def compare_query(
     run: Annotated[Many, Query(description="ID or ID:JUDGE; `%` escapes what is no letter")] = [],  # noqa: B006
-    metric: Annotated[
-        Many, Query(description="what is asked about; balanced accuracy where none is named")
-    ] = [],  # noqa: B006
+    metric: Annotated[Many, Query(description="what is asked about; balanced accuracy by default")] = [],  # noqa: B006
     at: Annotated[str, Query(pattern=r"^(\d{1,15}(\.\d{1,15}){0,20})?$")] = "",
     pair: Annotated[int, Query(ge=0, lt=1000, description="whose flips are listed")] = 0,
     right: Annotated[Who | None, Query(description="flips on which this side is right")] = None,
@@ -504,13 +502,13 @@ def compare_page(
         view=view,
         chosen=sides.sides,
         pending=found if isinstance(found, Pending) else None,
-        told=found.message if isinstance(found, Refused) else None,
+        message=found.message if isinstance(found, Refused) else None,
         passing=isinstance(found, Refused) and found.status == 503,
         again=round(1000 * AGAIN),
         to=_Links(query, sides.sides, at),
         reach=_reach(view) if view else 1.0,
         key=KEY,
-        family=family_told(view.primary, view.corrected_together) if view else "",
+        family=family_text(view.primary, view.corrected_together) if view else "",
         words={"name_of": name_of, "p_of": p_of, "percent": percent, "signed": signed, "tally": tally},
     )
 
@@ -624,7 +622,7 @@ class _Links:
 
 
 class Working(BaseModel):
-    """A comparison that is being worked out: `ahead` others come before it; ask `again` there."""
+    """A comparison that is being computed: `ahead` others come before it; ask `again` there."""
 
     detail: str
     ahead: int
@@ -635,9 +633,9 @@ class Working(BaseModel):
     "/compare",
     response_model=CompareView,
     responses={
-        202: {"model": Working, "description": "Not worked out yet; Retry-After says when to ask again"},
+        202: {"model": Working, "description": "Not computed yet; Retry-After says when to ask again"},
         **error_responses(404, 422),
-        503: {"model": Refusal, "description": "Too much is being worked out, or the store cannot be read"},
+        503: {"model": Refusal, "description": "Too much is being computed, or the store cannot be read"},
     },
 )
 async def compare(
@@ -662,7 +660,7 @@ async def compare(
         raise HTTPException(found.status, seen(found.message))
     if isinstance(found, Pending):
         again = request.url.include_query_params(at=".".join(map(str, at)))
-        body = {"detail": "being worked out", "ahead": found.ahead, "again": f"{again.path}?{again.query}"}
+        body = {"detail": "being computed", "ahead": found.ahead, "again": f"{again.path}?{again.query}"}
         return JSONResponse(body, 202, {"Retry-After": "1"})
     view = await run_in_threadpool(_view, stores, found, sides, at, query, limit)
     return Response(json.dumps(view, allow_nan=False), media_type="application/json")

@@ -20,7 +20,7 @@ from magistrate.judges.decision import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Classification, Confusion, Estimate, classification
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.report.charts import Chart, charts_of
-from magistrate.report.counts import Counted, JudgeScores
+from magistrate.report.counts import JudgeScores, RunFigures
 from magistrate.report.summary import remarks
 from magistrate.report.values import JudgeReport, JudgeView, judge_view
 from magistrate.server.outcomes import (
@@ -648,9 +648,9 @@ class JudgeReader:
         )
 
     def figures(
-        self, counted: Counted | None, redecided: Decided | None, flag: tuple[str, ...]
+        self, counted: RunFigures | None, redecided: Decided | None, flag: tuple[str, ...]
     ) -> Figures | None:
-        """The judge's figures as counted, or with the verdicts decided anew."""
+        """The judge's figures as counted, or with the verdicts decided again."""
         found: tuple[JudgeReport, JudgeScores] | None = None
         revision = self.record.revision
         if redecided is not None:
@@ -680,7 +680,7 @@ class JudgeReader:
         return self.cached("codes", lambda: code_lines(self.moment, self.record.id, self.judge, self.cells))
 
 
-def detail_of(reader: JudgeReader, counted: Counted | None, query: RunQuery) -> Detail:
+def detail_of(reader: JudgeReader, counted: RunFigures | None, query: RunQuery) -> Detail:
     """The judge in detail; `counted` are the figures of the run, at whatever revision."""
     own, flag = reader.own_flags, query.wanted.flag
     redecided: Decided | Refused | None = None

@@ -1,4 +1,4 @@
-"""Judges one sample for a visitor: what may be asked, the judgements under way, and `POST /api/judge`."""
+"""Judging one sample over HTTP: limits on what may be asked, running judgements, and `POST /api/judge`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playground: a form to try a judge on one sample, and the page of what came out."""
+"""The playground: a form to try a judge on one sample, and the page of the result."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _environment() -> Environment:
     )
     made.globals |= {
         "asset": asset_address,
-        "css": look,
+        "css": label_class,
         "decimal": decimal,
         "duration": duration,
         "link": link,
@@ -196,7 +196,7 @@ def sent(text: str) -> Markup:
     return Markup(escape(_LONE_SURROGATES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
 
 
-def look(label: str | None) -> str:
+def label_class(label: str | None) -> str:
     """The CSS class of a label; `other` for a label that is not ours."""
     return label if label in LABELS else "other"
 
@@ -243,7 +243,7 @@ class Refusal(BaseModel):
     detail: str
 
 
-NOWHERE = "there is nothing at this address"
+NOT_FOUND = "there is nothing at this address"
 _WHY = {
     404: "There is nothing of this name",
     409: "It is being judged at the moment",
@@ -269,7 +269,7 @@ async def error_response(request: Request, error: Exception) -> Response:
     if request.url.path.startswith("/api/"):
         response: Response = JSONResponse({"detail": message}, status)
     else:
-        response = page(request, "error.html", status=status, told=message, code=status)
+        response = page(request, "error.html", status=status, message=message, code=status)
     response.headers.update(getattr(error, "headers", None) or {})
     return response
 
@@ -290,7 +290,7 @@ def _message(error: Exception) -> str:
         found = error.errors()
         return "; ".join(f"{_field(each['loc'])}: {each['msg']}" for each in found[:5])
     if isinstance(error, HTTPException):
-        return NOWHERE if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
+        return NOT_FOUND if (error.status_code, error.detail) == (404, "Not Found") else str(error.detail)
     return str(error) if isinstance(error, MagistrateError) else "the server failed; its log says how"
 
 

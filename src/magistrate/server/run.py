@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from magistrate._text import shorten
 from magistrate.errors import SpecError
 from magistrate.report.charts import VIEW_BOX
-from magistrate.report.counts import Counted, count, counted_before, facts_of
+from magistrate.report.counts import RunFigures, count, facts_of, stored_figures
 from magistrate.report.values import JudgeReport, Report, comparison, run_facts
 from magistrate.server.figures import (
     MOST_COUNTED,
@@ -47,7 +47,7 @@ GROWN = 1.1  # a run under way is counted again when it has so many times the ou
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is, over all its judges; `n_expected` is None if nobody knows."""
+    """How far a run is, over all its judges; `n_expected` is None if that is not known."""
 
     n_done: int
     n_failures: int
@@ -84,7 +84,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunData:
-    """A run and the figures of its judges, as they were at `counted_revision`; None if nobody counted them.
+    """A run and the figures of its judges, as they were at `counted_revision`: None if not computed yet.
 
     `current` says that they are those of the run as it is now; if not, they will be soon.
     """
@@ -190,11 +190,11 @@ def judge_of(record: RunRecord, named: str | None) -> str | None:
     return named
 
 
-def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | None:
+def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> RunFigures | None:
     """The run's figures as they are now, or the last ones that were counted while newer ones are counted."""
 
-    def now() -> Counted | None:
-        found = counted_before(moment, record)
+    def now() -> RunFigures | None:
+        found = stored_figures(moment, record)
         if found is not None and found.revision == record.revision:
             return found
         if record.n_outcomes > MOST_COUNTED:
@@ -205,7 +205,7 @@ def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | 
 
     found = cache.get(("counted", record.id, record.revision), now)
     if found is None:
-        known = [each for each in (cache.counter.latest(record.id), counted_before(moment, record)) if each]
+        known = [each for each in (cache.counter.latest(record.id), stored_figures(moment, record)) if each]
         found = max(known, key=lambda each: each.revision, default=None)
         grown = found is None or record.n_outcomes >= GROWN * _n_counted(found)
         if _is_old(found, record) and (grown or record.status != "running"):
@@ -213,11 +213,11 @@ def _counted(moment: Snapshot, cache: RunCache, record: RunRecord) -> Counted | 
     return found and replace(found, report=replace(found.report, run=facts_of(record)))
 
 
-def _is_old(counted: Counted | None, record: RunRecord) -> bool:
+def _is_old(counted: RunFigures | None, record: RunRecord) -> bool:
     return counted is None or counted.revision != record.revision
 
 
-def _n_counted(counted: Counted) -> int:
+def _n_counted(counted: RunFigures) -> int:
     return sum(each.n_judged for each in counted.report.judges)
 
 
@@ -243,7 +243,7 @@ class FiguresQuery(BaseModel):
     """Which figures of a judge are wanted.
 
     `threshold` is one of the judge's own scores, from which on a verdict says hallucinated; `flag` the kinds
-    of claims by which a rubric's verdicts are decided anew; `by` a field of metadata to slice by.
+    of claims by which a rubric's verdicts are decided again; `by` a field of metadata to slice by.
     """
 
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -416,7 +416,7 @@ class _Links:
         return self._with(threshold=value)
 
     def flag(self, kinds: tuple[str, ...]) -> str:
-        """The same, decided anew by these kinds of claims; by none as judged."""
+        """The same, decided again by these kinds of claims; by none as judged."""
         return self._with(flag=kinds)
 
     def sample(self, sample_id: str) -> str:
@@ -436,7 +436,7 @@ class _Links:
 
 @api.get("/runs/{run_id}", response_model=RunData, responses=ERRORS)
 def run(request: Request, run_id: str, store: RequestStore) -> Response:
-    """A run with the figures of all its judges; without those that nobody has counted yet."""
+    """A run with the figures of all its judges; without those that are not computed yet."""
     return json_response(asdict(run_data(store, run_cache_of(request), run_id)))
 
 

@@ -66,8 +66,8 @@ class JudgeHead:
 class RunRow:
     """A run in the list.
 
-    Times are in UTC; `seconds` is how long it ran, None if nobody knows; `n_unread` rows of its data could
-    not be read.
+    Times are in UTC; `seconds` is how long it ran, None if unknown; `n_unread` rows of its data could not be
+    read.
     """
 
     id: str

@@ -17,7 +17,7 @@ from magistrate.report.formatting import duration, without_heat
 from magistrate.report.html.outcomes import (
     HeatMap,
     Mark,
-    Said,
+    OutcomeText,
     Text,
     blocked,
     claim_row,
@@ -25,8 +25,8 @@ from magistrate.report.html.outcomes import (
     heat_map,
     is_right,
     json_text,
+    outcome_text,
     output_marks,
-    said_of,
     source_marks,
     source_title,
 )
@@ -81,7 +81,7 @@ class Evidence:
     `kinds` are the kinds of all marks; `overlap` says whether words are marked by several claims.
     """
 
-    said: Said | None
+    said: OutcomeText | None
     facts: tuple[tuple[str, str], ...]
     claims: tuple[ClaimLine, ...]
     n_claims: int
@@ -111,7 +111,7 @@ def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = Non
     kinds = {each.kind for _, each in numbered}
     marks = output_marks(sample, numbered), *source_marks(sample, numbered)
     return Evidence(
-        said=said_of(outcome) if outcome else None,
+        said=outcome_text(outcome) if outcome else None,
         facts=tuple(facts_of(outcome)) if outcome else (),
         claims=tuple(_line(number, each, sample) for number, each in numbered),
         n_claims=len(claims),
@@ -219,12 +219,12 @@ class StepView:
 
 def steps_of(sample: Sample, steps: Iterable[Step]) -> tuple[StepView, ...]:
     """At most `STEPS_AT_ONCE` of the steps, numbered from 1."""
-    known = _Known(sample)
+    known = _SampleTexts(sample)
     shown = zip(range(1, STEPS_AT_ONCE + 1), steps, strict=False)
     return tuple(_step(number, step, known) for number, step in shown)
 
 
-def _step(number: int, step: Step, known: _Known) -> StepView:
+def _step(number: int, step: Step, known: _SampleTexts) -> StepView:
     result = dict(step.result)
     options = _options(result.get("probabilities"))
     texts = tuple(
@@ -277,7 +277,7 @@ def _cut(text: str, longest: int, name: str | None = None) -> Part:
     return Part(text[: longest - kept], name, len(text) - longest, text[-kept:])
 
 
-class _Known:
+class _SampleTexts:
     """Finds a sample's texts within prompts, to tell them from the judge's own words.
 
     A step keeps the prompt as plain text, so only texts that are unchanged are found, and short ones only at

@@ -1,4 +1,4 @@
-"""Binds the socket and runs the application in uvicorn until it is stopped."""
+"""The server process: binds the socket and runs the application in uvicorn until it is stopped."""
 
 from __future__ import annotations
 

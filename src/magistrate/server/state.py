@@ -1,4 +1,4 @@
-"""What the server keeps between requests: open stores, background jobs, and values that were computed.
+"""What the server keeps between requests: open stores, background jobs, and cached values.
 
 A job is for what takes longer than a page may. The figures of a finished run are counted once, in the
 background, and kept in the store; what is derived from them for one page is cached in memory.
@@ -22,7 +22,7 @@ from fastapi import Depends, Request
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.report.counts import MADE_BY, Counted, counted
+from magistrate.report.counts import MADE_BY, RunFigures, counted
 from magistrate.server.responses import status_of
 from magistrate.store import Snapshot, Store
 
@@ -33,7 +33,7 @@ BUSY_SECONDS = 5.0  # how long a page waits for another program's write before i
 
 
 class StorePool:
-    """Open stores at one place; one that nobody uses waits for the next request."""
+    """Open stores at one place; an unused one is kept for the next request."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -52,7 +52,7 @@ class StorePool:
             self._waiting.put(store)
 
     def close(self) -> None:
-        """Close the stores that nobody uses."""
+        """Close the unused stores."""
         while True:
             try:
                 self._waiting.get_nowait().close()
@@ -85,7 +85,7 @@ CLOSE_SECONDS = 5.0  # how long `close` waits for the jobs that are running
 CACHE_SIZE = 64
 
 STOPPING = "the server is stopping"
-TOO_MUCH = "too much is being worked out at the moment; ask again in a while"
+TOO_MUCH = "too much is being computed at the moment; ask again in a while"
 
 T = TypeVar("T")
 _log = _logging.get("server")
@@ -321,7 +321,7 @@ LATEST_KEPT = 50
 
 
 class RunCounter:
-    """Counts the figures of runs in the background: those asked for, and any that nobody has counted yet.
+    """Counts the figures of runs in the background: those asked for, and any that are not counted yet.
 
     The store keeps the figures of runs that have stopped. Those of a run under way are in `latest`.
     """
@@ -335,7 +335,7 @@ class RunCounter:
         self._thread = Thread(target=self._sweep, name="magistrate-sweep", daemon=True)
 
     def start(self) -> None:
-        """Begin to look for runs that nobody has counted, newest first."""
+        """Begin to look for runs that are not counted yet, newest first."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -349,9 +349,9 @@ class RunCounter:
         """Let this run be counted."""
         return self._jobs.submit(run_id, partial(self._count, run_id))
 
-    def latest(self, run_id: str) -> Counted | None:
+    def latest(self, run_id: str) -> RunFigures | None:
         """What was counted of a run last, if that was not long ago."""
-        found: Counted | None = self._latest.get(run_id)
+        found: RunFigures | None = self._latest.get(run_id)
         return found
 
     def _sweep(self) -> None:

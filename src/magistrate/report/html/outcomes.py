@@ -385,7 +385,7 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
     verdict = outcome if isinstance(outcome, Verdict) else None
     numbered = [*enumerate(verdict.claims, 1)] if verdict else []
     right = is_right(sample, outcome)
-    what = said_of(outcome)
+    what = outcome_text(outcome)
     return Row(
         id=sample.id,
         judge=outcome.judge,
@@ -409,7 +409,7 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OutcomeText:
     """The label, or `failed` or `abstained` with its code, and the words that go with it under a title."""
 
     judged: str
@@ -418,17 +418,17 @@ class Said:
     title: str
 
 
-def said_of(outcome: Outcome) -> Said:
+def outcome_text(outcome: Outcome) -> OutcomeText:
     """What an outcome says, in words."""
     match outcome:
         case Verdict():
             flipped = outcome.explanation_agrees is False
             title = "Explanation, which leads to another label" if flipped else "Explanation"
-            return Said(outcome.label, None, outcome.explanation or None, title)
+            return OutcomeText(outcome.label, None, outcome.explanation or None, title)
         case Failure():
-            return Said("failed", outcome.code, outcome.message, "Why it failed")
+            return OutcomeText("failed", outcome.code, outcome.message, "Why it failed")
         case Abstention():
-            return Said("abstained", outcome.reason, outcome.message, "Why it abstained")
+            return OutcomeText("abstained", outcome.reason, outcome.message, "Why it abstained")
 
 
 def facts_of(outcome: Outcome) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A run's report as HTML: one file that stands alone, and a fragment for notebooks.
+"""A run's report as HTML: a self-contained file, and a fragment for notebooks.
 
 The file needs no network, and has no handler and no script but its own. A policy in it names the hashes of
 the one style sheet and the one script, so a browser runs nothing else, whatever the judged texts hold.
@@ -21,7 +21,7 @@ from magistrate.metrics.classification import METRICS
 from magistrate.report.charts import charts_of
 from magistrate.report.counts import Scores
 from magistrate.report.formatting import decimal, duration
-from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
+from magistrate.report.html.outcomes import Listed, is_right, listed, outcome_text, row_of
 from magistrate.report.values import (
     FOOTNOTE,
     JudgeReport,
@@ -63,7 +63,7 @@ def page(
     knows.
     """
     scores = Scores(samples)
-    listing = listed(samples, scores.noting(outcomes), rows)
+    listing = listed(samples, scores.collect(outcomes), rows)
     judges = [
         judge_view(judge, number, charts_of(scores.of(judge.judge), judge), price)
         for number, judge in enumerate(report.judges, 1)
@@ -157,7 +157,7 @@ def _choices(samples: Mapping[str, Sample], listing: Listed) -> dict[str, list[s
     for outcome in listing.outcomes:
         sample = samples[outcome.sample_id]
         found["judge"].add(outcome.judge)
-        found["judged"].add(said_of(outcome).judged)
+        found["judged"].add(outcome_text(outcome).judged)
         found["gold"] |= {sample.label} if sample.label else set()
         found["right"] |= set() if is_right(sample, outcome) is None else {"known"}
     return {name: sorted(values) for name, values in found.items()}
