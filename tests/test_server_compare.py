@@ -473,7 +473,7 @@ def test_what_cannot_be_compared_is_told_and_others_can_be_chosen(here: Store, c
     refused: list[tuple[list[str], int, str]] = [
         ([first, "nope"], 404, "unknown run 'nope'"),
         (["", first], 404, "unknown run ''"),
-        ([first, word_of(second, "nobody")], 404, "has no judge 'nobody'; it has: bad"),
+        ([first, word_of(second, "nobody")], 404, "has no judge 'nobody'; it has: 'bad'"),
         ([first, f"{second}:%FF"], 404, "has no judge"),
         ([first, first], 422, "good of run large is named twice"),
         ([first, word_of(first, "good")], 422, "named twice"),

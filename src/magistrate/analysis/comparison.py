@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magistrate._text import decimal, signed, table
+from magistrate._text import decimal, p_of, signed, table
 from magistrate.analysis.columns import AGAIN, KNOWN, NOT_STORED, groups_of, missing, unlike
 from magistrate.errors import InputError
 from magistrate.metrics.classification import LEAST_GROUPS, Estimate, fields_of
@@ -584,17 +584,6 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
 def bounds(low: float | None, high: float | None) -> str:
     """`[+.01, +.11]`; empty where there is none."""
     return "" if low is None else f"[{signed(low)}, {signed(high)}]"
-
-
-def p_of(p: float | None) -> str:
-    """A p value as people read it.
-
-    >>> p_of(0.0004), p_of(0.03), p_of(None)
-    ('<.001', '.030', '-')
-    """
-    if p is None:
-        return "-"
-    return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
 
 
 def remarks_of(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from magistrate._text import decimal, percent, signed
+from magistrate._text import decimal, p_of, percent, signed
 from magistrate.analysis.comparison import (
     Comparison,
     Difference,
@@ -13,7 +13,6 @@ from magistrate.analysis.comparison import (
     bounds,
     name_of,
     outcome_of,
-    p_of,
 )
 from magistrate.analysis.power import Plan
 from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally

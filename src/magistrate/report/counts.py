@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 KNOWN = (HALLUCINATED, FAITHFUL)
 
 
+def is_right(said: str | None, gold: str | None) -> bool | None:
+    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
+    return said == gold if said in KNOWN and gold in KNOWN else None
+
+
 @dataclass(frozen=True, slots=True)
 class JudgeScores:
     """Scores of one judge's verdicts that say faithful or hallucinated, float64 in [0, 1], by true label.

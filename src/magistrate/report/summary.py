@@ -18,9 +18,8 @@ from shlex import quote
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from magistrate._text import percent, signed
-from magistrate.analysis.columns import AGAIN, NOT_STORED, groups_of
-from magistrate.analysis.comparison import p_of
+from magistrate._text import p_of, percent, signed
+from magistrate.analysis.columns import AGAIN, KNOWN, NOT_STORED, groups_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
 from magistrate.features.overlap import ngram_novelty, output_length
@@ -291,9 +290,6 @@ def _beside_baselines(report: JudgeReport) -> Iterator[str]:
 
 
 # --- summary --------------------------------------------------------------------------------------
-
-
-KNOWN = (FAITHFUL, HALLUCINATED)
 
 
 def summarize(

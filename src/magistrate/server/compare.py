@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel
 
-from magistrate._text import percent, seen, shorten, signed
+from magistrate._text import p_of, percent, seen, shorten, signed
 from magistrate.analysis.comparison import (
     Comparison,
     Difference,
@@ -23,7 +23,6 @@ from magistrate.analysis.comparison import (
     PairResult,
     SideResult,
     name_of,
-    p_of,
     sentences_of,
 )
 from magistrate.analysis.comparison import (
@@ -36,6 +35,7 @@ from magistrate.metrics.paired import COMPARED
 from magistrate.report.comparison import KEY, family_text
 from magistrate.report.formatting import tally
 from magistrate.server.responses import Refusal, error_responses, link, page, run_address, sample_address
+from magistrate.server.run import judge_of
 from magistrate.server.runs import Number, Words, runs_view
 from magistrate.server.state import (
     Finished,
@@ -143,10 +143,7 @@ def _problem(found: Sequence[ChosenSide], sides: Sequence[ChosenSide], n_words: 
 
 
 def _chosen(record: RunRecord, judge: str | None) -> list[ChosenSide]:
-    if judge is not None and judge not in record.judges:
-        known = ", ".join(map(shorten, record.judges[:5])) or "none"
-        raise SpecError(f"run {record.id} has no judge {shorten(repr(judge))}; it has: {known}")
-    if not record.judges:
+    if judge_of(record, judge) is None:
         raise SpecError(f"run {record.id} has no judge yet")
     return [
         ChosenSide(
@@ -273,7 +270,7 @@ class FlipsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareView:
-    """A comparison, with fields as in `analysis.compared.Comparison`, and the flips of one pair."""
+    """A comparison, with fields as in `analysis.comparison.Comparison`, and the flips of one pair."""
 
     n: int
     n_all: int

@@ -20,14 +20,13 @@ from magistrate.judges.decision import KINDS as CLAIM_KINDS
 from magistrate.metrics.classification import Classification, Confusion, Estimate, classification
 from magistrate.metrics.thresholds import Aim, best_cut
 from magistrate.report.charts import Chart, charts_of
-from magistrate.report.counts import JudgeScores, RunFigures
+from magistrate.report.counts import KNOWN, JudgeScores, RunFigures
 from magistrate.report.summary import remarks
 from magistrate.report.values import JudgeReport, JudgeView, judge_view
 from magistrate.server.outcomes import (
     ALL,
     AT_ONCE,
     KINDS,
-    KNOWN,
     UNLABELLED,
     Decided,
     ListFilter,
@@ -198,9 +197,8 @@ def roundest(low: float, high: float, end: float) -> float | None:
     return None
 
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+# --- slices ---------------------------------------------------------------------------------------
+
 
 SAMPLES_READ = 50  # to see which fields of metadata there are
 FEW_VALUES = 20  # of a field among those samples

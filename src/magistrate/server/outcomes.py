@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
 from magistrate.judges.decision import by_claims, check_flag, reflagged
-from magistrate.report.counts import JudgeScores, count_outcomes
+from magistrate.report.counts import KNOWN, JudgeScores, count_outcomes, is_right
 from magistrate.report.values import JudgeReport
 from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
@@ -20,7 +20,6 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcom
 AT_ONCE = 30
 EXCERPT = 200
 VERDICTS_READ = 2  # of a judge, to see whether claims decide its verdicts
-KNOWN = (HALLUCINATED, FAITHFUL)
 FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
 """Words in addresses that are no labels."""
 KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
@@ -249,11 +248,6 @@ def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> b
         return False
     right = is_right(said, gold)
     return wanted.right is None or (right is not None and right == (wanted.right == "right"))
-
-
-def is_right(said: str | None, gold: str | None) -> bool | None:
-    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
-    return said == gold if said in KNOWN and gold in KNOWN else None
 
 
 # --- views ----------------------------------------------------------------------------------------

@@ -20,18 +20,18 @@ from urllib.parse import parse_qs, quote, urlencode
 from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
-from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, PrefixLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, PrefixLoader
 from markupsafe import Markup, escape
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from magistrate._text import decimal, seen
+from magistrate._text import seen
 from magistrate._version import __version__
 from magistrate.errors import MagistrateError, SpecError, StoreError
 from magistrate.report.export import json_values
-from magistrate.report.formatting import duration
+from magistrate.report.formatting import duration, template_environment
 from magistrate.report.html.page import text_of
 from magistrate.report.values import NAMES, matrix
 
@@ -42,7 +42,6 @@ router = APIRouter()
 _PLAIN = re.compile(r"[\w~:@+=,-][\w.~:@+=, -]*(/[\w~:@+=,-][\w.~:@+=, -]*)*")
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
-LABELS = ("faithful", "hallucinated", "failed", "abstained")  # those that the style sheet has a class for
 KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 YEAR = 31_536_000
 
@@ -155,37 +154,19 @@ def compile_templates() -> None:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
-        loader=ChoiceLoader(
-            [
-                PackageLoader("magistrate.server"),
-                PrefixLoader({"report": FunctionLoader(text_of)}),
-            ]
-        ),
-        autoescape=True,
-        finalize=_visible,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loaders = [PackageLoader("magistrate.server"), PrefixLoader({"report": FunctionLoader(text_of)})]
+    made = template_environment(ChoiceLoader(loaders))
     made.globals |= {
         "asset": asset_address,
-        "css": label_class,
-        "decimal": decimal,
         "duration": duration,
         "link": link,
         "matrix": matrix,
         "metric_name": metric_name,
         "version": __version__,
     }
-    made.filters |= {"ago": ago, "drawn": Markup, "moment": moment, "number": number}
+    made.filters |= {"ago": ago, "moment": moment, "number": number}
     made.filters |= {"segment": segment, "sent": sent}
     return made
-
-
-def _visible(value: Any) -> Any:
-    """Applied to the value of every expression in a template, before it is escaped."""
-    return seen(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def sent(text: str) -> Markup:
@@ -194,11 +175,6 @@ def sent(text: str) -> Markup:
     Only lone surrogates are replaced: no page can hold them.
     """
     return Markup(escape(_LONE_SURROGATES.sub("\ufffd", text)).replace("\r", Markup("&#13;")))
-
-
-def label_class(label: str | None) -> str:
-    """The CSS class of a label; `other` for a label that is not ours."""
-    return label if label in LABELS else "other"
 
 
 def metric_name(name: str) -> str:

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from magistrate._text import percent, shorten
+from magistrate.judges.decision import KINDS
 from magistrate.report.formatting import duration, without_heat
 from magistrate.report.html.outcomes import (
+    ClaimRow,
     HeatMap,
     Mark,
     OutcomeText,
@@ -23,8 +25,8 @@ from magistrate.report.html.outcomes import (
     claim_row,
     facts_of,
     heat_map,
-    is_right,
     json_text,
+    judged_right,
     outcome_text,
     output_marks,
     source_marks,
@@ -49,20 +51,12 @@ CLAIMS_AT_ONCE = 200
 QUOTE = 300  # characters of a quote in the list; all of it is marked in the text
 REASONING = 4_000
 HEATED = 30_000  # characters of an output under a heat map
-KINDS = ("contradiction", "unsupported", "agreement")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimLine:
+class ClaimLine(ClaimRow):
     """A claim in the list; `in_output` and `in_context` say whether words are marked there."""
 
-    number: int
-    kind: str
-    output: str
-    context: str | None
-    place: str | None
-    probability: str | None
-    reasoning: str
     in_output: bool
     in_context: bool
 
@@ -433,7 +427,7 @@ def _judged(sample: Sample, outcome: Outcome) -> Judged:
         if isinstance(outcome, Abstention)
         else "failure"
     )
-    return Judged(judge=outcome.judge, kind=kind, right=is_right(sample, outcome), outcome=outcome)
+    return Judged(judge=outcome.judge, kind=kind, right=judged_right(sample, outcome), outcome=outcome)
 
 
 @router.get("/runs/{run_id}/samples/{sample_id:path}")

@@ -16,8 +16,9 @@ from markupsafe import Markup, escape
 from magistrate._text import Heat, seen, shorten
 from magistrate.errors import InputError
 from magistrate.metrics.spans import characters
+from magistrate.report.counts import is_right
 from magistrate.report.formatting import decimal, duration, heat_of, without_heat
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
+from magistrate.types import HALLUCINATED, Abstention, Claim, Failure, Outcome, Sample, Verdict
 
 BLOCK_ROWS = 40  # lines on the screen, about, that a block fills
 COLUMNS = 80  # characters of a line on the screen, about
@@ -258,7 +259,6 @@ def _painted(text: str, heat: Heat, longest: int) -> Markup:
     return Markup("".join(parts))
 
 
-KNOWN = (FAITHFUL, HALLUCINATED)
 KINDS = ("wrong", "failed", "abstained", HALLUCINATED, "other")
 TOLD = {
     "wrong": "wrong verdicts",
@@ -309,17 +309,15 @@ def listed(samples: Mapping[str, Sample], outcomes: Iterable[Outcome], most: int
     return Listed(tuple(outcome for _, outcome in chosen), sum(counts.values()), left_out)
 
 
-def is_right(sample: Sample, outcome: Outcome) -> bool | None:
-    """Whether a verdict says what a person said; None where one of them said neither word."""
-    if not isinstance(outcome, Verdict) or outcome.label not in KNOWN or sample.label not in KNOWN:
-        return None
-    return outcome.label == sample.label
+def judged_right(sample: Sample, outcome: Outcome) -> bool | None:
+    """Whether a verdict says the gold label; None if one of them is neither faithful nor hallucinated."""
+    return is_right(outcome.label, sample.label) if isinstance(outcome, Verdict) else None
 
 
 def _kind(sample: Sample, outcome: Outcome) -> str:
     if not isinstance(outcome, Verdict):
         return "failed" if isinstance(outcome, Failure) else "abstained"
-    if is_right(sample, outcome) is False:
+    if judged_right(sample, outcome) is False:
         return "wrong"
     return HALLUCINATED if outcome.label == HALLUCINATED else "other"
 
@@ -384,7 +382,7 @@ def row_of(sample: Sample, outcome: Outcome) -> Row:
     """Everything about `outcome` but its engine calls."""
     verdict = outcome if isinstance(outcome, Verdict) else None
     numbered = [*enumerate(verdict.claims, 1)] if verdict else []
-    right = is_right(sample, outcome)
+    right = judged_right(sample, outcome)
     what = outcome_text(outcome)
     return Row(
         id=sample.id,
