@@ -30,7 +30,7 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from magistrate.datasets import load
 from magistrate.features.signals import SIGNALS, readings
 from magistrate.judges.novelty import WEIGHTS
-from magistrate.metrics.prior import estimated_base_rate
+from magistrate.metrics.calibration import estimated_base_rate
 from magistrate.types import HALLUCINATED
 
 SETS = {

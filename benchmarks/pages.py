@@ -230,7 +230,7 @@ def questions(
         "sample": lambda: client.get(f"/runs/{small}/samples/s{chance.randrange(800)}"),
         "sample of 100 kB with 30 claims": get(f"/runs/{claims}/samples/{LONG}"),
         "compare: choose": get("/compare"),
-        "compare: two runs, being worked out or done": get("/compare", run=[small, twin]),
+        "compare: two runs, being computed or done": get("/compare", run=[small, twin]),
         "try": get("/try"),
         "judges": get("/judges"),
         "one judge": get(f"/judges/{judge}"),

@@ -40,7 +40,7 @@ from magistrate.api.audit import Examination, audit_judge
 from magistrate.datasets import load
 from magistrate.errors import EngineError, InputError, SpecError
 from magistrate.judges import Sentences, Windows, instance, registry
-from magistrate.metrics.crossed import crossed_means, share_of
+from magistrate.metrics.resampling import crossed_means, share_of
 from magistrate.report.audit import groups, page, words
 from magistrate.runs.limits import Limits
 from magistrate.types import Abstention, Failure, Prompt, Sample, Span, Verdict

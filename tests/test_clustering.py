@@ -11,7 +11,8 @@ from statsmodels.stats.proportion import proportion_confint
 
 from magistrate.errors import InputError
 from magistrate.metrics import METRICS
-from magistrate.metrics.classification import classification, of_area, of_share, wilson_at
+from magistrate.metrics.classification import classification, size_for_area, size_for_share
+from magistrate.metrics.distributions import wilson_interval
 from magistrate.report import RunFacts, summarize
 from magistrate.types import Sample, Scoring, Verdict
 
@@ -80,10 +81,10 @@ def test_what_a_share_is_worth_is_its_n_by_the_cluster_robust_variance() -> None
     together = means.var(ddof=1) / 4
     alone = share * (1 - share) / 11
     effective = 12 / (together / alone) * (student.ppf(0.975, 11) / student.ppf(0.975, 3)) ** 2
-    found = of_share(HITS, np.ones(12, dtype=bool), GROUPS)
+    found = size_for_share(HITS, np.ones(12, dtype=bool), GROUPS)
     assert (found.n, found.contexts) == (12, 4)
     assert found.effective == pytest.approx(effective)
-    assert wilson_at(share, effective) == pytest.approx(
+    assert wilson_interval(share, effective) == pytest.approx(
         proportion_confint(share * effective, effective, method="wilson")
     )
 
@@ -101,7 +102,7 @@ def test_what_an_area_is_worth_is_by_its_components_summed_over_contexts() -> No
     together = sum(residuals[groups == each].sum() ** 2 for each in range(9)) * 9 / 8
     effect = max(together / ((residuals**2).sum() * 36 / 35), 1)
     few = (student.ppf(0.975, 35) / student.ppf(0.975, 8)) ** 2
-    positive, negative = of_area(truth, scores, groups)
+    positive, negative = size_for_area(truth, scores, groups)
     assert positive.effective == pytest.approx(truth.sum() / effect * few)
     assert negative.effective == pytest.approx((~truth).sum() / effect * few)
 

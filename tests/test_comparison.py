@@ -22,7 +22,7 @@ from magistrate.api.compare import compare as compare_runs
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import instance
 from magistrate.metrics.paired import COMPARED, Figures, exact_mcnemar, holm, smallest_difference
-from magistrate.report.formatting import told_apart
+from magistrate.report.formatting import distinct_names
 from magistrate.types import Abstention, Failure, Outcome, Sample, Scoring, Verdict
 from terminal import Call
 from two_judges import LOW_IS_GOOD, a_run, label, rows, samples_of, verdicts
@@ -539,7 +539,7 @@ def test_where_room_is_short_words_stay_whole_and_scores_are_shown(
 
 
 def test_long_names_of_sides_stay_apart_on_a_narrow_screen() -> None:
-    assert told_apart(["a", "b"], 8) == ["a", "b"]
-    assert told_apart(["small, nightly", "large, nightly"], 8) == ["small, …", "large, …"]
-    assert told_apart(["nightly, the small", "nightly, the large"], 8) == ["…e small", "…e large"]
-    assert told_apart(["nightly one two run", "nightly 1 2 two run"], 6) == ["1 nig…", "2 nig…"]
+    assert distinct_names(["a", "b"], 8) == ["a", "b"]
+    assert distinct_names(["small, nightly", "large, nightly"], 8) == ["small, …", "large, …"]
+    assert distinct_names(["nightly, the small", "nightly, the large"], 8) == ["…e small", "…e large"]
+    assert distinct_names(["nightly one two run", "nightly 1 2 two run"], 6) == ["1 nig…", "2 nig…"]

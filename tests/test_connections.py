@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from magistrate.server import connections
+from magistrate.server import limits
 from magistrate.server.app import create_app, warm_up
 from magistrate.server.serve import PROXIES_VARIABLE, make_server
 from magistrate.server.settings import Settings
@@ -110,7 +110,7 @@ def test_one_address_has_so_many_connections_and_others_still_get_in(tmp_path: P
 def test_half_open_connections_leave_files_for_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "open_files", lambda: 80)
+    monkeypatch.setattr(limits, "open_files", lambda: 80)
     opened = len(list(Path("/proc/self/fd").iterdir()))
     with a_server(tmp_path, head_seconds=60) as port, ExitStack() as stack:
         for number in range(200):

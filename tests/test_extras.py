@@ -17,7 +17,7 @@ from magistrate.constraints import Lark, check
 from magistrate.datasets import load
 from magistrate.detectors.hf_network import graph_of
 from magistrate.errors import MissingExtra
-from magistrate.report.extras import EXTRAS
+from magistrate.report.judges import EXTRAS
 from terminal import Call
 from test_architecture import PACKAGES, SOURCES, imports
 

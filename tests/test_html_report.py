@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import magistrate
 from magistrate import Run, ScriptedEngine
 from magistrate.errors import SpecError
-from magistrate.report.html.marking import Mark, marked
-from magistrate.report.html.outcomes import listed
+from magistrate.report.html.outcomes import Mark, listed, marked
 from magistrate.types import FAITHFUL, HALLUCINATED, Failure, Sample, Verdict
 from reported import CLAIMS, outcomes_of, samples_of, stored
 from terminal import Call

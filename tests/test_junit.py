@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from magistrate import ScriptedEngine
 from magistrate.errors import EngineError, EngineGone
 from magistrate.report import RunFacts, summarize
+from magistrate.report.export import junit
 from magistrate.report.gates import GateResult
-from magistrate.report.junit import junit
 from magistrate.types import Prompt, Sample, Verdict
 from terminal import Call
 

@@ -16,8 +16,7 @@ from magistrate.engines.none import NONE
 from magistrate.errors import InputError, SpecError
 from magistrate.judges import registry
 from magistrate.judges.novelty import Novelty, weights
-from magistrate.metrics.calibration import log_odds
-from magistrate.metrics.prior import estimated_base_rate, shifted_odds
+from magistrate.metrics.calibration import estimated_base_rate, log_odds, shifted_odds
 from magistrate.runs.execute import judge_one
 from magistrate.types import Abstention, Outcome, Sample, Turn, Verdict
 from terminal import Call

@@ -255,7 +255,7 @@ def test_a_rubric_is_decided_anew_by_other_kinds_of_claims(site: str, house: Fur
     flags = page.locator("form.flags")
     expect(flags).to_contain_text("As judged: contradiction and unsupported")
     page.locator("form.flags").get_by_label("agreement").check()
-    expect(page.locator("form.flags")).to_contain_text("Decided anew by")
+    expect(page.locator("form.flags")).to_contain_text("Decided again by")
     asked = {"flag": ["agreement", "contradiction", "unsupported"]}
     told = httpx.get(f"{site}/api/runs/{house.bridges}/judges/rubric/figures", params=asked).json()
     assert told["report"]["verdicts"] == {"hallucinated": 32}, "every one of them has such a claim"

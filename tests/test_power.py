@@ -14,7 +14,7 @@ from magistrate.analysis.comparison import Side
 from magistrate.analysis.power import plan, plan_from
 from magistrate.api.compare import samples_needed as needed_samples
 from magistrate.errors import InputError, SpecError
-from magistrate.metrics.power import (
+from magistrate.metrics.paired import (
     POWERED,
     _area_variance,
     assumed,

@@ -14,7 +14,7 @@ from magistrate.engines.cache import Cached, CallCache
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.judges import registry
 from magistrate.runs.execute import Recorded, code_of, judge_one
-from magistrate.server.views.evidence import steps_of
+from magistrate.server.samples import steps_of
 from magistrate.types import Failure, Prompt, Sample, Usage
 
 PROMPT = Prompt.of("Is it so?")

@@ -17,7 +17,7 @@ from scipy.stats import binom
 import magistrate
 from magistrate import Run, ScriptedEngine
 from magistrate.judges.calibration_file import read_calibration
-from magistrate.metrics.shift import MOST_KEPT, reference, score_shift
+from magistrate.metrics.calibration import MOST_KEPT, reference, score_shift
 from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.values import JudgeReport
 from magistrate.types import Prompt

@@ -27,9 +27,9 @@ from magistrate._text import seen
 from magistrate.api.compare import compare
 from magistrate.errors import InputError
 from magistrate.server.app import create_app
-from magistrate.server.jobs import STOPPING, TOO_MUCH, Refused
+from magistrate.server.compare import AT_ONCE, MOST_SIDES, check_metrics, find_sides, run_and_judge, word_of
 from magistrate.server.settings import Settings
-from magistrate.server.views.compare import AT_ONCE, MOST_SIDES, check_metrics, find_sides, parsed, word_of
+from magistrate.server.state import STOPPING, TOO_MUCH, Refused
 from magistrate.store import Store
 from magistrate.types import Claim, Failure, Outcome, Sample, Span, Verdict
 from two_judges import label, samples_of
@@ -102,7 +102,7 @@ def data(client: TestClient, *runs: str, **more: Any) -> Any:
 
 
 def page(client: TestClient, *runs: str, **more: Any) -> httpx.Response:
-    """The page with the comparison, once it is worked out."""
+    """The page with the comparison, once it is computed."""
     end = time.monotonic() + PATIENCE
     while True:
         found = client.get("/compare", params={"run": runs, **more})
@@ -320,7 +320,7 @@ def test_two_that_say_the_same_have_no_flips(here: Store, client: TestClient) ->
     assert "both give the same label to every sample" in page(client, run).text
 
 
-# --- what is worked out aside --------------------------------------------------------------------
+# --- what is computed aside --------------------------------------------------------------------
 
 
 def busy(client: TestClient, gate: threading.Event, n: int = 1) -> None:
@@ -430,7 +430,7 @@ def test_a_run_under_way_is_compared_as_it_was_when_somebody_asked(
         shown = client.get(found.json()["again"].removeprefix("/api"))
         words = Html(shown.text).words
         assert "Run going is under way: this is what it had so far" in words
-        assert "Since this was worked out, run going went on" in words
+        assert "Since this was computed, run going went on" in words
         links = Html(shown.text).links("/compare?run=")
         (anew,) = [each for each in links if "at=" not in each and "choose" not in each]
         assert "data-again" in client.get(anew).text
@@ -473,7 +473,7 @@ def test_what_cannot_be_compared_is_told_and_others_can_be_chosen(here: Store, c
     refused: list[tuple[list[str], int, str]] = [
         ([first, "nope"], 404, "unknown run 'nope'"),
         (["", first], 404, "unknown run ''"),
-        ([first, word_of(second, "nobody")], 404, "has no judge 'nobody'; it has: bad"),
+        ([first, word_of(second, "nobody")], 404, "has no judge 'nobody'; it has: 'bad'"),
         ([first, f"{second}:%FF"], 404, "has no judge"),
         ([first, first], 422, "good of run large is named twice"),
         ([first, word_of(first, "good")], 422, "named twice"),
@@ -595,7 +595,7 @@ def test_an_empty_store_says_how_to_fill_it(here: Store, client: TestClient) -> 
 @given(st.text(st.characters(codec=None, exclude_categories=()), max_size=50))
 def test_any_name_of_a_judge_can_stand_in_an_address(judge: str) -> None:
     word = word_of("20260102-030405-abcd", judge)
-    assert parsed(word) == ("20260102-030405-abcd", judge)
+    assert run_and_judge(word) == ("20260102-030405-abcd", judge)
     assert seen(word) == word, "no page changes it"
     word.encode()
 
@@ -638,7 +638,7 @@ def test_hostile_names_stay_names(store: Store) -> None:
         store.finish_run(run, "done")
         shown = Html(client.get("/compare", params={"run": run, "choose": "list"}).text)
         mine = [each for each in shown.chosen() if each.startswith(run)]
-        assert [parsed(each) for each in mine] == [(run, judge) for judge in judges]
+        assert [run_and_judge(each) for each in mine] == [(run, judge) for judge in judges]
         result = page(client, *mine)
         assert result.status_code == 200
         harmless(shown), harmless(found := Html(result.text))

@@ -12,8 +12,8 @@ from playwright.sync_api import expect
 from browsing import NARROW, WIDE, Visit, contrast, fits
 from furnished import LONG, Furnished, run_of, turned
 from magistrate.server.app import create_app
+from magistrate.server.compare import word_of
 from magistrate.server.settings import Settings
-from magistrate.server.views.compare import word_of
 from magistrate.store import Store
 from reported import outcomes_of, samples_of
 from served import served
@@ -81,9 +81,9 @@ def slow(tmp_path: Path) -> Iterator[tuple[str, str, threading.Event]]:
 def test_what_is_worked_out_appears_by_itself(visit: Look, slow: tuple[str, str, threading.Event]) -> None:
     address, path, gate = slow
     page = visit(address, path).page
-    expect(page.get_by_role("status")).to_contain_text("Being worked out")
+    expect(page.get_by_role("status")).to_contain_text("Being computed")
     page.wait_for_timeout(1200)
-    expect(page.get_by_role("status")).to_contain_text("Being worked out")
+    expect(page.get_by_role("status")).to_contain_text("Being computed")
     gate.set()
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     expect(page.locator("[data-again]")).to_have_count(0)
@@ -95,7 +95,7 @@ def test_what_is_worked_out_appears_by_itself(visit: Look, slow: tuple[str, str,
 def test_it_appears_without_scripts_too(visit: Look, slow: tuple[str, str, threading.Event]) -> None:
     address, path, gate = slow
     page = visit(address, path, java_script_enabled=False).page
-    expect(page.get_by_role("status")).to_contain_text("Being worked out")
+    expect(page.get_by_role("status")).to_contain_text("Being computed")
     gate.set()
     expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
     page.get_by_role("link", name="Choose others").click()

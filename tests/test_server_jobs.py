@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from magistrate.errors import InputError, SpecError, StoreError
-from magistrate.server.jobs import STOPPING, TOO_MUCH, Finished, JobQueue, Pending, Refused
+from magistrate.server.state import STOPPING, TOO_MUCH, Finished, JobQueue, Pending, Refused
 from served import Clock
 
 PATIENCE = 20.0

@@ -20,14 +20,11 @@ from magistrate.errors import SpecError
 from magistrate.judges.rubric import decided
 from magistrate.report.counts import count, counted
 from magistrate.server.app import create_app, warm_up
-from magistrate.server.jobs import JobQueue
-from magistrate.server.run_cache import RunCache, RunCounter
+from magistrate.server.figures import Detail, JudgePart, RunQuery, ThresholdPart, roundest
+from magistrate.server.outcomes import ABSTAINED, FAILED, UNLABELLED, ListFilter, ListLine, neighbours
+from magistrate.server.run import RunView, run_view
 from magistrate.server.settings import Settings
-from magistrate.server.store_pool import StorePool
-from magistrate.server.views.figures import roundest
-from magistrate.server.views.judge_detail import Detail, JudgePart, RunQuery, ThresholdPart
-from magistrate.server.views.outcomes import ABSTAINED, FAILED, UNLABELLED, ListFilter, ListLine, neighbours
-from magistrate.server.views.run import RunView, run_view
+from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
 from magistrate.store import Store
 from magistrate.types import Abstention, Failure, Outcome, Recipe, Sample, Scoring, Verdict
 from reported import CLAIMS, outcomes_of, samples_of
@@ -554,7 +551,7 @@ def test_many_claims_are_decided_anew_aside(store: Store, client: TestClient) ->
     run = rubric(store, 600)
     awaited(lambda: client.get(f"/runs/{run}").text, "Right on ")
     first = client.get(f"/runs/{run}", params={"flag": "agreement"}).text
-    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Decided anew by")
+    page = awaited(lambda: client.get(f"/runs/{run}", params={"flag": "agreement"}).text, "Decided again by")
     assert "Being decided anew" in first or first == page
     assert "data-again" not in page and "flagged anew by agreement" in page
 

@@ -22,13 +22,12 @@ from hypothesis import strategies as st
 from magistrate import Run
 from magistrate._text import seen
 from magistrate.errors import SpecError
-from magistrate.report.html.marking import Mark, blocked, blocks_of
+from magistrate.report.html.outcomes import Mark, blocked, blocks_of
 from magistrate.server.app import create_app
-from magistrate.server.rendering import sample_address
-from magistrate.server.samples import sample_view
+from magistrate.server.outcomes import ListFilter
+from magistrate.server.responses import sample_address
+from magistrate.server.samples import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, sample_view, steps_of
 from magistrate.server.settings import Settings
-from magistrate.server.views.evidence import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, steps_of
-from magistrate.server.views.outcomes import ListFilter
 from magistrate.store import Store
 from magistrate.types import Claim, Sample, Span, Step, Usage, Verdict
 from reported import CLAIMS, CONTEXT, OUTPUT, outcomes_of, samples_of, stored

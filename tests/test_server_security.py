@@ -23,9 +23,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from playwright.sync_api import sync_playwright
 
 from magistrate.errors import SpecError
-from magistrate.server.security import POLICY, protect
-from magistrate.server.security.access import Sessions, local_path
-from magistrate.server.security.limits import (
+from magistrate.server.limits import (
     ALARM,
     FIRST_WAIT,
     FORGOTTEN,
@@ -37,6 +35,7 @@ from magistrate.server.security.limits import (
     TokenAttempts,
     client_of,
 )
+from magistrate.server.security import POLICY, Sessions, local_path, protect
 from magistrate.server.settings import Settings
 from served import TOKEN, Clock, exchange, served
 

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 
 from magistrate.metrics.spans import SPAN_METRICS, characters, overlap, span_scores
 from magistrate.report import RunFacts, summarize
-from magistrate.report.views import fact_lines
+from magistrate.report.values import fact_lines
 from magistrate.types import Claim, Outcome, Sample, Span, Verdict
 
 

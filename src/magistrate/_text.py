@@ -74,6 +74,17 @@ def signed(value: float | None) -> str:
     return shown if value is None or shown.startswith("-") else f"+{shown}"
 
 
+def p_of(p: float | None) -> str:
+    """A p value as people read it.
+
+    >>> p_of(0.0004), p_of(0.03), p_of(None)
+    ('<.001', '.030', '-')
+    """
+    if p is None:
+        return "-"
+    return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+
+
 def shorten(text: str, width: int = 100) -> str:
     """One line of at most `width` characters, with an ellipsis where something was left out."""
     line = " ".join(text.split())

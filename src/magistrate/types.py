@@ -228,8 +228,8 @@ class Recipe:
 class CalibratedOn:
     """The labelled data that a judge's calibration was fitted to, and what its threshold was chosen for.
 
-    `scores` are calibrated ones of that data, as `magistrate.metrics.shift.reference` takes them; None where
-    the calibration's file does not hold them. `aim` is None where a label is what is likelier.
+    `scores` are calibrated ones of that data, as `magistrate.metrics.calibration.reference` takes them; None
+    where the calibration's file does not hold them. `aim` is None where a label is what is likelier.
     """
 
     dataset: str

@@ -1,1 +1,1 @@
-"""Judging the judge: outcomes and labels become agreement, comparison, calibration and prevalence."""
+"""Measures of judges from outcomes and labels: agreement, comparison, calibration, power and audits."""

@@ -1,4 +1,4 @@
-"""Plan an audit, and measure how often each change of a sample flips the judge's label."""
+"""An audit: which changes of a sample are judged, and how often each one flips the judge's label."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from magistrate.analysis.perturbations import PERTURBATIONS, Edit, lengthened, o
 from magistrate.engines.base import EngineInfo, require
 from magistrate.errors import CapabilityError, SpecError
 from magistrate.judges.base import Judge
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import LEAST_GROUPS, Estimate
 from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 
 
@@ -112,8 +112,7 @@ def _figures(judged: Sequence[Pair], *, controlled: bool, seed: int) -> dict[str
     """Shares and means with their intervals; all are undefined where no pair has its verdicts."""
     import numpy as np
 
-    from magistrate.metrics.crossed import crossed_means, mean_of, share_of
-    from magistrate.metrics.resampling import LEAST_GROUPS
+    from magistrate.metrics.resampling import crossed_means, mean_of, share_of
 
     none = Estimate.none("there are no pairs with a verdict on every side")
     names = ["flipped", "moved", *(["under_control", "moved_under_control", "excess"] if controlled else [])]

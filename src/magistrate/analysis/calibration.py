@@ -1,4 +1,4 @@
-"""Fit a calibration of a judge's scores, and measure it on held-out folds.
+"""A calibration of a judge's scores: fitted to labels, and measured on held-out folds.
 
 Binning, losses and maps are those of `metrics.calibration`; `remarks_of` says what limits a fit.
 """
@@ -18,7 +18,7 @@ from magistrate.analysis.columns import Columns
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.calibration_file import CalibrationFile, DataPart, JudgePart
 from magistrate.judges.folders import EstimatePart, ModelPart
-from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, shifted
+from magistrate.metrics.calibration import METHODS, Calibrator, Method, fitted, reference, shifted
 from magistrate.metrics.classification import Estimate, classification, fields_of
 from magistrate.metrics.distributions import grouped_folds
 from magistrate.metrics.reliability import (
@@ -32,7 +32,6 @@ from magistrate.metrics.reliability import (
     reliability,
 )
 from magistrate.metrics.resampling import DRAWS, FEW_CONTEXTS, draws_of, interval_of
-from magistrate.metrics.shift import reference
 from magistrate.metrics.thresholds import (
     FOLDS,
     LEAST_OF_EITHER,

@@ -1,4 +1,4 @@
-"""One judge's verdicts beside the labels of people, as columns, and why samples are left out of them."""
+"""One judge's verdicts and the gold labels as columns, and why samples are left out of them."""
 
 from __future__ import annotations
 

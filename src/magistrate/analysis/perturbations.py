@@ -1,4 +1,4 @@
-"""Harmless changes for an audit: of a sample's words, and of the form in which the judge is asked.
+"""Harmless changes for an audit: of a sample's words, and of the judge's prompt.
 
 All are drawn from a seed and a sample's id alone, so the same sample is always changed in the same way.
 """

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 from magistrate._text import decimal, percent, table
 from magistrate.analysis.columns import groups_of, known_scoring
-from magistrate.analysis.comparison import Side, shared
-from magistrate.analysis.comparison_text import name_of
+from magistrate.analysis.comparison import Side, name_of, shared
 from magistrate.errors import InputError
+from magistrate.metrics.classification import LEAST_GROUPS
 from magistrate.metrics.distributions import ndtri
-from magistrate.metrics.paired import Figures
-from magistrate.metrics.power import (
+from magistrate.metrics.paired import (
     POWERED,
+    Figures,
     assumed,
     auroc_samples_needed,
     deviation,
     samples_needed,
     value_of,
 )
-from magistrate.metrics.resampling import LEAST_GROUPS, draws_of
+from magistrate.metrics.resampling import draws_of
 from magistrate.types import HALLUCINATED, Verdict
 
 STEPS = (0.01, 0.02, 0.03, 0.05, 0.1)

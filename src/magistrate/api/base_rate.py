@@ -13,7 +13,7 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import Judge
 from magistrate.judges.registry import judge as judge_of
 from magistrate.judges.registry import settable, spelled, split_options, unenclosed
-from magistrate.metrics.prior import EVEN, estimated_base_rate
+from magistrate.metrics.calibration import EVEN, estimated_base_rate
 from magistrate.runs.execute import judge_one
 from magistrate.types import Sample, Verdict
 

@@ -58,15 +58,15 @@ class PrevalenceReport:
         }
 
     def __str__(self) -> str:
+        from magistrate.report.calibration import render_prevalence
         from magistrate.report.formatting import as_text
-        from magistrate.report.prevalence import render_prevalence
 
         return as_text(
             lambda console: render_prevalence(self.estimates, self.head, self.facts, self.remarks, console)
         )
 
     def _repr_html_(self) -> str:
-        from magistrate.report.prevalence import prevalence_html
+        from magistrate.report.calibration import prevalence_html
 
         return prevalence_html(self.estimates, self.head, self.facts, self.remarks)
 

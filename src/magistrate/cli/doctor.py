@@ -56,7 +56,7 @@ def command(
 def _packages() -> Iterator[Finding]:
     from magistrate._version import __version__
     from magistrate.engines.registry import KINDS
-    from magistrate.report.extras import extras
+    from magistrate.report.judges import extras
 
     yield Finding("magistrate", "ok", __version__)
     yield Finding(

@@ -126,7 +126,7 @@ def write_gates(
 ) -> None:
     """Write the JUnit document, if one is wanted."""
     if target is not None:
-        from magistrate.report.junit import junit, write_junit
+        from magistrate.report.export import junit, write_junit
 
         write_junit(target, junit(report, checked, max_failures=spec.limits.max_failures, error=error))
 

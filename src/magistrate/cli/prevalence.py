@@ -39,7 +39,7 @@ def command(
     inference, beside the share by the labels alone, the judge's own, and Rogan and Gladen's.
     """
     from magistrate.api.prevalence import prevalence
-    from magistrate.report.prevalence import render_prevalence
+    from magistrate.report.calibration import render_prevalence
 
     found = prevalence(run, labelled, judge=judge, using=using, store=store)
     if as_json:

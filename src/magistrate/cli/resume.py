@@ -69,7 +69,7 @@ def _continue(
     from magistrate.api.evaluate import RunSession
     from magistrate.cli.exit_codes import finish_run
     from magistrate.cli.run import IN_LIMITS
-    from magistrate.report.junit import fresh
+    from magistrate.report.export import fresh
     from magistrate.runs.progress import ProgressBar
     from magistrate.runs.resume import stored_spec
 

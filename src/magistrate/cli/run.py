@@ -128,7 +128,7 @@ def _several(context: click.Context, data: Sequence[str]) -> int:
     from magistrate._paths import default_store
     from magistrate.api.run import Run
     from magistrate.cli.exit_codes import SIGNALLED
-    from magistrate.report.sets import render_sets
+    from magistrate.report.terminal import render_sets
     from magistrate.runs.progress import ProgressBar
 
     for name, option in ONE_SET.items():
@@ -158,8 +158,8 @@ def _one(context: click.Context, bar: ProgressBar) -> int:
     from magistrate import _async
     from magistrate.api.evaluate import RunSession
     from magistrate.cli.exit_codes import finish_run
+    from magistrate.report.export import fresh
     from magistrate.report.gates import Gate
-    from magistrate.report.junit import fresh
     from magistrate.runs.resume import find_resumable
     from magistrate.runs.spec import judges_of
 

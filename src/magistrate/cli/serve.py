@@ -109,7 +109,7 @@ def _store(named: str | None) -> str:
 
 def _path(place: str, run: str) -> str:
     """Where the page of a run is, below the server's address."""
-    from magistrate.server.rendering import segment
+    from magistrate.server.responses import segment
     from magistrate.store import Store
 
     with Store.open(place) as store:

@@ -53,8 +53,7 @@ def command(
     from magistrate.cli.exit_codes import DONE
     from magistrate.judges.rubric import reflagged
     from magistrate.report import outcome_panel
-    from magistrate.report.export import outcome_data
-    from magistrate.report.junit import fresh
+    from magistrate.report.export import fresh, outcome_data
 
     fresh(junit)
     if steps and sample is None:
@@ -92,9 +91,9 @@ def _shown(
     """The whole report, and what gates say of it."""
     from magistrate.cli.exit_codes import code_of_gates
     from magistrate.report import render
+    from magistrate.report.export import junit as document
+    from magistrate.report.export import write_junit
     from magistrate.report.gates import results
-    from magistrate.report.junit import junit as document
-    from magistrate.report.junit import write_junit
 
     checked = results(gates, report)
     if junit is not None:

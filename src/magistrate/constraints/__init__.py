@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from magistrate.constraints.check import check
-from magistrate.constraints.constraint import Constraint, Lark, compile_check, constraint
+from magistrate.constraints.constraint import Constraint, Lark, compile_check, constraint, repair
 from magistrate.constraints.dialects import Expressed, express
 from magistrate.constraints.quote import Quote, QuoteOf
-from magistrate.constraints.repair import repair
 
 __all__ = [
     "Constraint",

@@ -1,4 +1,4 @@
-"""`check`: whether a text is valid, can still become so, or cannot any more; also for unfinished text.
+"""`check`: whether a text, finished or not, is valid, can still become valid, or is invalid for good.
 
 jsonschema walks the schema, references and all. On finished values its own rules hold. On an open value only
 these apply: the keywords below that a finished part can break for good, and the combinators that lead to

@@ -1,4 +1,4 @@
-"""Constraints in the dialects of servers that have masks of their own, with what is lost on the way.
+"""Constraints in the dialects of servers with masks of their own, and what each dialect cannot express.
 
 `express` gives a JSON Schema, GBNF, Lark or one regular expression. GBNF and regular expressions are written
 from a `Shape`: literals, characters, sequences, alternatives, repetitions, names. What a shape cannot say is
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from magistrate.constraints.constraint import Constraint
-from magistrate.constraints.quote import quote_of, several
+from magistrate.constraints.quote import as_texts, quote_of
 from magistrate.constraints.regex import FORMATS, translate
 from magistrate.constraints.schema import (
     ANNOTATIONS,
+    DECIMALS,
+    DIGITS,
     LARK,
     QUOTE,
     Path,
@@ -29,7 +31,6 @@ from magistrate.constraints.schema import (
     resolve,
     walk,
 )
-from magistrate.constraints.schema_check import DECIMALS, DIGITS
 from magistrate.errors import ConstraintError
 
 MOST_LISTED = 1000  # integers of a range that are written out
@@ -102,7 +103,7 @@ def repeated(part: Shape, least: int, most: int | None) -> Shape:
     return _EMPTY if most == 0 else part if (least, most) == (1, 1) else Repeated(part, least, most)
 
 
-class Sketch:
+class ShapeBuilder:
     """The shape of a core schema, the definitions that it names, and what it had to leave out."""
 
     def __init__(self, root: Mapping[str, Any], texts: Mapping[str, Sequence[str]]) -> None:
@@ -187,7 +188,7 @@ class Sketch:
         least, most = int(node.get("minLength", 0)), node.get("maxLength")
         if (of := quote_of(node)) is not None:
             self.lose(f"that it is a quote from {of.source!r}", path)
-            longest = max(map(len, several(self.texts.get(of.source, ("",)))), default=0)
+            longest = max(map(len, as_texts(self.texts.get(of.source, ("",)))), default=0)
             least, most = max(least, 1), min(longest, most) if most is not None else longest
         if LARK in node:
             raise ConstraintError("a Lark grammar can only be sent as Lark", pointer_to(*path))
@@ -417,7 +418,7 @@ def _sketched(constraint: Constraint) -> tuple[Shape, dict[str, Shape], tuple[st
         return Either(tuple(Text(choice) for choice in schema["enum"])), {}, ()
     if constraint.kind == "regex":
         return pattern_shape(schema["pattern"], json_string=False), {}, ()
-    sketch = Sketch(schema, constraint.texts)
+    sketch = ShapeBuilder(schema, constraint.texts)
     return sketch.start, sketch.definitions, tuple(sketch.lost)
 
 

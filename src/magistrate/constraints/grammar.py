@@ -1,4 +1,4 @@
-"""Writes grammars: one text in llguidance's Lark dialect for every kind of constraint.
+"""The grammar of every kind of constraint, as text in llguidance's Lark dialect.
 
 A JSON Schema is rewritten before it becomes a `%json` leaf: annotations go, formats become patterns,
 patterns become Rust syntax, numbers get a last decimal, objects are closed. Every step narrows: what the
@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from magistrate.constraints.lark import embedded
-from magistrate.constraints.quote import Texts, quote_of, several, verbatim_rule
+from magistrate.constraints.quote import Texts, as_texts, quote_of, verbatim_rule
 from magistrate.constraints.regex import FORMATS, Translated, translate
 from magistrate.constraints.schema import (
     ANNOTATIONS,
@@ -27,12 +27,12 @@ from magistrate.constraints.schema import (
     Path,
     closes_objects,
     listed,
+    on_grid,
     pointer_to,
     reference_path,
     resolve,
     walk,
 )
-from magistrate.constraints.schema_check import on_grid
 from magistrate.errors import ConstraintError
 
 COMPACT = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
@@ -127,7 +127,7 @@ class _Rules:
                 f"{of.source!r} is to be quoted; give its text: constraint.over({of.source}=…)",
                 pointer_to(*path),
             )
-        texts = several(self.texts[of.source])
+        texts = as_texts(self.texts[of.source])
         least, most = int(node.get("minLength", 1)), node.get("maxLength")
         key = json.dumps([of.source, of.unit, least, most])
         if key not in self._quotes:

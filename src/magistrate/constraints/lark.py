@@ -128,7 +128,7 @@ def embedded(grammar: str, prefix: str) -> tuple[str, list[str]]:
     return f"{prefix}start", lines
 
 
-def holds(grammar: str, text: str) -> bool:
+def is_in_language(grammar: str, text: str) -> bool:
     """Whether `text` is what `grammar` lets a JSON string hold."""
     start, lines = embedded(grammar, "in_")
     return follow("\n".join([f"start: {start}", *lines, ""]), escape(text)) == "valid"

@@ -180,7 +180,7 @@ class QuoteOf:
                     "where this stands is known only with its texts; "
                     f"validate with context={{{self.source!r}: …}}"
                 )
-            found = locate(text, self, several(info.context[self.source]))
+            found = locate(text, self, as_texts(info.context[self.source]))
             if found is None:
                 raise ValueError(f"these are not {self.unit} of {self.source!r}")
             return found
@@ -209,7 +209,7 @@ def quoted_sources(root: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(of.source for of in found if of is not None))
 
 
-def several(texts: str | Sequence[str]) -> tuple[str, ...]:
+def as_texts(texts: str | Sequence[str]) -> tuple[str, ...]:
     """One text or several as a tuple."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 

@@ -1,19 +1,16 @@
-"""Checks a JSON Schema before any compiler sees it: every keyword is enforced or refused, every text can end.
+"""Checks of a JSON Schema before it is compiled: every keyword is enforced or refused.
 
 A compiler that ignores what it does not know lets a misspelled `maxLenght` pass for a bound. Here an
 unknown keyword is an error with its JSON pointer, and so is a known one that the masks cannot hold to.
-A model under an endless schema writes until its budget is gone, so `endless` finds the first string, list,
-number or object without a bound, and recursion, before anything is spent. `on_grid` gives numbers a step, so
-that their digits come to an end.
+Before the check, `normalized` rewrites older spellings as draft 2020-12 has them; after it, `unrolled` writes
+a definition that refers to itself once for each level.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Iterator, Mapping
-from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -23,16 +20,16 @@ from magistrate.constraints.regex import FORMATS, compiled, ecma, translate
 from magistrate.constraints.schema import (
     ANNOTATIONS,
     ENFORCED,
+    IN_PLACE,
     LARK,
     LISTS,
     MAPS,
-    NUMERIC,
     QUOTE,
     Node,
     Path,
-    closes_objects,
-    crossed,
+    empty_bounds,
     listed,
+    on_grid,
     pointer_to,
     reference_path,
     resolve,
@@ -196,7 +193,7 @@ def _check_details(node: Node, path: Path, root: Node) -> None:
 
 def _check_contradictions(node: Node, path: Path, root: Node) -> None:
     """Whether the keywords of one node leave anything; what only the compiler sees it says itself."""
-    if (bounds := crossed(node)) is not None:
+    if (bounds := empty_bounds(node)) is not None:
         low, high = bounds
         message = f"{low} {node[low]} and {high} {node[high]} leave nothing between them"
         raise ConstraintError(message, pointer_to(*path, low))
@@ -375,199 +372,204 @@ def _tagged_apart(one: Node, other: Node, root: Node) -> bool:
     return False
 
 
-Problem = tuple[str, str]  # what is endless and what to write instead; the JSON pointer
+# --- one spelling ----------------------------------------------------------------------------------
 
 
-def endless(schema: Mapping[str, Any]) -> Problem | None:
-    """The first part of `schema` that has no end, or None."""
-    try:
-        return _Bounds(schema).problem(schema, (), None)
-    except _Recursion as found:
-        return found.args
+DEFINITIONS = ("$defs", "definitions")
+MOST_DEFINITIONS = 2000
+_FURTHER = ("items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems")
 
 
-class _Recursion(Exception):
-    """A definition refers to itself: what that means and where, which nothing around it can mend."""
-
-    args: Problem
-
-
-class _Bounds:
-    """One walk along the references of a schema."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self.root = root
-        self.closes = closes_objects(root)
-        self.following: list[str] = []
-        self.known: dict[tuple[str, tuple[str, ...]], Problem | None] = {}
-
-    def problem(self, node: Mapping[str, Any], path: Path, inherited: list[str] | None) -> Problem | None:
-        """The endless part of `node`, or None. `inherited` are the types that the schema around it allows."""
-        own = node.get("type", inherited)
-        types = [own] if isinstance(own, str) else own
-        parts = self.applied(node, path, types)  # even if the node is bounded: recursion is an error anyway
-        if "const" in node or "enum" in node:
-            return None
-        mine = self.own_problem(node, path, types)
-        if mine is None or any(part is None for part in parts):
-            return None
-        return mine if "type" in node or not parts else next(part for part in parts if part is not None)
-
-    def applied(self, node: Mapping[str, Any], path: Path, types: list[str] | None) -> list[Problem | None]:
-        """One answer for each schema that must hold as well at the same place."""
-        answers = []
-        if "$ref" in node:
-            answers.append(self.reference(node["$ref"], path, types))
-        for index, branch in enumerate(node.get("allOf", ())):
-            answers.append(self.problem(branch, (*path, "allOf", index), types))
-        for keyword in ("anyOf", "oneOf"):
-            if keyword in node:
-                branches = enumerate(node[keyword])
-                found = [self.problem(branch, (*path, keyword, index), types) for index, branch in branches]
-                answers.append(next((problem for problem in found if problem is not None), None))
-        return answers
-
-    def reference(self, reference: str, path: Path, types: list[str] | None) -> Problem | None:
-        if reference in self.following:
-            raise _Recursion(
-                f"{reference!r} refers to itself, so the text has no greatest depth; "
-                "say how deep it may go: constraint(…, depth=3)",
-                pointer_to(*path, "$ref"),
-            )
-        key = (reference, tuple(types or ()))
-        if key not in self.known:
-            self.following.append(reference)
-            target = resolve(self.root, reference)
-            self.known[key] = self.problem(target, reference_path(reference), types)
-            self.following.pop()
-        return self.known[key]
-
-    def own_problem(self, node: Mapping[str, Any], path: Path, types: list[str] | None) -> Problem | None:
-        if not types:
-            return "this allows values of any type; add a type", pointer_to(*path)
-        problems = {
-            "string": self.string,
-            "array": self.array,
-            "object": self.object,
-            "integer": self.number,
-            "number": self.number,
-        }
-        for name in types:
-            problem = problems[name](node, path) if name in problems else None
-            if problem is not None:
-                return problem
-        return None
-
-    def string(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        if "maxLength" in node or "format" in node or QUOTE in node or LARK in node:
-            return None
-        if "pattern" in node:
-            pattern = translate(node["pattern"], ascii_words=True)
-            if pattern.starts and pattern.ends and pattern.bounded:
-                return None
-            return (
-                "the pattern has no longest text; add maxLength (Field(max_length=…)), "
-                "or write ^…$ with {m,n} instead of *, + and {n,}",
-                pointer_to(*path, "pattern"),
-            )
-        return "a string without a bound; add maxLength, or Field(max_length=…)", pointer_to(*path)
-
-    def number(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        low = "minimum" in node or "exclusiveMinimum" in node
-        high = "maximum" in node or "exclusiveMaximum" in node
-        if low and high:
-            return None
-        missing = "minimum and maximum" if not low and not high else "minimum" if high else "maximum"
-        return f"a number without a bound; add {missing}, or Field(ge=…, le=…)", pointer_to(*path)
-
-    def array(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        leading = node.get("prefixItems", [])
-        rest = node.get("items")
-        most = len(leading) if rest is False else node.get("maxItems")
-        if most is None and node.get("uniqueItems"):
-            return None  # of listed values, each at most once
-        if most is None:
-            return "a list without a bound; add maxItems, or Field(max_length=…)", pointer_to(*path)
-        for index, child in enumerate(leading):
-            if (problem := self.problem(child, (*path, "prefixItems", index), None)) is not None:
-                return problem
-        if most <= len(leading):
-            return None
-        if rest is None:
-            return "a list of anything; say with items what it holds", pointer_to(*path)
-        return self.problem(rest, (*path, "items"), None)
-
-    def object(self, node: Mapping[str, Any], path: Path) -> Problem | None:
-        if "additionalProperties" not in node and not (self.closes and "properties" in node):
-            return (
-                "an object that may hold any further property; name its properties and add "
-                "additionalProperties: false",
-                pointer_to(*path),
-            )
-        for name, child in node.get("properties", {}).items():
-            if (problem := self.problem(child, (*path, "properties", name), None)) is not None:
-                return problem
-        return None
+def normalized(schema: Node) -> dict[str, Any]:
+    """`schema` with `items` lists as `prefixItems`, `{}` for `true`, and every definition under `$defs`, also
+    what a `$ref` finds by `$anchor` or elsewhere. What is not understood is left as it is."""
+    written: dict[str, Any] = _modernized(schema)
+    nodes = [node for node, _ in walk(written) if isinstance(node, dict)]
+    anchors = {f"#{node.pop('$anchor')}": node for node in nodes if isinstance(node.get("$anchor"), str)}
+    moved: dict[str, str] = {}
+    definitions: dict[str, Any] = {}
+    for node in nodes:
+        reference = node.get("$ref")
+        if not isinstance(reference, str) or reference == "#" or _is_definition(reference):
+            continue
+        if reference not in moved:
+            try:
+                target = anchors[reference] if reference in anchors else resolve(written, reference)
+            except (KeyError, IndexError, TypeError, ValueError):
+                continue
+            if not isinstance(target, dict):
+                continue
+            if target is written:
+                moved[reference] = "#"
+            else:
+                name = _free_name(reference, {**written.get("$defs", {}), **definitions})
+                moved[reference], definitions[name] = f"#/$defs/{name}", target
+        node["$ref"] = moved[reference]
+    if definitions:
+        written["$defs"] = {**written.get("$defs", {}), **definitions}
+    return written
 
 
-DECIMALS = 6  # of a number whose schema has no multipleOf
-DIGITS = 15  # decimal digits that survive the compiler's doubles
+def _modernized(node: Any) -> Any:
+    """`node` and all inside it in the newest spelling."""
+    if not isinstance(node, Mapping):
+        return {} if node is True else node
+    written: dict[str, Any] = {}
+    for keyword, value in node.items():
+        if keyword in MAPS and isinstance(value, Mapping):
+            written[keyword] = {name: _modernized(child) for name, child in value.items()}
+        elif keyword == "items" and isinstance(value, list):
+            written["prefixItems"] = list(map(_modernized, value))
+            if "additionalItems" in node:
+                written["items"] = _modernized(node["additionalItems"])
+        elif keyword == "additionalItems" and isinstance(node.get("items"), list):
+            continue
+        elif keyword in LISTS and isinstance(value, list):
+            written[keyword] = list(map(_modernized, value))
+        elif keyword in _FURTHER and (keyword == "items" or not isinstance(value, bool)):
+            written[keyword] = _modernized(value)
+        else:
+            written[keyword] = value
+    if not written.keys() & set(IN_PLACE):  # else what a schema beside this one describes counts too
+        for old, new in (("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")):
+            if isinstance(written.get(old), bool) and written.pop(old) is False:
+                written.setdefault(new, False)
+    return _with_names(written)
 
 
-def on_grid(node: Mapping[str, Any], at: str) -> dict[str, int | float]:
-    """The numeric keywords of `node` as inclusive bounds on the multiples of a step; {} where it has none.
+def _with_names(node: dict[str, Any]) -> dict[str, Any]:
+    """A map over listed names as an object with these properties; any other node as it is."""
+    names, free = node.get("propertyNames"), node.get("additionalProperties")
+    if not isinstance(names, Mapping) or not names.keys() <= {"enum", "const", "type", "title"}:
+        return node
+    known = names.get("enum", [names["const"]] if "const" in names else None)
+    if known and isinstance(free, Mapping) and "properties" not in node and "type" in node:
+        del node["propertyNames"]
+        node["properties"] = {name: free for name in known if isinstance(name, str)}
+        node["additionalProperties"] = False
+    return node
 
-    The step is `multipleOf`; else 1 for integers, and for numbers six decimals, fewer where the bounds leave
-    less than fifteen digits for them. The compiler is not handed exclusive bounds: it lets 0 through for
-    `exclusiveMinimum: 0` where the maximum has more decimals than the step. Raises `ConstraintError` with
-    the pointer `at` where no number is left, or bounds and step together need more than fifteen digits.
+
+def _is_definition(reference: str) -> bool:
+    place = reference_path(reference) if reference.startswith("#/") else ()
+    return len(place) == 2 and place[0] in DEFINITIONS
+
+
+def _free_name(reference: str, taken: Mapping[str, Any]) -> str:
+    name = "_".join(reference_path(reference)) if reference.startswith("#/") else reference.lstrip("#")
+    name = "".join(letter if letter.isalnum() else "_" for letter in name) or "part"
+    while name in taken:
+        name += "_"
+    return name
+
+
+# --- recursion -------------------------------------------------------------------------------------
+
+
+def unrolled(schema: Node, depth: int) -> dict[str, Any]:
+    """`schema` in which at most `depth` recursive definitions stand inside each other; a lone leaf is one.
+
+    Where the next level would be one too many, what leads to it is left out: a branch of `anyOf`, an optional
+    property, the items of a list that may be empty. Raises `ConstraintError` where nothing is left.
     """
-    types = node.get("type", ())
-    types = {types} if isinstance(types, str) else set(types)
-    if not ("number" in types or any(keyword in node for keyword in NUMERIC)):
-        return {}
-    bounds = [abs(node[keyword]) for keyword in NUMERIC[:4] if keyword in node]
-    if "multipleOf" in node:
-        step = _exact(node["multipleOf"])
-    elif "integer" in types and "number" not in types:
-        step = Fraction(1)
-    else:
-        room = DIGITS - len(str(math.ceil(max(bounds, default=0))))
-        step = Fraction(1, 10 ** max(0, min(DECIMALS, room)))
-    if bounds and _exact(max(bounds)) / min(step, Fraction(1)) > 10**DIGITS:
-        raise ConstraintError("the bounds and the last decimal together take more than 15 digits", at)
-    low, high = _lowest(node, step), _highest(node, step)
-    if low is not None and high is not None and low > high:
-        raise ConstraintError(f"no multiple of {float(step)} lies between the bounds", at)
-    found = {"minimum": low, "maximum": high, "multipleOf": step}
-    if step == 1:
-        del found["multipleOf"]
-        if "number" in types:
-            found["multipleOf"] = step
-    return {keyword: _plain(value) for keyword, value in found.items() if value is not None}
+    if depth < 1:
+        raise ConstraintError(f"depth must be at least 1, got {depth}")
+    levels = _Levels(schema)
+    written = levels.node({"$ref": "#"} if "#" in levels.recursive else schema, depth, ())
+    if written is None:
+        raise ConstraintError(f"nothing can be written that is at most {depth} levels deep; allow more")
+    if levels.definitions:
+        written["$defs"] = {name: node for name, node in levels.definitions.items() if node is not None}
+    return written
 
 
-def _lowest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
-    candidates = []
-    if "minimum" in node:
-        candidates.append(math.ceil(_exact(node["minimum"]) / step))
-    if "exclusiveMinimum" in node:
-        candidates.append(math.floor(_exact(node["exclusiveMinimum"]) / step) + 1)
-    return max(candidates) * step if candidates else None
+class _Levels:
+    """The definitions of a schema, written once for each level that is left."""
+
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        self.recursive = _recursive(root)
+        self.definitions: dict[str, dict[str, Any] | None] = {}
+
+    def node(self, node: Any, left: int, path: Path) -> dict[str, Any] | None:
+        """`node` with `left` more levels inside it; None where nothing can be written."""
+        if not isinstance(node, Mapping):  # false
+            return None
+        written: dict[str, Any] = {}
+        for keyword, value in node.items():
+            if keyword in DEFINITIONS:
+                continue
+            if keyword == "$ref":
+                name = self.definition(value, left)
+                if name is None:
+                    return None
+                written[keyword] = pointer_to("$defs", name)
+            elif keyword == "properties":
+                children = {
+                    name: self.node(child, left, (*path, keyword, name)) for name, child in value.items()
+                }
+                if any(children[name] is None for name in node.get("required", ()) if name in children):
+                    return None
+                written[keyword] = {name: child for name, child in children.items() if child is not None}
+                if None in children.values():
+                    written["additionalProperties"] = False
+            elif keyword == "items" and value is not False:
+                child = self.node(value, left, (*path, keyword))
+                if child is None:
+                    places = len(node.get("prefixItems", ()))
+                    if node.get("minItems", 0) > places:
+                        return None
+                    written |= {"items": False} if places else {"maxItems": 0}
+                else:
+                    written[keyword] = child
+            elif keyword in LISTS:
+                branches = [
+                    self.node(child, left, (*path, keyword, index)) for index, child in enumerate(value)
+                ]
+                kept = [branch for branch in branches if branch is not None]
+                if not kept or (keyword in ("allOf", "prefixItems") and len(kept) < len(branches)):
+                    return None
+                written[keyword] = kept
+            elif not (keyword == "maxItems" and written.get("maxItems") == 0):
+                written[keyword] = value
+        return written
+
+    def definition(self, reference: str, left: int) -> str | None:
+        """The name of what `reference` means with `left` more levels; None where it is one too many."""
+        own = reference_path(reference)[-1] if reference != "#" else "root"
+        if reference in self.recursive:
+            if left == 0:
+                return None
+            own, left = f"{own}:{left}", left - 1
+        if own not in self.definitions:
+            if len(self.definitions) > MOST_DEFINITIONS:
+                raise ConstraintError(f"more than {MOST_DEFINITIONS} definitions; allow fewer levels")
+            self.definitions[own] = None
+            self.definitions[own] = self.node(resolve(self.root, reference), left, reference_path(reference))
+        return own if self.definitions[own] is not None else None
 
 
-def _highest(node: Mapping[str, Any], step: Fraction) -> Fraction | None:
-    candidates = []
-    if "maximum" in node:
-        candidates.append(math.floor(_exact(node["maximum"]) / step))
-    if "exclusiveMaximum" in node:
-        candidates.append(math.ceil(_exact(node["exclusiveMaximum"]) / step) - 1)
-    return min(candidates) * step if candidates else None
+def _recursive(root: Node) -> set[str]:
+    """The references that lead back to themselves."""
+    found = {inner["$ref"] for inner, _ in walk(root) if "$ref" in inner}
+    targets = {
+        reference: {inner["$ref"] for inner, _ in walk(_own(root, reference)) if "$ref" in inner}
+        for reference in found
+    }
+
+    def reached(reference: str) -> set[str]:
+        seen: set[str] = set()
+        pending = [reference]
+        while pending:
+            for each in targets[pending.pop()] - seen:
+                seen.add(each)
+                pending.append(each)
+        return seen
+
+    return {reference for reference in found if reference in reached(reference)}
 
 
-def _exact(value: int | float) -> Fraction:
-    return Fraction(str(value))  # the decimal as written, not its double
-
-
-def _plain(value: Fraction) -> int | float:
-    return value.numerator if value.denominator == 1 else float(value)
+def _own(root: Node, reference: str) -> Any:
+    """The target of a reference, without the definitions that only stand there."""
+    node = resolve(root, reference)
+    return {keyword: value for keyword, value in node.items() if keyword not in DEFINITIONS}

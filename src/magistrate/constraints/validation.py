@@ -1,4 +1,4 @@
-"""Validates finished values outside the mask engine: jsonschema, Draft 2020-12, numbers taken as written.
+"""Validation of finished values outside the mask engine: jsonschema, Draft 2020-12, exact decimals.
 
 Values and schemas may be hostile: patterns are searched by `searched`, which has a time limit, and every rule
 that is applied is counted, since references can fan out without end.
@@ -17,7 +17,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from magistrate._deadline import check
-from magistrate.constraints.lark import holds
+from magistrate.constraints.lark import is_in_language
 from magistrate.constraints.quote import Texts, locate, quote_of
 from magistrate.constraints.regex import FORMATS, PatternTooSlow, ecma_search
 from magistrate.constraints.schema import LARK, QUOTE, pointer_to
@@ -216,7 +216,7 @@ def _format(validator: Any, name: str, instance: Any, schema: Any) -> Iterator[A
 def _lark(validator: Any, grammar: str, instance: Any, schema: Any) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if isinstance(instance, str) and not holds(grammar, instance):
+    if isinstance(instance, str) and not is_in_language(grammar, instance):
         yield ValidationError(f"{instance!r} is not in the language of its grammar")
 
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from magistrate.detectors.windows import LEAST_WINDOW
 from magistrate.errors import ModelError, SpecError
-from magistrate.metrics.calibration import sigmoid
-from magistrate.metrics.prior import EVEN, shifted_odds
+from magistrate.metrics.calibration import EVEN, shifted_odds, sigmoid
 
 MANIFEST = "detector.json"
 LONGEST_NAME = 80

@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import EstimatePart, FilePart, ModelPart, TrainedFile, read_trained
-from magistrate.metrics.calibration import Calibrator, Method
-from magistrate.metrics.shift import MOST_KEPT
+from magistrate.metrics.calibration import MOST_KEPT, Calibrator, Method
 from magistrate.metrics.thresholds import Aim
 
 FORMAT = 2

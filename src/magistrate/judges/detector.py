@@ -21,7 +21,7 @@ from magistrate.judges.verdicts import (
     probability_of,
     unsupported,
 )
-from magistrate.metrics.prior import EVEN, check_base_rate
+from magistrate.metrics.calibration import EVEN, check_base_rate
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from magistrate.features.prepared import Cover, Reading, prepared
 from magistrate.features.signals import UNSUPPORTED, read
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import LABELS, READS, heat_map, label_of, probability_of, unsupported
-from magistrate.metrics.calibration import sigmoid
-from magistrate.metrics.prior import EVEN, check_base_rate, shifted_odds
+from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, sigmoid
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")

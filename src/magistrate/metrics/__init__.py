@@ -1,4 +1,4 @@
-"""Numbers about judgements, each with the interval that says how far it can be trusted."""
+"""Metrics of verdicts, each with a 95 % interval."""
 
 from magistrate.metrics.classification import METRICS, Classification, Confusion, Estimate, classification
 

@@ -1,4 +1,4 @@
-"""How far labels of the same samples agree, beyond what chance alone would give.
+"""Agreement of labels of the same samples, corrected for chance.
 
 =====================  ===========================================================================
 observed               share of samples with the same label
@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Literal
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.resampling import DRAWS, SEED, draws_of, interval_of
+from magistrate.metrics.distributions import ratio
+from magistrate.metrics.resampling import DRAWS, SEED, estimates_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-    from magistrate.metrics.resampling import Statistic
 
     Tables = NDArray[np.float64]
 
@@ -41,7 +40,7 @@ def observed_agreement(tables: Tables) -> NDArray[np.float64]:
     """The share on the diagonal of tables `[b, k, k]`; NaN for an empty one."""
     import numpy as np
 
-    return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
+    return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
 
 
 def cohen_kappa(
@@ -61,7 +60,7 @@ def cohen_kappa(
     cost = (apart > 0).astype(np.float64) if weights is None else apart if weights == "linear" else apart**2
     expected = tables.sum(2)[:, :, None] * tables.sum(1)[:, None, :]
     found = (cost * tables).sum((1, 2)) * tables.sum((1, 2))
-    return 1 - _ratio(found, (cost * expected).sum((1, 2)))
+    return 1 - ratio(found, (cost * expected).sum((1, 2)))
 
 
 def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
@@ -74,7 +73,7 @@ def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
     each = coincidences.sum(2)
     n: NDArray[np.float64] = each.sum(1)
     apart = n - np.trace(coincidences, axis1=1, axis2=2)
-    return 1 - (n - 1) * _ratio(apart, n**2 - (each**2).sum(1))
+    return 1 - (n - 1) * ratio(apart, n**2 - (each**2).sum(1))
 
 
 def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -87,16 +86,7 @@ def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDAr
     if shares.shape[1] < 2:
         return np.full(observed.shape, np.nan)
     chance = (shares * (1 - shares)).sum(1) / (shares.shape[1] - 1)
-    return _ratio(observed - chance, 1 - chance)
-
-
-def _ratio(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The quotient, NaN where it has none."""
-    import numpy as np
-
-    nothing = np.full(np.shape(below), np.nan)
-    quotient: NDArray[np.float64] = np.divide(above, below, out=nothing, where=below > 0)
-    return quotient
+    return ratio(observed - chance, 1 - chance)
 
 
 # --- with intervals ------------------------------------------------------------------------------
@@ -134,7 +124,7 @@ def two_raters(
         tables = np.array(counts, dtype=np.float64).reshape(-1, k, k)
         return np.stack([_figure(name, tables, places) for name in names], axis=1)
 
-    return _estimates(names, figures, groups, draws, seed)
+    return estimates_of(names, figures, groups, dict.fromkeys(names, ONE_LABEL), draws=draws, seed=seed)
 
 
 def _figure(name: str, tables: Tables, places: Sequence[float] | None) -> NDArray[np.float64]:
@@ -180,11 +170,12 @@ def many_raters(
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         sums = weights @ pieces
         alpha = krippendorff_alpha(sums[:, : k * k].reshape(-1, k, k))
-        observed = _ratio(sums[:, k * k], sums[:, k * k + 1])
+        observed = ratio(sums[:, k * k], sums[:, k * k + 1])
         mean = sums[:, k * k + 2 : -1] / np.maximum(sums[:, -1:], 1)
         return np.stack([alpha, gwet_ac1(observed, mean)], axis=1)
 
-    return _estimates(["alpha", "ac1"], figures, groups, draws, seed)
+    names = ("alpha", "ac1")
+    return estimates_of(names, figures, groups, dict.fromkeys(names, ONE_LABEL), draws=draws, seed=seed)
 
 
 def concordance(
@@ -201,26 +192,9 @@ def concordance(
 
     def figures(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         n, sum_x, sum_y, apart, squares = (weights @ pieces).T
-        return (1 - _ratio(n * apart, n * squares - 2 * sum_x * sum_y))[:, None]
+        return (1 - ratio(n * apart, n * squares - 2 * sum_x * sum_y))[:, None]
 
-    return _estimates(["scores"], figures, groups, draws, seed)["scores"]
-
-
-def _estimates(
-    names: list[str], figures: Statistic, groups: ArrayLike, draws: int, seed: int
-) -> dict[str, Estimate]:
-    import numpy as np
-
-    numbers = np.asarray(groups)
-    values = figures(np.ones((1, numbers.size)))[0]
-    drawn = draws_of(figures, numbers, draws=draws, seed=seed)
-    n_groups = int(np.unique(numbers).size)
-    return {
-        name: Estimate.none(ONE_LABEL)
-        if np.isnan(values[at])
-        else interval_of(float(values[at]), drawn[:, at], n_groups)
-        for at, name in enumerate(names)
-    }
+    return estimates_of(["scores"], figures, groups, {"scores": ONE_LABEL}, draws=draws, seed=seed)["scores"]
 
 
 def _numbers(labels: ArrayLike, k: int) -> NDArray[np.int64]:

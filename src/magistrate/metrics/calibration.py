@@ -1,4 +1,4 @@
-"""From a score to a probability: maps with few parameters, fitted to labels.
+"""Calibration maps from a score to a probability, fitted to labels, and whether one still applies.
 
 ===========  ======================================================================================
 platt        sigmoid of slope times the score's log odds plus intercept, fitted without penalty
@@ -17,14 +17,14 @@ the N- faithful, by log loss: they stay finite where the score separates the cla
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import exp, isfinite, log
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from magistrate.errors import InputError
-from magistrate.metrics.distributions import brentq, expit, logit
+from magistrate.errors import InputError, SpecError
+from magistrate.metrics.distributions import brentq, expit, ks_2samp, logit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Flags = NDArray[np.bool_]
+
 
 Method = Literal["platt", "isotonic", "temperature"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -254,3 +255,130 @@ def _between(score: float, points: tuple[float, ...], values: tuple[float, ...])
 
 def _short(value: float) -> float:
     return float(f"{value:.10g}")
+
+
+# --- other base rates -----------------------------------------------------------------------------
+#
+# What changes between two batches is taken to be how frequent the hallucinated are, not what they look like
+# (prior shift): then odds are multiplied by a constant (Elkan 2001), and the share itself can be found from
+# the probabilities alone (Saerens, Latinne and Decaestecker 2002).
+
+EVEN = 0.5
+LEAST, MOST = 0.01, 0.99  # no batch is taken to be all of one kind
+STEPS, STILL = 1_000, 1e-6  # at most so many rounds, or until a round moves the share by less
+
+
+def check_base_rate(base_rate: float) -> None:
+    """Raise `SpecError` for what is no share between 0 and 1."""
+    if not 0 < base_rate < 1:
+        raise SpecError(f"a base rate is a share of hallucinated outputs in (0, 1), got {base_rate}")
+
+
+def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
+    """Log-odds that hold where `fitted` of the outputs are hallucinated, where `base_rate` are."""
+    return odds + log_odds(base_rate) - log_odds(fitted)
+
+
+def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) -> float:
+    """The share of hallucinated outputs in a batch, by expectation maximization; held within [.01, .99].
+
+    `probabilities` hold where a share `fitted` is hallucinated. It is as good as they are calibrated: the
+    probabilities of a judge that ranks at chance say nothing of the share. Raises `InputError` without any.
+    """
+    odds = [log_odds(each) for each in probabilities]
+    if not odds:
+        raise InputError("a base rate is estimated from verdicts, and there are none")
+    share = fitted
+    for _ in range(STEPS):
+        before = share
+        mean = sum(sigmoid(shifted_odds(each, before, fitted)) for each in odds) / len(odds)
+        share = min(max(mean, LEAST), MOST)
+        if abs(share - before) < STILL:
+            break
+    return share
+
+
+# --- whether scores still come from where the calibration's came from -----------------------------
+#
+# By the two-sample test of Kolmogorov and Smirnov. Samples that share a context are not independent, so one
+# of each context is taken, at random with a seed. Both sides are rounded alike, so that the same score
+# computed in two ways is the same score.
+
+
+LEAST_SCORES, MOST_KEPT = 20, 500
+"""Fewer scores on either side say nothing; of more than this a calibration keeps so many at random."""
+LEVEL = 0.01  # the chance at most that a shift is seen where there is none
+LEAST_DISTANCE = 0.1  # a smaller one is no reason to distrust a calibration, however sure it is
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreShift:
+    """How far `n` scores are from `n_before` others: one a context on either side.
+
+    `distance` is the greatest difference of the two shares of scores up to any one value, in [0, 1]; `p` is
+    its p value where both come from one distribution.
+    """
+
+    distance: float
+    p: float
+    n: int
+    n_before: int
+
+    @property
+    def shown(self) -> bool:
+        """Whether the scores are shown to come from elsewhere, by enough to matter."""
+        return self.p < LEVEL and self.distance >= LEAST_DISTANCE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"shown": self.shown}
+
+
+def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> ScoreShift | None:
+    """How far scores `[n]` are from those `before` `[m]`, which are of a context each and rounded.
+
+    `groups` int `[n]` is the same for samples of one context. None where either side has too few contexts.
+    """
+    import numpy as np
+
+    values, known = np.asarray(scores, dtype=np.float64), np.asarray(before, dtype=np.float64)
+    own = np.round(values[one_of_each(groups)], DIGITS)
+    if min(own.size, known.size) < LEAST_SCORES:
+        return None
+    distance, p = ks_2samp(own, known)
+    return ScoreShift(distance, p, int(own.size), int(known.size))
+
+
+def reference(
+    scores: ArrayLike, truth: ArrayLike, groups: ArrayLike, base_rate: float | None = None, *, seed: int = 0
+) -> tuple[float, ...]:
+    """Scores `[n]` to hold later ones against: at most `MOST_KEPT`, one a context, rounded and sorted.
+
+    With a `base_rate` in (0, 1) so many of the more frequent class of `truth` bool `[n]` are left out at
+    random that this is the share of the hallucinated.
+    """
+    import numpy as np
+
+    values, flags = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=np.bool_)
+    chosen = one_of_each(groups, seed=seed)
+    source = np.random.default_rng(seed)
+    chosen = source.permutation(chosen)
+    if base_rate is not None:
+        bad, good = chosen[flags[chosen]], chosen[~flags[chosen]]
+        whole = min(bad.size / base_rate, good.size / (1 - base_rate))
+        chosen = np.concatenate([bad[: round(whole * base_rate)], good[: round(whole * (1 - base_rate))]])
+        chosen = source.permutation(chosen)
+    kept = np.sort(np.round(values[chosen[:MOST_KEPT]], DIGITS))
+    return tuple(float(each) for each in kept)
+
+
+def one_of_each(groups: ArrayLike, *, seed: int = 0) -> NDArray[np.int64]:
+    """The places `[contexts]` of one sample of each context, chosen at random."""
+    import numpy as np
+
+    numbers = np.asarray(groups)
+    order = np.random.default_rng(seed).permutation(numbers.size)
+    _, first = np.unique(numbers[order], return_index=True)
+    found: NDArray[np.int64] = np.sort(order[first])
+    return found

@@ -1,4 +1,4 @@
-"""How well labels and scores agree with the truth: six metrics, each with a 95 % interval.
+"""Six metrics of labels and scores against the truth, each with a 95 % interval.
 
 Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
 and stays honest at the edges: a judge that was right four times out of four is not certain to be
@@ -16,26 +16,127 @@ auroc               score interval over Hanley and McNeil's variance (Newcombe 2
                     wider than need be where many scores are tied
 ==================  ============================================================================
 
-Samples that share a context are worth fewer: the same forms hold at their effective number (`clustering`).
+Samples that share a context are worth fewer: the same forms hold at their effective number (`EffectiveSize`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import asdict, dataclass, fields
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
 from magistrate._text import decimal
 from magistrate.errors import InputError
-from magistrate.metrics.clustering import CONFIDENCE as CONFIDENCE
-from magistrate.metrics.clustering import Worth, of_area, of_both, of_share
-from magistrate.metrics.distributions import brentq, ndtri, roc_auc_score, wilson_interval
+from magistrate.metrics.distributions import brentq, ndtri, rankdata, roc_auc_score, stdtrit, wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+    Ints = NDArray[np.int64]
+
+
+CONFIDENCE = 0.95
+LEAST_GROUPS = 6
+"""Fewer groups than this have no interval: were all of five on one side, the exact p value would be .0625."""
+
+
+# --- what samples that share a context are worth -------------------------------------------------
+#
+# The design effect (Kish 1965) is how many times greater the variance of a figure is if samples of a context
+# go together (residuals summed context by context) than if all are independent; never below 1. Samples
+# divided by it are the effective number, at which an interval of independent samples holds (Rao and Scott
+# 1992). Few contexts know their own variance badly, so it is also multiplied by (t of n - 1 / t of m - 1)²
+# for m contexts of n samples (Korn and Graubard 1998). A figure of 0 or 1 has no residuals; it is worth as
+# many samples as it has contexts. If every sample is alone in its context, all of this is 1.
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSize:
+    """`n` samples in `contexts` contexts and how many independent ones they are worth, in [1, n]."""
+
+    n: int
+    contexts: int
+    effective: float
+
+    @property
+    def shared(self) -> bool:
+        """Whether any two of the samples have the same context."""
+        return self.contexts < self.n
+
+
+def size_for_share(hits: Flags, among: Flags, groups: Ints) -> EffectiveSize:
+    """What the samples `among` are worth for the share of them that are `hits`; all `[n]`, one at least."""
+    own, members = hits[among], groups[among]
+    return _effective_size(own - own.mean(), members)
+
+
+def size_for_classes(hits: Flags, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
+    """What the positives and the negatives are worth for the mean of their two shares of `hits`.
+
+    Both by the design effect of the mean itself, since a hard context makes for errors on either class; a
+    class without any error, or without any hit, is worth its contexts at most.
+    """
+    import numpy as np
+
+    residuals = np.zeros(truth.size)
+    for among in (truth, ~truth):
+        residuals[among] = (hits[among] - hits[among].mean()) / among.sum()
+    return _of_classes(residuals, truth, groups)
+
+
+def size_for_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
+    """What the positives and the negatives are worth for the area under the ROC curve.
+
+    By the structural components of the area (DeLong and others 1988): how often a sample is on the right
+    side of those of the other class, summed context by context (Obuchowski 1997).
+    """
+    import numpy as np
+
+    ranks, residuals = rankdata(scores), np.zeros(truth.size)
+    for among in (truth, ~truth):
+        below = (ranks[among] - rankdata(scores[among])) / (~among).sum()
+        residuals[among] = (below - below.mean()) / among.sum()
+    # A negative sample below many makes the area smaller, so that its residual has the other sign.
+    return _of_classes(np.where(truth, residuals, -residuals), truth, groups)
+
+
+def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
+    whole, parts = _effective_size(residuals, groups), list[EffectiveSize]()
+    for among in (truth, ~truth):
+        n, contexts = int(among.sum()), _count(groups[among])
+        effective = n * whole.effective / whole.n if residuals.any() else contexts
+        if not residuals[among].any() and contexts < n:
+            effective = min(effective, contexts)
+        parts.append(EffectiveSize(n, contexts, max(effective, 1.0)))
+    return parts[0], parts[1]
+
+
+def _effective_size(residuals: Floats, groups: Ints) -> EffectiveSize:
+    """What samples with these residuals `[n]`, which sum to 0, are worth."""
+    import numpy as np
+
+    _, members = np.unique(groups, return_inverse=True)
+    n, contexts = residuals.size, int(members.max()) + 1
+    if contexts == n:
+        return EffectiveSize(n, contexts, n)
+    alone = float((residuals**2).sum()) * n / (n - 1)
+    if contexts == 1 or not alone > 1e-18:
+        return EffectiveSize(n, contexts, contexts)
+    together = float((np.bincount(members, residuals) ** 2).sum()) * contexts / (contexts - 1)
+    middle = (1 + CONFIDENCE) / 2
+    known = float(stdtrit(n - 1, middle) / stdtrit(contexts - 1, middle)) ** 2
+    return EffectiveSize(n, contexts, max(n / max(together / alone, 1.0) * known, 1.0))
+
+
+def _count(groups: Ints) -> int:
+    import numpy as np
+
+    return int(np.unique(groups).size)
+
 
 METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
 
@@ -107,12 +208,7 @@ class Confusion:
 
     def to_dict(self) -> dict[str, int]:
         """The four counts by name."""
-        return {
-            "true_positive": self.true_positive,
-            "false_positive": self.false_positive,
-            "true_negative": self.true_negative,
-            "false_negative": self.false_negative,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,31 +316,18 @@ def _one_class(c: Confusion) -> str | None:
     return f"every sample is {'hallucinated' if c.positives else 'faithful'}"
 
 
-@lru_cache(maxsize=1024)
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """95 % Wilson score interval of `hits` out of `n` > 0."""
-
-    return wilson_interval(hits / n, n, CONFIDENCE)
-
-
-def wilson_at(share: float, n: float) -> tuple[float, float]:
-    """95 % Wilson score interval of a share of `n` > 0 samples, which need not be a whole number."""
-
-    low, high = wilson_interval(share, n, CONFIDENCE)
-    return min(low, share), max(high, share)
-
-
 def _proportion(hits: int, n: int, undefined: str) -> Estimate:
-    return Estimate(hits / n, *wilson(hits, n)) if n else Estimate.none(undefined)
+    return Estimate(hits / n, *wilson_interval(hits / n, n)) if n else Estimate.none(undefined)
 
 
 def _balanced_accuracy(c: Confusion) -> Estimate:
     """Mean of recall and specificity, by square-and-add over their Wilson intervals."""
     if reason := _one_class(c):
         return Estimate.none(reason)
+    recall, specificity = c.true_positive / c.positives, c.true_negative / c.negatives
     return _averaged(
-        (c.true_positive / c.positives, *wilson(c.true_positive, c.positives)),
-        (c.true_negative / c.negatives, *wilson(c.true_negative, c.negatives)),
+        (recall, *wilson_interval(recall, c.positives)),
+        (specificity, *wilson_interval(specificity, c.negatives)),
     )
 
 
@@ -262,7 +345,7 @@ def _f1(c: Confusion) -> Estimate:
     if not union:
         reason = "no sample is hallucinated and none was called so" if c.n else "there are no samples"
         return Estimate.none(reason)
-    low, high = (2 * j / (1 + j) for j in wilson(c.true_positive, union))
+    low, high = (2 * j / (1 + j) for j in wilson_interval(c.true_positive / union, union))
     return Estimate(2 * c.true_positive / (union + c.true_positive), low, high)
 
 
@@ -284,29 +367,27 @@ def _clustered(
     }
     for name, (hits, among) in shares.items():
         value = alone[name].value
-        if value is None or not (worth := of_share(hits, among, groups)).shared:
+        if value is None or not (worth := size_for_share(hits, among, groups)).shared:
             continue
-        low, high = wilson_at(float(hits[among].mean()), worth.effective)
+        low, high = wilson_interval(float(hits[among].mean()), worth.effective)
         if name == "f1":
             low, high = 2 * low / (1 + low), 2 * high / (1 + high)
-        found[name] = _without(value, worth) or Estimate(value, min(low, value), max(high, value))
+        found[name] = _without_interval(value, worth) or Estimate(value, min(low, value), max(high, value))
     value = alone["balanced_accuracy"].value
-    whole = of_share(right, np.ones_like(truth), groups)
+    whole = size_for_share(right, np.ones_like(truth), groups)
     if value is None or not whole.shared:
         return found
-    positive, negative = of_both(right, truth, groups)
+    positive, negative = size_for_classes(right, truth, groups)
     recall, specificity = float(said[truth].mean()), float((~said[~truth]).mean())
-    found["balanced_accuracy"] = _without(value, whole, positive, negative) or _averaged(
-        (recall, *wilson_at(recall, positive.effective)),
-        (specificity, *wilson_at(specificity, negative.effective)),
+    found["balanced_accuracy"] = _without_interval(value, whole, positive, negative) or _averaged(
+        (recall, *wilson_interval(recall, positive.effective)),
+        (specificity, *wilson_interval(specificity, negative.effective)),
     )
     return found
 
 
-def _without(value: float, *worths: Worth) -> Estimate | None:
+def _without_interval(value: float, *worths: EffectiveSize) -> Estimate | None:
     """The figure without an interval, where samples share too few contexts for one; else None."""
-    from magistrate.metrics.resampling import LEAST_GROUPS
-
     fewest = min((each.contexts for each in worths if each.shared), default=LEAST_GROUPS)
     if fewest >= LEAST_GROUPS:
         return None
@@ -325,12 +406,12 @@ def _auroc(
         return Estimate.none(reason)
 
     value = float(roc_auc_score(truth, scores))
-    whole = None if groups is None else of_share(truth, np.ones_like(truth), groups)
+    whole = None if groups is None else size_for_share(truth, np.ones_like(truth), groups)
     if groups is None or whole is None or not whole.shared:
         return Estimate(value, *auroc_interval(value, positives, negatives))
-    positive, negative = of_area(truth, scores, groups)
+    positive, negative = size_for_area(truth, scores, groups)
     ends = auroc_interval(value, positive.effective, negative.effective)
-    return _without(value, whole, positive, negative) or Estimate(value, *ends)
+    return _without_interval(value, whole, positive, negative) or Estimate(value, *ends)
 
 
 def auroc_interval(value: float, positives: float, negatives: float) -> tuple[float, float]:

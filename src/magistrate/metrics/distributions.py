@@ -1,4 +1,4 @@
-"""The few distributions, roots, ranks and curves that the metrics need, on numpy and the standard library.
+"""Distributions, roots, ranks and curves that the metrics need, on numpy and the standard library.
 
 They carry the names that scipy and scikit-learn give them and agree with those to ten digits or more
 (tests/test_distributions.py), so that neither has to be installed to judge and to report.
@@ -98,13 +98,14 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     return 1.0 if k >= n else 0.0 if k < 0 else betainc(n - k, k + 1, 1 - p)
 
 
-def wilson_interval(share: float, n: float, confidence: float) -> tuple[float, float]:
+@lru_cache(maxsize=1024)
+def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
     """The Wilson score interval of a share of `n` > 0 samples; `n` need not be a whole number."""
     z = ndtri((1 + confidence) / 2)
     middle, width = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = ((middle + sign * width) / (1 + z * z / n) for sign in (-1, 1))
-    # Exact at the ends, where rounding would put the share itself outside.
-    return 0.0 if share <= 0 else max(low, 0.0), 1.0 if share >= 1 else min(high, 1.0)
+    # Rounding must not put the share itself outside.
+    return max(min(low, share), 0.0), min(max(high, share), 1.0)
 
 
 # --- tests ----------------------------------------------------------------------------------------
@@ -170,6 +171,15 @@ def logit(p: ArrayLike) -> Floats:
 
     values = np.asarray(p, dtype=np.float64)
     return np.asarray(np.log(values) - np.log1p(-values))
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """The quotient of two arrays, NaN where the second is not above 0."""
+    import numpy as np
+
+    nothing = np.full(np.shape(below), np.nan)
+    quotient: Floats = np.divide(above, below, out=nothing, where=below > 0)
+    return quotient
 
 
 def gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Several judges on the same samples: what differs, by how much, and what could have been seen.
+"""Paired comparisons: metrics of several judges on the same samples, tests, and their power.
 
 Every figure of every judge is a function of the same weights, so their differences are taken draw by draw:
 what makes a sample hard for both sides cancels out.
@@ -7,20 +7,25 @@ what makes a sample hard for both sides cancels out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
 from magistrate.metrics.classification import METRICS
-from magistrate.metrics.distributions import binomial_cdf, stdtrit
+from magistrate.metrics.distributions import binomial_cdf, brentq, ndtri, ratio, stdtrit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Shares = NDArray[np.float64]
+    """`[truth, A right, B right]`, 2 x 2 x 2: how many of all samples are of each kind; sums to 1."""
+
+
 COMPARED = (*METRICS, "brier")
 """What judges are compared by: higher is better for all but `brier`."""
 PRIMARY = "balanced_accuracy"
-"""What judges are compared by where nobody names anything else: it counts both classes alike, whatever their
+"""What judges are compared by, by default: it counts both classes alike, whatever their
 shares, it needs no scores, and it heads every report."""
 ALPHA, POWER = 0.05, 0.8
 
@@ -91,12 +96,12 @@ class Figures:
         tp, fp, tn, fn, brier = sums.T
         n = sums[:, :4].sum(1)
         found = {
-            "accuracy": _over(tp + tn, n),
-            "balanced_accuracy": (_over(tp, tp + fn) + _over(tn, tn + fp)) / 2,
-            "precision": _over(tp, tp + fp),
-            "recall": _over(tp, tp + fn),
-            "f1": _over(2 * tp, 2 * tp + fp + fn),
-            "brier": _over(brier, n),
+            "accuracy": ratio(tp + tn, n),
+            "balanced_accuracy": (ratio(tp, tp + fn) + ratio(tn, tn + fp)) / 2,
+            "precision": ratio(tp, tp + fp),
+            "recall": ratio(tp, tp + fn),
+            "f1": ratio(2 * tp, 2 * tp + fp + fn),
+            "brier": ratio(brier, n),
         }
         if self._ranks is not None:
             found["auroc"] = self._ranks.area(weights)
@@ -141,11 +146,161 @@ class _Ranks:
         np.cumsum(drawn[self._negative], axis=0, out=sums[1:])
         positive = drawn[self._positive]
         beaten = (sums[self._below] + sums[self._not_above]) / 2
-        return _over(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])
+        return ratio(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])
 
 
-def _over(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+# --- how many samples it takes --------------------------------------------------------------------
+#
+# Every sample is one of eight: hallucinated or faithful in truth, and each of two judges right or wrong. The
+# metrics are ratios of sums over these eight, so the variance of a difference follows from their shares by
+# the delta method. With n samples the difference is shown with the power asked for where
+#
+#     n = ((z of 1 - alpha / 2) s0 + (z of power) s1)² / difference²
+#
+# s1² is the variance of one sample at the shares given, s0² at those of two judges that do not differ: the
+# same shares with the judges' places averaged. For accuracy this is the sample size of McNemar's test (Connor
+# 1987). For the area under the ROC curve it rests on the variance of Hanley and McNeil (1982, 1983).
+
+
+POWERED = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
+
+
+def assumed(
+    metric: str, value: float, difference: float, base_rate: float, agreement: float | None
+) -> Shares:
+    """Shares of two judges whose `metric` is `value` and `value + difference`.
+
+    Each judge's recall is the same among hallucinated and faithful samples. `agreement` is how often the two
+    give the same label, in either class; without it they err independently. Raises `InputError` where no
+    judges are like this, with what is possible.
+    """
     import numpy as np
 
-    quotient: NDArray[np.float64] = np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
-    return quotient
+    rights = [_right(metric, each, base_rate) for each in (value, value + difference)]
+    a, b = rights
+    least, most = abs(a + b - 1), 1 - abs(a - b)
+    both_same = a * b + (1 - a) * (1 - b) if agreement is None else agreement
+    if not least - 1e-12 <= both_same <= most + 1e-12:
+        raise InputError(
+            f"judges of which one is right about {a:.3f} and the other about {b:.3f} of all samples agree "
+            f"on {least:.3f} to {most:.3f} of them, not on {both_same:g}; change --agreement"
+        )
+    right = (both_same + a + b - 1) / 2
+    cells = np.array([[1 - a - b + right, b - right], [a - right, right]]).clip(0)
+    return np.stack([(1 - base_rate) * cells, base_rate * cells])
+
+
+def _right(metric: str, value: float, base_rate: float) -> float:
+    """How often a judge is right, in either class, whose metric is `value`."""
+
+    def excess(right: float) -> float:
+        positive, false_alarm = base_rate * right, (1 - base_rate) * (1 - right)
+        if metric == "precision":
+            return positive / (positive + false_alarm) - value
+        if metric == "f1":
+            return 2 * positive / (positive + false_alarm + base_rate) - value
+        return right - value
+
+    if not 0 < value < 1:
+        raise InputError(f"a judge's {metric} must be between 0 and 1, got {value:g}")
+    return float(brentq(excess, 1e-12, 1 - 1e-12)) if metric in ("precision", "f1") else value
+
+
+def samples_needed(
+    metric: str, shares: Shares, difference: float, *, alpha: float = 0.05, power: float = 0.8
+) -> int:
+    """How many samples show a `difference` in `metric` of judges with these `shares`."""
+
+    alike = (shares + shares.transpose(0, 2, 1)) / 2
+    s0, s1 = deviation(metric, alike), deviation(metric, shares)
+    if not s0:
+        raise InputError("the two judges are never apart, so no number of samples shows a difference")
+    spread = float(ndtri(1 - alpha / 2)) * s0 + float(ndtri(power)) * s1
+    return ceil((spread / difference) ** 2 - 1e-9)
+
+
+def deviation(metric: str, shares: Shares) -> float:
+    """The standard deviation, times the root of n, of the difference of `metric` between the judges."""
+    gradient = _gradient(metric, shares, second=True) - _gradient(metric, shares, second=False)
+    mean = float((shares * gradient).sum())
+    return sqrt(max(0.0, float((shares * gradient**2).sum()) - mean**2))
+
+
+def value_of(metric: str, shares: Shares, *, second: bool) -> float | None:
+    """One judge's metric at these shares; None where it is not defined."""
+    values = [
+        float(above / below) if below else None for _, _, above, below in _ratios(metric, shares, second)
+    ]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _ratios(
+    metric: str, shares: Shares, second: bool
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64], float, float]]:
+    """The ratios whose mean is the metric: weights of the eight kinds above and below the line, and sums."""
+    import numpy as np
+
+    ones = np.ones((2, 2, 2))
+    truth = ones * np.array([0.0, 1.0])[:, None, None]
+    right = ones * (np.array([0.0, 1.0])[None, None, :] if second else np.array([0.0, 1.0])[None, :, None])
+    tp, fp, tn = truth * right, (1 - truth) * (1 - right), (1 - truth) * right
+    fn = truth * (1 - right)
+    known = {
+        "accuracy": [(right, ones)],
+        "balanced_accuracy": [(tp, truth), (tn, 1 - truth)],
+        "precision": [(tp, tp + fp)],
+        "recall": [(tp, truth)],
+        "f1": [(2 * tp, 2 * tp + fp + fn)],
+    }
+    if metric not in known:
+        raise InputError(f"unknown metric {metric!r}; known: {', '.join(known)}")
+    return [
+        (above, below, float((shares * above).sum()), float((shares * below).sum()))
+        for above, below in known[metric]
+    ]
+
+
+def _gradient(metric: str, shares: Shares, *, second: bool) -> NDArray[np.float64]:
+    """The derivative of one judge's metric by each of the eight shares."""
+    import numpy as np
+
+    parts = []
+    for above, below, over, under in _ratios(metric, shares, second):
+        if not under:
+            raise InputError(f"{metric} is not defined for these judges: there is nothing to divide by")
+        parts.append((above - over / under * below) / under)
+    return np.asarray(sum(parts)) / len(parts)
+
+
+def auroc_samples_needed(
+    value: float,
+    difference: float,
+    base_rate: float,
+    correlation: float,
+    *,
+    alpha: float = 0.05,
+    power: float = 0.8,
+) -> int:
+    """How many samples show that one area is `value` and another `value + difference`.
+
+    `correlation` in [0, 1) is that between the two estimated areas.
+    """
+
+    if not (0 < value < 1 and 0 < value + difference < 1):
+        raise InputError(f"areas must be between 0 and 1, got {value:g} and {value + difference:g}")
+    if not 0 <= correlation < 1:
+        raise InputError(f"--correlation must be at least 0 and below 1, got {correlation:g}")
+    middle = value + difference / 2
+    null = sqrt(2 * (1 - correlation) * _area_variance(middle, base_rate))
+    one, two = _area_variance(value, base_rate), _area_variance(value + difference, base_rate)
+    other = sqrt(one + two - 2 * correlation * sqrt(one * two))
+    spread = float(ndtri(1 - alpha / 2)) * null + float(ndtri(power)) * other
+    return ceil((spread / difference) ** 2 - 1e-9)
+
+
+def _area_variance(area: float, base_rate: float) -> float:
+    """n times the variance of an estimated area for large n (Hanley and McNeil 1982)."""
+    one_faithful = area / (2 - area) - area**2  # both of two hallucinated samples score above it
+    one_hallucinated = 2 * area**2 / (1 + area) - area**2
+    return one_faithful / (1 - base_rate) + one_hallucinated / base_rate

@@ -1,4 +1,4 @@
-"""How frequent something truly is, from few labels and many predictions.
+"""The true share of positives, estimated from few labels and many predictions.
 
 ==============  ===================================================================================
 corrected       prediction-powered inference with power tuning: mean of λ·prediction over the unlabelled,
@@ -124,9 +124,11 @@ def prevalence(
     return Prevalence(
         y.size,
         u.size,
-        _interval(_Uncut(corrected, error, n_groups, 2), "corrected", beyond),
-        _labelled(np.concatenate([y, lost]), np.concatenate([members[: y.size], everywhere[members.size :]])),
-        _interval(_Uncut(naive, naive_error, np.unique(members[y.size :]).size), "naive", beyond),
+        _interval(_Unclipped(corrected, error, n_groups, 2), "corrected", beyond),
+        _labelled_mean(
+            np.concatenate([y, lost]), np.concatenate([members[: y.size], everywhere[members.size :]])
+        ),
+        _interval(_Unclipped(naive, naive_error, np.unique(members[y.size :]).size), "naive", beyond),
         _rogan_gladen(y > 0, said, others, spread, n_groups, beyond),
         lam,
         error,
@@ -137,12 +139,12 @@ def prevalence(
     )
 
 
-def _labelled(labels: Floats, members: NDArray[np.int64]) -> Estimate:
+def _labelled_mean(labels: Floats, members: NDArray[np.int64]) -> Estimate:
     """The mean of all labels."""
     import numpy as np
 
     value, error = _Spread(members, labels.size).mean(labels, np.zeros(0))
-    return _interval(_Uncut(value, error, np.unique(members).size), "labelled", {})
+    return _interval(_Unclipped(value, error, np.unique(members).size), "labelled", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class _Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class _Uncut:
+class _Unclipped:
     """An estimate that may lie beyond 0 or 1, its standard error, and what its interval rests on."""
 
     value: float
@@ -185,7 +187,7 @@ class _Uncut:
         return self.value - far, self.value + far
 
 
-def _interval(uncut: _Uncut, name: str, beyond: dict[str, tuple[float, float, float]]) -> Estimate:
+def _interval(uncut: _Unclipped, name: str, beyond: dict[str, tuple[float, float, float]]) -> Estimate:
     """The 95 % interval, cut to [0, 1]; a value beyond them is drawn to the edge and noted in `beyond`."""
     value = min(max(uncut.value, 0.0), 1.0)
     if uncut.n_groups <= uncut.taken:
@@ -209,8 +211,7 @@ def _constant(value: float, n_groups: int) -> Estimate:
 
     if value not in (0, 1):
         return Estimate(value, None, None, "no interval: nothing varies")
-    low, high = wilson_interval(value, n_groups, CONFIDENCE)
-    return Estimate(value, min(low, value), max(high, value))
+    return Estimate(value, *wilson_interval(value, n_groups))
 
 
 def _tuning(y: Floats, f: Floats, u: Floats) -> float:
@@ -248,4 +249,4 @@ def _rogan_gladen(
     moves[truth] = -value * (said[truth] - recall) / truth.sum()
     moves[~truth] = (1 - value) * (1 - said[~truth] - specificity) / (~truth).sum()
     error = spread.error(moves / informed, (others - naive) / others.size / informed)
-    return _interval(_Uncut(value, error, n_groups, 2), "rogan_gladen", beyond)
+    return _interval(_Unclipped(value, error, n_groups, 2), "rogan_gladen", beyond)

@@ -1,4 +1,4 @@
-"""How far scores are probabilities: expected calibration error, Brier score, log loss, and the bins.
+"""Calibration error of scores: ECE, Brier score, log loss, and the bins of a reliability diagram.
 
 All three are 0 for scores that are certain and right. Of n samples each with a weight, over bins of scores:
 
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from magistrate.errors import InputError
 from magistrate.metrics.calibration import CLIP, shifted
-from magistrate.metrics.classification import Estimate, wilson
+from magistrate.metrics.classification import Estimate, fields_of
+from magistrate.metrics.distributions import wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +56,7 @@ class Bin:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        ends = {"low": self.low, "high": self.high, "n": self.n, "mean_score": self.mean_score}
-        return ends | {"observed": self.observed.to_dict()}
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,7 @@ class Reliability:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "n": self.n,
-            **{name: getattr(self, name) for name in LOSSES},
-            "ece_by_chance": self.ece_by_chance,
-            "binning": self.binning,
-            "base_rate": self.base_rate,
-            "bins": [each.to_dict() for each in self.bins],
-        }
+        return fields_of(self)
 
 
 def reliability(
@@ -176,7 +169,7 @@ def _bin(truth: Flags, scores: Floats, weights: Floats, inside: Flags) -> Bin:
 
     own, n = scores[inside], int(inside.sum())
     hits = int(truth[inside].sum())
-    low, high = wilson(hits, n)
+    low, high = wilson_interval(hits / n, n)
     positive, negative = truth & inside, ~truth & inside
     up = float(weights[truth][0]) if truth.any() else 1.0
     down = float(weights[~truth][0]) if not truth.all() else 1.0

@@ -1,4 +1,4 @@
-"""What a figure could have been with other samples: a bootstrap that draws whole groups anew.
+"""The cluster bootstrap: intervals and p values by drawing whole groups with replacement.
 
 Samples that share a context are not independent, so a draw takes groups with replacement and every sample
 of a group as often as its group was drawn (the cluster bootstrap: Field and Welsh 2007). What is resampled
@@ -11,13 +11,13 @@ interval: Hesterberg 2015, section 4.3), which keeps to the range of the figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING
 
 from magistrate.errors import InputError
-from magistrate.metrics.classification import CONFIDENCE, Estimate
-from magistrate.metrics.distributions import ndtr, ndtri, stdtr, stdtrit, two_sided_t
+from magistrate.metrics.classification import CONFIDENCE, LEAST_GROUPS, Estimate
+from magistrate.metrics.distributions import ndtr, ndtri, stdtr, stdtrit, two_sided_t, wilson_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
+
 DRAWS, SEED = 2000, 0
-LEAST_GROUPS = 6
-"""Fewer groups than this have no interval: were all of five on one side, the exact p value would be .0625."""
 FEW_CONTEXTS = 30
 """With fewer groups than this intervals and p values are rough, and a remark says so."""
 LEAST_DEFINED = 0.5
@@ -62,6 +61,33 @@ def draws_of(
         weights = times[:, members].astype(np.float64)
         found.append(np.asarray(statistic(weights), dtype=np.float64).reshape(count, -1))
     return np.concatenate(found)
+
+
+def estimates_of(
+    names: Sequence[str],
+    statistic: Statistic,
+    groups: ArrayLike,
+    undefined: Mapping[str, str],
+    *,
+    draws: int = DRAWS,
+    seed: int = SEED,
+) -> dict[str, Estimate]:
+    """The figures `[b, names]` of a statistic by name, each with its interval.
+
+    `undefined` says of each why it has no value where the samples do not define it.
+    """
+    import numpy as np
+
+    numbers = np.asarray(groups)
+    values = statistic(np.ones((1, numbers.size)))[0]
+    drawn = draws_of(statistic, numbers, draws=draws, seed=seed)
+    n_groups = int(np.unique(numbers).size)
+    return {
+        name: Estimate.none(undefined[name])
+        if np.isnan(values[at])
+        else interval_of(float(values[at]), drawn[:, at], n_groups)
+        for at, name in enumerate(names)
+    }
 
 
 def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
@@ -154,3 +180,63 @@ def _expanded(tail: float, n_groups: int) -> float:
     if tail >= 0.5 or n_groups < 2:
         return 1.0
     return float(2 * stdtr(n_groups - 1, ndtri(tail) * sqrt((n_groups - 1) / n_groups)))
+
+
+# --- pairs of two things that were both sampled, such as contexts and attacks ---------------------
+
+
+def crossed_means(
+    values: ArrayLike, rows: ArrayLike, columns: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
+) -> NDArray[np.float64]:
+    """The mean of each of k `values` `[n, k]` in every draw, `[draws, k]`; NaN where a draw has none of them.
+
+    The n values belong to pairs of a row and a column, int `[n]` each. A draw takes rows and columns anew,
+    each with replacement, and a pair as often as the product of both (the pigeonhole bootstrap: Owen 2007).
+    With one column it is the bootstrap of whole rows.
+    """
+    import numpy as np
+
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or not table.size or {len(np.asarray(rows)), len(np.asarray(columns))} != {len(table)}:
+        raise InputError(f"values must be [n, k] with n rows and n columns, got shape {table.shape}")
+    source = np.random.default_rng(seed)
+    members = [np.unique(np.asarray(each), return_inverse=True)[1] for each in (rows, columns)]
+    sizes = [int(each.max()) + 1 for each in members]
+    found, step = [], max(1, _AT_ONCE // len(table))
+    for start in range(0, draws, step):
+        count = min(step, draws - start)
+        times = [source.multinomial(size, np.full(size, 1 / size), count) for size in sizes]
+        weights = (times[0][:, members[0]] * times[1][:, members[1]]).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            found.append(weights @ table / weights.sum(axis=1, keepdims=True))
+    return np.concatenate(found)
+
+
+def share_of(hits: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
+    """A share of `hits` bool `[n]` with its 95 % Wilson interval at the effective number of hits.
+
+    That number is n divided by how many times greater the variance of `drawn` `[draws]` is than that of
+    independent hits; never more than n, nor fewer than `n_groups`, and `n_groups` where all hits are the
+    same, so that nothing of 20 is not taken for nothing ever (Franco and others 2019).
+    """
+    import numpy as np
+
+    flags = np.asarray(hits, dtype=np.bool_)
+    if not flags.size:
+        return Estimate.none("there are no pairs with a verdict on both sides")
+    share, n = float(flags.mean()), flags.size
+    alone, spread = share * (1 - share) / n, float(np.nanvar(drawn))
+    least = min(n_groups, n)
+    effective = n * alone / spread if alone and spread else least
+    effective = min(max(effective, least), n)
+    return Estimate(share, *wilson_interval(share, effective))
+
+
+def mean_of(values: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
+    """A mean of `values` `[n]` with the 95 % interval of its draws; none where every value is the same."""
+    import numpy as np
+
+    table = np.asarray(values, dtype=np.float64)
+    if table.size and table.min() == table.max():
+        return Estimate(float(table[0]), None, None, "no interval: it is the same in every pair")
+    return interval_of(float(table.mean()) if table.size else None, drawn, n_groups)

@@ -1,4 +1,4 @@
-"""How well quotes cover what people marked, counted in characters over all samples together.
+"""Span metrics: how well quotes cover what people marked, in characters over all samples.
 
 The definition is RAGTruth's (Niu and others 2024): characters that are both marked and quoted, over those
 quoted (precision) and over those marked (recall). Within a sample a character counts once, however many
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magistrate.metrics.classification import Estimate
-from magistrate.metrics.resampling import draws_of, interval_of
+from magistrate.metrics.distributions import ratio
+from magistrate.metrics.resampling import estimates_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,21 +95,13 @@ def span_scores(
         nothing = dict.fromkeys(SPAN_METRICS, Estimate.none("no sample says where it is hallucinated"))
         return SpanScores(0, 0, 0, 0, nothing, not_counted)
     gold, said, both = (int(total) for total in counts.sum(0))
-    values = _figures(counts.sum(0, keepdims=True))[0]
-    drawn = draws_of(lambda weights: _figures(weights @ counts), groups)
-    n_groups = int(np.unique(np.asarray(groups)).size)
     undefined = {
         "precision": "nothing was quoted as wrong",
         "recall": "nothing is marked as hallucinated",
         "f1": "nothing is marked and nothing was quoted",
         "iou": "nothing is marked and nothing was quoted",
     }
-    metrics = {
-        name: Estimate.none(undefined[name])
-        if np.isnan(values[at])
-        else interval_of(float(values[at]), drawn[:, at], n_groups)
-        for at, name in enumerate(SPAN_METRICS)
-    }
+    metrics = estimates_of(SPAN_METRICS, lambda weights: _figures(weights @ counts), groups, undefined)
     return SpanScores(len(counts), gold, said, both, metrics, not_counted)
 
 
@@ -122,4 +115,4 @@ def _figures(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
     gold, said, both = sums.T
     pairs = [(both, said), (both, gold), (2 * both, gold + said), (both, gold + said - both)]
-    return np.stack([np.divide(a, b, out=np.full(b.shape, np.nan), where=b > 0) for a, b in pairs], axis=1)
+    return np.stack([ratio(a, b) for a, b in pairs], axis=1)

@@ -1,4 +1,4 @@
-"""Where to cut a score: the threshold that does best by a stated aim.
+"""Decision thresholds: the one that is best for a stated aim.
 
 An output is called hallucinated from the threshold on. Cuts stand midway between neighbouring scores, and
 between the outermost ones and 0 and 1, so that no threshold lies on a score it was chosen by.
@@ -17,7 +17,7 @@ Of cuts that do equally well the highest is taken: it raises the fewest alarms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
@@ -162,14 +162,7 @@ class ThresholdGain:
 
     def to_dict(self) -> dict[str, float | bool]:
         """Plain values."""
-        return {
-            "own": self.own,
-            "held_out": self.held_out,
-            "gain": self.gain,
-            "low": self.low,
-            "high": self.high,
-            "shown": self.shown,
-        }
+        return asdict(self) | {"gain": self.gain, "shown": self.shown}
 
 
 def threshold_gain(

@@ -1,4 +1,4 @@
-"""Outcomes become numbers with their recipe, and are shown."""
+"""Reports of a run: figures from outcomes, shown in the terminal, as HTML, and in files."""
 
 from magistrate.report.export import table, to_pandas
 from magistrate.report.summary import baselines, summarize

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from magistrate._text import percent
 from magistrate.analysis.agreement import Agreement, AgreementReport, Raters
-from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tallied
+from magistrate.report.formatting import cut, decimal, estimated, lines, numbers, plain, tally
 
 NAMES = {
     "observed": "observed agreement",
@@ -55,7 +55,7 @@ def _parts(report: AgreementReport, console: Console, listed: int) -> Iterator[R
     compared = f"{overall.n} of {report.n_total} samples compared, {overall.n_contexts} contexts"
     yield Text(plain(f"run {report.run}  ·  {compared}"))
     if report.left_out:
-        yield Text(plain(f"left out: {tallied(report.left_out.items())}"))
+        yield Text(plain(f"left out: {tally(report.left_out)}"))
     yield ""
     if overall.n:
         yield _matrix(report, console.width)

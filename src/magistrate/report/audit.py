@@ -1,4 +1,4 @@
-"""An audit in the terminal and as a page: what flips the judge, the gravest first.
+"""An audit in the terminal and as a page: what flips the judge, the most serious first.
 
 Changes that may well flip it come after those that should not.
 """
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from magistrate.analysis.audit import Audit, Effect, Finding
-from magistrate.metrics.classification import Estimate
+from magistrate.metrics.classification import LEAST_GROUPS, Estimate
 from magistrate.report.formatting import decimal, duration, interval, lines, numbers, plain, tally
 from magistrate.types import FAITHFUL, HALLUCINATED
 
@@ -96,8 +96,6 @@ def _score(effect: Effect, audit: Audit) -> Iterator[str]:
 
 def _one_way(effect: Effect) -> bool:
     """Whether it is known which way scores move: by an interval, or all alike in contexts enough for one."""
-    from magistrate.metrics.resampling import LEAST_GROUPS
-
     enough = effect.contexts >= LEAST_GROUPS and (effect.changes == 1 or effect.changes >= LEAST_GROUPS)
     return effect.moved.low is not None or enough
 

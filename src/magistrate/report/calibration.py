@@ -1,4 +1,4 @@
-"""A calibration in the terminal and in a notebook: reliability before and after, figures, remarks."""
+"""A calibration and the share of hallucinated outputs (prevalence), in the terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from magistrate.report.formatting import estimated, interval, lines, numbers, pl
 if TYPE_CHECKING:
     from magistrate.analysis.calibration import Fit
     from magistrate.judges.calibration_file import CalibrationFile
+    from magistrate.metrics.prevalence import Prevalence
+
 
 NAMES = {
     **LOSS_NAMES,
@@ -163,3 +165,69 @@ def _aim(fit: Fit) -> str:
             return f"find at least {aim.least:g} of all with the highest precision"
         case "costs":
             return f"cost least, a miss {aim.miss:g} and a false alarm {aim.false_alarm:g}"
+
+
+# --- the share of hallucinated outputs --------------------------------------------------------------
+
+
+PREVALENCE_ROWS = {
+    "corrected": "corrected (PPI++)",
+    "labelled": "labels alone",
+    "naive": "the judge alone",
+    "rogan_gladen": "Rogan-Gladen",
+}
+PREVALENCE_ASSUMES = (
+    "Assumed: the labelled samples are a random sample of the outputs that are asked about. Brackets: 95 % "
+    "intervals, in which samples of one context count together; that of the judge alone knows nothing of its "
+    "errors."
+)
+
+
+def render_prevalence(
+    found: Prevalence,
+    head: str,
+    facts: tuple[tuple[str, str], ...],
+    remarks: tuple[str, ...],
+    console: Console,
+) -> None:
+    """Print the four estimates, what they rest on, and what limits them."""
+    console.print(Text(plain(head), style="bold"))
+    console.print()
+    table = numbers("share that is hallucinated", "estimate")
+    for name, words in PREVALENCE_ROWS.items():
+        estimate = getattr(found, name)
+        table.add_row(words, estimated(estimate) if estimate.value is not None else "-")
+    console.print(table)
+    console.print()
+    console.print(lines(*facts, *_prevalence_facts(found)))
+    if remarks:
+        console.print(lines(*(("remark", each) for each in remarks), style="yellow"))
+    console.print()
+    console.print(Text(PREVALENCE_ASSUMES, style="dim"))
+
+
+def prevalence_html(
+    found: Prevalence, head: str, facts: tuple[tuple[str, str], ...], remarks: tuple[str, ...]
+) -> str:
+    """The same as HTML, all of it escaped."""
+    rows = [
+        [words, decimal(getattr(found, name).value), interval(getattr(found, name))]
+        for name, words in PREVALENCE_ROWS.items()
+    ]
+    told = [
+        *facts,
+        *_prevalence_facts(found),
+        *(("remark", each) for each in remarks),
+        ("assumed", PREVALENCE_ASSUMES),
+    ]
+    return _text.table([head, "share", "95 %"], rows) + _text.table(["", ""], told, left=2)
+
+
+def _prevalence_facts(found: Prevalence) -> Iterator[tuple[str, str]]:
+    worth = ""
+    if found.worth is not None and found.worth > found.n_labelled:
+        worth = f"; the judge makes the {found.n_labelled} labels worth {found.worth:.0f}"
+    yield "tuning", f"λ {decimal(found.tuning)}: 0 leaves the judge out, 1 takes all it says{worth}"
+    for name, words in PREVALENCE_ROWS.items():
+        if reason := getattr(found, name).undefined:
+            yield "undefined" if getattr(found, name).value is None else "no interval", f"{words}: {reason}"

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from magistrate._text import decimal, percent, signed
-from magistrate.analysis.comparison import Comparison, Difference, PairResult, outcome_of
-from magistrate.analysis.comparison_text import bounds, name_of, p_of
+from magistrate._text import decimal, p_of, percent, signed
+from magistrate.analysis.comparison import (
+    Comparison,
+    Difference,
+    PairResult,
+    bounds,
+    name_of,
+    outcome_of,
+)
 from magistrate.analysis.power import Plan
-from magistrate.report.formatting import cut, estimated, lines, numbers, plain, tallied, tally, told_apart
+from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -45,7 +51,7 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
         style="bold",
     )
     if comparison.left_out:
-        yield Text(plain(f"left out: {tallied(comparison.left_out.items())}"))
+        yield Text(plain(f"left out: {tally(comparison.left_out)}"))
     yield ""
     yield _sides(comparison)
     if comparison.gold:
@@ -68,10 +74,10 @@ def _parts(comparison: Comparison, console: Console, listed: int) -> Iterator[Re
         yield lines(*(("remark", each) for each in comparison.remarks), style="yellow")
     if comparison.gold:
         yield ""
-        yield Text(f"{KEY} {family_told(comparison.primary, comparison.family)}", style="dim")
+        yield Text(f"{KEY} {family_text(comparison.primary, comparison.family)}", style="dim")
 
 
-def family_told(asked: Sequence[str], family: int) -> str:
+def family_text(asked: Sequence[str], family: int) -> str:
     """What was asked, and what its p values are corrected for."""
     names = " and ".join(NAMES.get(name, name) for name in asked)
     if family < 2:
@@ -99,7 +105,7 @@ def _figures(comparison: Comparison, width: int) -> Table:
     """Metrics down and the sides across; many sides stand down, with as many metrics as there is room."""
     sides = comparison.sides
     if ROOM * len(sides) + len("balanced accuracy") <= width:
-        table = numbers("metric", *told_apart([side.name for side in sides], ROOM - 2))
+        table = numbers("metric", *distinct_names([side.name for side in sides], ROOM - 2))
         for name in comparison.metrics:
             table.add_row(NAMES.get(name, name), *(estimated(side.figures[name]) for side in sides))
         return table
@@ -154,8 +160,8 @@ def _flips(pair: PairResult, width: int, listed: int) -> Iterator[RenderableType
     table = numbers("sample")
     table.columns[0].no_wrap = True
     both = (pair.first, pair.second)
-    right = dict(zip(both, told_apart(both, 14), strict=True))
-    for name in ("gold", *told_apart(both, 16), "right"):
+    right = dict(zip(both, distinct_names(both, 14), strict=True))
+    for name in ("gold", *distinct_names(both, 16), "right"):
         table.add_column(name, no_wrap=True)
     room = max(16, width - 64)
     label = 12 if width >= WIDE else 6  # labels give way, scores do not

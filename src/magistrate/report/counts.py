@@ -1,4 +1,4 @@
-"""The figures of a stored run: read from the store if the run has not changed since, else counted.
+"""The figures of a stored run: read from the store if the run has not changed since, else computed.
 
 `Scores` gathers each judge's scores by true label while outcomes pass by.
 """
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 
 KNOWN = (HALLUCINATED, FAITHFUL)
+
+
+def is_right(said: str | None, gold: str | None) -> bool | None:
+    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
+    return said == gold if said in KNOWN and gold in KNOWN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ class Scores:
         self._samples = samples
         self._found: dict[str, dict[str | None, list[float]]] = {}
 
-    def noting(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    def collect(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """The outcomes as they come, noted."""
         for outcome in outcomes:
             if isinstance(outcome, Verdict) and outcome.label in KNOWN:
@@ -169,7 +174,7 @@ def _adapter() -> TypeAdapter[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RunFigures:
     """The figures of a run as it was at `revision`, and each judge's scores by true label."""
 
     revision: int
@@ -177,11 +182,11 @@ class Counted:
     scores: Mapping[str, JudgeScores]
 
 
-def counted(store: Store, run_id: str) -> Counted:
+def counted(store: Store, run_id: str) -> RunFigures:
     """The figures of a run as it is now; those of a run that has stopped are kept for the next who asks."""
     with store.snapshot() as moment:
         record = store.seen(moment.record(run_id))
-        known = counted_before(moment, record)
+        known = stored_figures(moment, record)
         if known is not None and known.revision == record.revision:
             return known
         found = count(moment, record)
@@ -193,19 +198,19 @@ def counted(store: Store, run_id: str) -> Counted:
     return found
 
 
-def counted_before(moment: Snapshot, record: RunRecord) -> Counted | None:
+def stored_figures(moment: Snapshot, record: RunRecord) -> RunFigures | None:
     """What was counted of a run, of whatever revision; None where nothing was."""
     revision, figures = moment.figures(record.id, MADE_BY)
     if not figures:
         return None
     try:
         report = Report(facts_of(record), tuple(report_from(each) for each in figures))
-        return Counted(revision, report, {each.judge: scores_from(each) for each in figures})
+        return RunFigures(revision, report, {each.judge: scores_from(each) for each in figures})
     except (ValueError, TypeError, RecursionError):  # damaged: they can be counted again
         return None
 
 
-def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> Counted:
+def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = None) -> RunFigures:
     """Count a run's outcomes, all of them.
 
     With `flag`, kinds of claims, verdicts that their claims had decided are decided again; no model is asked.
@@ -213,17 +218,17 @@ def count(moment: Snapshot, record: RunRecord, flag: Collection[str] | None = No
     """
     damaged: list[str] = []
     samples, outcomes = moment.readable(record.id, damaged)
-    found = count_these(record, samples, outcomes, flag)
+    found = count_outcomes(record, samples, outcomes, flag)
     report = found.report
     return replace(found, report=replace(report, run=replace(report.run, damaged=tuple(damaged))))
 
 
-def count_these(
+def count_outcomes(
     record: RunRecord,
     samples: Mapping[str, Sample],
     outcomes: Iterable[Outcome],
     flag: Collection[str] | None = None,
-) -> Counted:
+) -> RunFigures:
     """Count outcomes that were read already, with the run's samples by id."""
     from magistrate.judges.rubric import by_claims, check_flag, reflagged
 
@@ -236,8 +241,8 @@ def count_these(
             told = f"{recipes[judge].judge}, flagged anew by {'+'.join(sorted(flag))}"
             recipes[judge] = replace(recipes[judge], judge=told)
     scores = Scores(samples)
-    report = summarize(facts, samples, scores.noting(outcomes), recipes, record.scoring)
-    return Counted(record.revision, report, {each.judge: scores.of(each.judge) for each in report.judges})
+    report = summarize(facts, samples, scores.collect(outcomes), recipes, record.scoring)
+    return RunFigures(record.revision, report, {each.judge: scores.of(each.judge) for each in report.judges})
 
 
 def facts_of(record: RunRecord) -> RunFacts:

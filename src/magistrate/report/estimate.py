@@ -1,4 +1,4 @@
-"""What a run will take, before anything is asked: values, and how they are printed."""
+"""The estimate of a run before it starts: calls, tokens, seconds and cost, and how they are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers, foreign text and tables are written in the terminal.
+"""Formatting of numbers, untrusted text and tables for the terminal, and the environment of HTML templates.
 
 Judged text may hold escape sequences that move the cursor, rename the window or reorder what is
 read. Every such character is replaced by one visible character, so offsets stay true. Text goes to
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import Heat, Marked
+from magistrate._text import Heat, Marked, seen
 from magistrate._text import decimal as decimal
 from magistrate._text import plain as plain
 from magistrate.metrics.classification import Estimate
 from magistrate.metrics.spans import characters
 
 if TYPE_CHECKING:
+    from jinja2 import BaseLoader, Environment
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -126,7 +127,7 @@ def cut(text: str, width: int) -> str:
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
 
 
-def told_apart(names: Sequence[str], width: int) -> list[str]:
+def distinct_names(names: Sequence[str], width: int) -> list[str]:
     """Each of several names, at most `width` characters of it: those that tell them apart, or else a number.
 
     >>> told_apart(["nightly, small", "nightly, large"], 8)
@@ -141,9 +142,42 @@ def told_apart(names: Sequence[str], width: int) -> list[str]:
     return [cut(f"{number} {name}", width) for number, name in enumerate(whole, 1)]
 
 
-def tallied(left_out: Iterable[tuple[str, int]]) -> str:
-    """Counts and their reasons: `2 failed, 1 not judged`."""
-    return ", ".join(f"{count} {reason}" for reason, count in left_out)
+# --- templates ------------------------------------------------------------------------------------
+
+
+LABELS = ("faithful", "hallucinated", "failed", "abstained")  # those that the style sheet has a class for
+
+
+def template_environment(loader: BaseLoader) -> Environment:
+    """The Jinja environment of reports and pages.
+
+    Everything that a template prints is escaped, after every control character was made visible.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"css": label_class, "decimal": decimal}
+    made.filters["drawn"] = Markup  # pictures are our own, see `report.charts`
+    return made
+
+
+def _visible(value: Any) -> Any:
+    """Applied to the value of every expression in a template, before it is escaped."""
+    is_markup = hasattr(value, "__html__")
+    return seen(value) if isinstance(value, str) and not is_markup else value
+
+
+def label_class(label: str | None) -> str:
+    """The CSS class of a label; `other` for a label that is not ours, never untrusted text."""
+    return label if label in LABELS else "other"
 
 
 # --- rendered as text and heat maps ---------------------------------------------------------------

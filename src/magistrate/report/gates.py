@@ -1,4 +1,4 @@
-"""Gates: figures that must be reached, for scripts and CI."""
+"""Gates: limits that a run's figures must meet, for scripts and CI."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""What is known of a judge: its description, its options, what it may answer, how well it was measured."""
+"""What is known of a judge: description, options, possible answers and measured quality; installed extras."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from magistrate.engines.registry import KINDS
 from magistrate.judges.base import AsksJudge, DescribesItself, FolderJudge, Judge, WritesUnderConstraint
 from magistrate.judges.quality import measured
 from magistrate.judges.registry import settable, spell
@@ -110,3 +114,50 @@ def asks_of(judge: Any) -> Asks:
         known = {"label": label.name, "score": label.score, "answers": words, "means": label.description}
         labels.append(known)
     return Asks(labels, [name for name, _ in inner.criterion.categories], schema)
+
+
+# --- optional dependencies -------------------------------------------------------------------------
+
+
+EXTRAS = {
+    **{kind.extra: kind.packages for kind in KINDS},
+    "analysis": ("scikit-learn", "scipy"),
+    "hub": ("huggingface-hub",),
+    "otlp": ("opentelemetry-proto", "opentelemetry-sdk"),
+    "otlp-grpc": ("grpcio", "googleapis-common-protos"),
+    "pandas": ("pandas",),
+    "parquet": ("pyarrow",),
+    "postgres": ("psycopg",),
+    "reference": ("sacrebleu",),
+    "server": ("fastapi", "uvicorn"),
+    "zstd": () if sys.version_info >= (3, 14) else ("backports-zstd",),  # Python has it from there on
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An extra of the package: which distributions of it are `found`, each with its version, and `absent`."""
+
+    name: str
+    found: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def hint(self) -> str:
+        """How to install it."""
+        return f"pip install 'magistrate[{self.name}]'"
+
+
+def extras() -> list[Extra]:
+    """Every extra with what is there of it."""
+    return [_looked_up(name, packages) for name, packages in EXTRAS.items()]
+
+
+def _looked_up(name: str, packages: tuple[str, ...]) -> Extra:
+    found, absent = [], []
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            absent.append(package)
+    return Extra(name, tuple(found), tuple(absent))

@@ -1,4 +1,4 @@
-"""Outcomes become numbers: for every judge its metrics, counts, costs, baselines and remarks.
+"""The summary of a run: for every judge its metrics, counts, costs, baselines and remarks.
 
 Baselines are trivial rules beside every judge's numbers. `majority` gives the commoner label to everything
 (a tie goes to faithful); `always_hallucinated` says so. `length` looks at nothing but how many characters the
@@ -18,16 +18,15 @@ from shlex import quote
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
-from magistrate._text import percent, signed
-from magistrate.analysis.columns import AGAIN, NOT_STORED, groups_of
-from magistrate.analysis.comparison_text import p_of
+from magistrate._text import p_of, percent, signed
+from magistrate.analysis.columns import AGAIN, KNOWN, NOT_STORED, groups_of
 from magistrate.datasets.fields import like_context
 from magistrate.errors import InputError
 from magistrate.features.signals import ngram_novelty, output_length
+from magistrate.metrics.calibration import ScoreShift, score_shift
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.metrics.distributions import roc_curve
 from magistrate.metrics.reliability import reliability
-from magistrate.metrics.shift import ScoreShift, score_shift
 from magistrate.metrics.spans import SpanScores, Stretch, span_scores
 from magistrate.metrics.thresholds import threshold_gain
 from magistrate.report.formatting import decimal, interval, tally
@@ -291,9 +290,6 @@ def _beside_baselines(report: JudgeReport) -> Iterator[str]:
 
 
 # --- summary --------------------------------------------------------------------------------------
-
-
-KNOWN = (FAITHFUL, HALLUCINATED)
 
 
 def summarize(

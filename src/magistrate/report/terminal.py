@@ -1,9 +1,9 @@
-"""Print reports and single samples: readable at 80 columns, with and without colour."""
+"""Reports, several runs side by side, and single samples in the terminal, readable at 80 columns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magistrate._text import Heat
@@ -18,14 +18,14 @@ from magistrate.report.formatting import (
     duration,
     estimated,
     heat_of,
+    interval,
     lines,
     marked,
     numbers,
     plain,
     without_heat,
 )
-from magistrate.report.values import FOOTNOTE, JudgeReport, Report
-from magistrate.report.views import NAMES, fact_lines
+from magistrate.report.values import FOOTNOTE, NAMES, JudgeReport, Report, fact_lines
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -344,3 +344,47 @@ def _shown(text: str, worst: set[tuple[int, int]]) -> list[tuple[int, int]]:
     return characters(
         around(text, start, min(end, start + HEAT_LONGEST), HEAT_AROUND) for start, end in wanted
     )
+
+
+# --- several runs side by side ---------------------------------------------------------------------
+
+
+SHOWN = {"auroc": "AUROC", "balanced_accuracy": "bal. acc."}
+NONE = "–"
+NOTE = (
+    "AUROC ranks by score; balanced accuracy (bal. acc.) is of the labels. Brackets: 95 % intervals. n: "
+    "samples of the set; a judge's figures are of its verdicts on labelled samples."
+)
+
+
+def render_sets(reports: Sequence[Report], console: Console) -> None:
+    """Print AUROC and balanced accuracy of every judge on every data set, each of a run of its own."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    judges = list(dict.fromkeys(judge.judge for report in reports for judge in report.judges))
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column("set", no_wrap=True)
+    table.add_column("n", justify="right")
+    for name in judges:
+        table.add_column(plain(name), overflow="fold")
+    for report in reports:
+        found = {judge.judge: judge for judge in report.judges}
+        cells = [_cell(found[name]) if name in found else NONE for name in judges]
+        table.add_row(Text(plain(report.run.dataset)), str(report.run.n_total), *map(Text, cells))
+    console.print(table)
+    console.print(Text(NOTE, style="dim"))
+
+
+def _cell(judge: JudgeReport) -> str:
+    """A line for each figure, and one for the verdicts that are missing."""
+    if judge.result is None:
+        return NONE
+    found = [(word, judge.result.metrics[name]) for name, word in SHOWN.items()]
+    lines = [f"{word} {decimal(figure.value)} {interval(figure)}" for word, figure in found]
+    if judge.n_ok < judge.n_total:
+        lines.append(f"{judge.n_ok} of {judge.n_total} judged")
+    return "\n".join(line.rstrip() for line in lines)

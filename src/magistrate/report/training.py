@@ -1,4 +1,4 @@
-"""Stacks and probes that were trained, in the terminal: what they weigh, and how good they are."""
+"""Trained stacks and probes in the terminal: their weights and measured quality."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from magistrate._text import decimal
 from magistrate.report.formatting import estimated, numbers, plain
-from magistrate.report.views import name_of
+from magistrate.report.values import name_of
 
 if TYPE_CHECKING:
     from magistrate.judges.stack_folder import StackFile

@@ -1,4 +1,4 @@
-"""The application: which router answers at which address, and what is started and stopped with it."""
+"""The FastAPI application: its routers, shared state, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from magistrate.server import (
     otlp,
     otlp_grpc,
     playground,
-    rendering,
+    responses,
     run,
     runs,
     samples,
 )
-from magistrate.server.jobs import JobQueue
-from magistrate.server.responses import error_response
-from magistrate.server.run_cache import RunCache, RunCounter
+from magistrate.server.responses import compile_templates, error_response
 from magistrate.server.settings import Settings
-from magistrate.server.store_pool import StorePool
-from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Scoring, Verdict
+from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
 
 PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
 API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
@@ -77,32 +74,13 @@ def create_app(settings: Settings) -> FastAPI:
     for router in API:
         app.include_router(router, prefix="/api")
     receivers = (otlp.router,) if settings.watch else ()
-    for router in (health, monitoring.router, rendering.router, *receivers, *PAGES):
+    for router in (health, monitoring.router, responses.router, *receivers, *PAGES):
         app.include_router(router, include_in_schema=False)
     return app
 
 
 @cache
 def warm_up() -> None:
-    """Import and run once what the first page needs, which takes seconds: counting, drawing, templates.
-
-    This is done before requests are answered, not meanwhile: some libraries fail if one thread sees another
-    library that a second thread has half imported.
-    """
-    import magistrate.runs.resume  # noqa: F401
-    from magistrate.metrics.classification import classification
-    from magistrate.report.counts import Scores
-    from magistrate.report.summary import summarize
-    from magistrate.report.values import RunFacts
-    from magistrate.server.views.figures import figures_of
-
-    classification([True, False], [True, False], [1.0, 0.0], [0, 1])
-    labels = (FAITHFUL, HALLUCINATED)
-    samples = {str(i): Sample(str(i), "a b", (f"c {i}",), label=labels[i % 2]) for i in range(8)}
-    verdicts = [Verdict(str(i), "judge", labels[i // 4], float(i // 4)) for i in range(8)]
-    scores = Scores(samples)
-    facts = RunFacts("warm", "warm", "none", "done", len(samples))
-    report = summarize(facts, samples, scores.noting(verdicts), {}, {"judge": Scoring("minimize")})
-    figures_of(report.judges[0], scores.of("judge"), "warm")
-    rendering.compile_templates()
+    """Import all judges and compile all templates, so that no visitor waits for it."""
+    compile_templates()
     judges.judges_view()

@@ -17,10 +17,8 @@ from magistrate.engines.none import NO_MODEL
 from magistrate.errors import SpecError
 from magistrate.judges import registry
 from magistrate.judges.quality import Measured, Summary, summaries
-from magistrate.report.extras import Extra, extras
-from magistrate.report.judges import Asks, asks_of, listed, milliseconds, option_words
-from magistrate.server.rendering import page
-from magistrate.server.responses import error_responses, json_response
+from magistrate.report.judges import Asks, Extra, asks_of, extras, listed, milliseconds, option_words
+from magistrate.server.responses import error_responses, json_response, page
 from magistrate.types import HALLUCINATED
 
 WITHOUT_A_MODEL = "Without a model"

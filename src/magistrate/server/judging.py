@@ -1,4 +1,4 @@
-"""Judges one sample for a visitor: what may be asked, the judgements under way, and `POST /api/judge`."""
+"""Judging one sample over HTTP: limits on what may be asked, running judgements, and `POST /api/judge`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.report.export import outcome_data
 from magistrate.runs.execute import GRACE, Recorded
 from magistrate.runs.limits import DEADLINE
-from magistrate.server.jobs import JobQueue, Refused
 from magistrate.server.monitoring import Metrics
 from magistrate.server.responses import Refusal, json_response
+from magistrate.server.state import JobQueue, Refused
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Step, Usage, Verdict
 
 LONGEST_WORDS = 300  # characters of a judge with its options

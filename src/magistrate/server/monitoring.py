@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, StoreError
-from magistrate.server.store_pool import StorePool
+from magistrate.server.state import StorePool
 from magistrate.store.connection import exists, place_of
 from magistrate.types import Outcome
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from magistrate.datasets.spans.span import spans_of_request
 from magistrate.server.judging import CLIENT_GONE
 from magistrate.server.monitoring import Metrics
-from magistrate.server.store_pool import StorePool
+from magistrate.server.state import StorePool
 from magistrate.watch import events, otlp
 from magistrate.watch.otlp import Answer, Body, Encoding, Limits, OtlpError, Signal
 from magistrate.watch.results import SERVICE

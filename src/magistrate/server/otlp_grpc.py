@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError, StoreError, require_extra
+from magistrate.server.limits import TokenAttempts, network_of
 from magistrate.server.otlp import Ingest
-from magistrate.server.security.limits import TokenAttempts, network_of
 from magistrate.server.settings import Settings
 from magistrate.watch.otlp import SERVICES, WAIT, OtlpError, Signal
 

@@ -1,4 +1,4 @@
-"""The playground: a form to try a judge on one sample, and the page of what came out."""
+"""The playground: a form to try a judge on one sample, and the page of the result."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from magistrate.server.judging import (
     models_here,
     question,
 )
-from magistrate.server.rendering import page
-from magistrate.server.views.evidence import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, steps_of
+from magistrate.server.responses import page
+from magistrate.server.samples import CLAIMS_AT_ONCE, STEPS_AT_ONCE, evidence_of, steps_of
 from magistrate.types import HALLUCINATED, Outcome, Sample, Step
 
 MOST_TRIES = 100

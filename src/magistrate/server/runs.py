@@ -19,10 +19,9 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from magistrate.errors import SpecError, StoreError
 from magistrate.report.counts import MADE_BY
-from magistrate.server.rendering import page, segment
-from magistrate.server.responses import answering_with, error_responses, json_response
-from magistrate.server.store_pool import RequestStore, StorePool, stores_of
-from magistrate.server.views.run import Progress, progress_of
+from magistrate.server.responses import answering_with, error_responses, json_response, page, segment
+from magistrate.server.run import Progress, progress_of
+from magistrate.server.state import RequestStore, StorePool, stores_of
 from magistrate.store import Store
 from magistrate.store.figures import Head, Point, RunFilter, RunLine
 
@@ -67,8 +66,8 @@ class JudgeHead:
 class RunRow:
     """A run in the list.
 
-    Times are in UTC; `seconds` is how long it ran, None if nobody knows; `n_unread` rows of its data could
-    not be read.
+    Times are in UTC; `seconds` is how long it ran, None if unknown; `n_unread` rows of its data could not be
+    read.
     """
 
     id: str

@@ -1,23 +1,329 @@
-"""One sample of a run with all of its outcomes, as a page and as JSON."""
+"""One sample of a run as a page and as JSON, with the evidence for each judge's outcome.
+
+The evidence is what speaks for an outcome: claims, marked texts, figures, data and engine calls.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
-from magistrate.report.html.outcomes import is_right
-from magistrate.server.rendering import page, query_of, run_address, sample_address
-from magistrate.server.responses import error_responses, json_response
-from magistrate.server.run import PageParams
-from magistrate.server.store_pool import RequestStore
-from magistrate.server.views.evidence import CLAIMS_AT_ONCE, evidence_of, steps_of
-from magistrate.server.views.outcomes import ALL, ListFilter, neighbours
-from magistrate.server.views.run import judge_of
+from magistrate._text import percent, shorten
+from magistrate.judges.rubric import KINDS
+from magistrate.report.formatting import duration, without_heat
+from magistrate.report.html.outcomes import (
+    ClaimRow,
+    HeatMap,
+    Mark,
+    OutcomeText,
+    Text,
+    blocked,
+    claim_row,
+    facts_of,
+    heat_map,
+    json_text,
+    judged_right,
+    outcome_text,
+    output_marks,
+    source_marks,
+    source_title,
+)
+from magistrate.server.outcomes import ALL, ListFilter, neighbours
+from magistrate.server.responses import (
+    error_responses,
+    json_response,
+    page,
+    query_of,
+    run_address,
+    sample_address,
+)
+from magistrate.server.run import PageParams, judge_of
+from magistrate.server.state import RequestStore
 from magistrate.store import Store
 from magistrate.store.outcome_lists import Elsewhere
-from magistrate.types import Abstention, Outcome, Sample, Verdict
+from magistrate.types import Abstention, Claim, Outcome, Sample, Span, Step, Verdict
+
+CLAIMS_AT_ONCE = 200
+QUOTE = 300  # characters of a quote in the list; all of it is marked in the text
+REASONING = 4_000
+HEATED = 30_000  # characters of an output under a heat map
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLine(ClaimRow):
+    """A claim in the list; `in_output` and `in_context` say whether words are marked there."""
+
+    in_output: bool
+    in_context: bool
+
+    @property
+    def anchor(self) -> str:
+        """The id that a link to this claim leads to."""
+        side = "output" if self.in_output else "context" if self.in_context else "claim"
+        return f"{side}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A sample with one judge's outcome; `said` is None if the judge has not judged it yet.
+
+    Of `n_claims` those from number `first` on are listed and marked; `chosen` is the number of one of them.
+    `kinds` are the kinds of all marks; `overlap` says whether words are marked by several claims.
+    """
+
+    said: OutcomeText | None
+    facts: tuple[tuple[str, str], ...]
+    claims: tuple[ClaimLine, ...]
+    n_claims: int
+    first: int
+    chosen: int | None
+    kinds: tuple[str, ...]
+    overlap: bool
+    asked: tuple[Text, ...]
+    output: Text | None
+    sources: tuple[Text, ...]
+    heat: HeatMap | None
+    data: tuple[tuple[str, str], ...]
+
+    @property
+    def last(self) -> int:
+        """The number of the last claim that is listed."""
+        return self.first + len(self.claims) - 1
+
+
+def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = None) -> Evidence:
+    """The evidence for an outcome, with the claim of this number chosen if there is one."""
+    verdict = outcome if isinstance(outcome, Verdict) else None
+    claims = verdict.claims if verdict else ()
+    chosen = claim if claim is not None and 1 <= claim <= len(claims) else None
+    start = ((chosen or 1) - 1) // CLAIMS_AT_ONCE * CLAIMS_AT_ONCE
+    numbered = [*enumerate(claims[start : start + CLAIMS_AT_ONCE], start + 1)]
+    kinds = {each.kind for _, each in numbered}
+    marks = output_marks(sample, numbered), *source_marks(sample, numbered)
+    return Evidence(
+        said=outcome_text(outcome) if outcome else None,
+        facts=tuple(facts_of(outcome)) if outcome else (),
+        claims=tuple(_line(number, each, sample) for number, each in numbered),
+        n_claims=len(claims),
+        first=start + 1,
+        chosen=chosen,
+        kinds=(*(kind for kind in KINDS if kind in kinds), *(("gold",) if sample.spans else ())),
+        overlap=any(map(_overlap, marks)),
+        asked=tuple(_asked(sample)),
+        output=None if sample.output is None else _text("Output", sample.output, "output", marks[0], chosen),
+        sources=tuple(
+            _text(source_title(sample, at), text, "context", marks[1 + at], chosen)
+            for at, text in enumerate(sample.sources)
+        ),
+        heat=heat_map(sample, verdict, HEATED),
+        data=tuple(_sample_data(sample, verdict)),
+    )
+
+
+def _line(number: int, claim: Claim, sample: Sample) -> ClaimLine:
+    row = claim_row(number, claim, sample)
+    at, sources = claim.context_index, sample.sources
+    beside = sources[at] if at is not None and 0 <= at < len(sources) else None
+    return ClaimLine(
+        number=number,
+        kind=claim.kind,
+        output=shorten(row.output[: 4 * QUOTE], QUOTE),
+        context=None if row.context is None else shorten(row.context[: 4 * QUOTE], QUOTE),
+        place=row.place,
+        probability=row.probability,
+        reasoning=claim.reasoning if len(claim.reasoning) <= REASONING else claim.reasoning[:REASONING] + "…",
+        in_output=_stands(claim.output_quote, sample.output),
+        in_context=_stands(claim.context_quote, beside),
+    )
+
+
+def _stands(quote: Span | None, text: str | None) -> bool:
+    """Whether the quote holds any of the text."""
+    return quote is not None and text is not None and max(quote.start, 0) < min(quote.end, len(text))
+
+
+def _text(title: str, text: str, side: str, marks: list[Mark], chosen: int | None) -> Text:
+    return Text(title, blocked(text, marks, side=side, chosen=chosen))
+
+
+def _overlap(marks: list[Mark]) -> bool:
+    """Whether any words lie in the quotes of two claims."""
+    places = sorted(
+        (mark.start, mark.end) for mark in marks if mark.claim is not None and mark.start < mark.end
+    )
+    return any(later[0] < earlier[1] for earlier, later in pairwise(places))
+
+
+def _asked(sample: Sample) -> list[Text]:
+    """The texts of the sample besides its output and its context."""
+    named = [("Input", sample.input), ("Expected", sample.expected)]
+    named += [(f"Alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
+    return [Text(title, blocked(text, ())) for title, text in named if text is not None]
+
+
+def _sample_data(sample: Sample, verdict: Verdict | None) -> list[tuple[str, str]]:
+    details: Mapping[str, object] = without_heat(verdict.details) if verdict else {}
+    named = (("Metadata of the sample", sample.metadata), ("Details of the verdict", details))
+    return [(title, json_text(values, 100_000)) for title, values in named if values]
+
+
+STEPS_AT_ONCE = 100
+LONGEST = 20_000  # characters of a prompt's or an answer's text that are shown
+OF_THE_SAMPLE = 800  # characters of a sample's text within a prompt; the page has all of it above
+RECOGNISED = 24  # characters that a text must have to be recognised in the middle of a line of a prompt
+OPTIONS = 50
+TEXTS_KNOWN = 50  # the longest texts of the sample, which are looked for in a prompt
+TEXT_KEYS = ("thinking", "text", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a prompt; `name` says which text of the sample it is, None for the judge's own words.
+
+    Between `text` and `rest` `left_out` characters are missing.
+    """
+
+    text: str
+    name: str | None = None
+    left_out: int = 0
+    rest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepView:
+    """One engine call, with its result in a few words as `summary`.
+
+    `options` are what could be chosen, each with its probability in [0, 1], the likeliest first; `texts` are
+    what was written or went wrong, by name.
+    """
+
+    number: int
+    verb: str
+    summary: str
+    facts: tuple[tuple[str, str], ...]
+    prompt: tuple[tuple[str, tuple[Part, ...]], ...]
+    options: tuple[tuple[str, float], ...]
+    texts: tuple[tuple[str, Part], ...]
+    rest: str | None
+
+
+def steps_of(sample: Sample, steps: Iterable[Step]) -> tuple[StepView, ...]:
+    """At most `STEPS_AT_ONCE` of the steps, numbered from 1."""
+    known = _SampleTexts(sample)
+    shown = zip(range(1, STEPS_AT_ONCE + 1), steps, strict=False)
+    return tuple(_step(number, step, known) for number, step in shown)
+
+
+def _step(number: int, step: Step, known: _SampleTexts) -> StepView:
+    result = dict(step.result)
+    options = _options(result.get("probabilities"))
+    texts = tuple(
+        (name, _cut(text, LONGEST)) for name in TEXT_KEYS if isinstance(text := result.get(name), str)
+    )
+    used = {name for name, _ in texts} | ({"probabilities"} if options else set())
+    rest = {name: value for name, value in result.items() if name not in used and value is not None}
+    usage = step.usage
+    facts = [("time", duration(step.seconds)), ("read", f"{usage.prompt:,} tokens")]
+    facts += [("from cache", f"{usage.cached:,}")] if usage.cached else []
+    facts += [("written", f"{usage.generated:,}")] if usage.generated else []
+    facts += [("forced", f"{usage.forced:,}")] if usage.forced else []
+    return StepView(
+        number=number,
+        verb=step.verb,
+        summary=_summary(result, options),
+        facts=tuple(facts),
+        prompt=tuple((role, tuple(known.parts(text))) for role, text in step.prompt),
+        options=options[:OPTIONS],
+        texts=texts,
+        rest=json_text(rest) if rest else None,
+    )
+
+
+def _options(shares: Any) -> tuple[tuple[str, float], ...]:
+    if not isinstance(shares, Mapping):
+        return ()
+    known = [(str(label), float(share)) for label, share in shares.items() if isinstance(share, int | float)]
+    return tuple(sorted(known, key=lambda each: -each[1]))
+
+
+def _summary(result: Mapping[str, Any], options: tuple[tuple[str, float], ...]) -> str:
+    if isinstance(error := result.get("error"), str):
+        return f"went wrong: {error}"[:200]
+    if "best" in result:
+        share = dict(options).get(str(result["best"]))
+        return f"{result['best']}"[:100] + ("" if share is None else f", {percent(share)}")
+    if isinstance(numbers := result.get("logprobs"), list) and numbers:
+        return f"{len(numbers):,} tokens, {sum(numbers) / len(numbers):.2f} nats each"
+    if isinstance(thoughts := result.get("thinking"), str):
+        return f"thought: {thoughts}"[:200]
+    return str(result.get("text", ""))[:200]
+
+
+def _cut(text: str, longest: int, name: str | None = None) -> Part:
+    """A text, without its middle if it is longer."""
+    if len(text) <= longest:
+        return Part(text, name)
+    kept = longest // 4
+    return Part(text[: longest - kept], name, len(text) - longest, text[-kept:])
+
+
+class _SampleTexts:
+    """Finds a sample's texts within prompts, to tell them from the judge's own words.
+
+    A step keeps the prompt as plain text, so only texts that are unchanged are found, and short ones only at
+    the end of a line.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        named = [("output", sample.output), ("input", sample.input), ("expected", sample.expected)]
+        named += [(source_title(sample, at).lower(), text) for at, text in enumerate(sample.sources)]
+        named += [(f"alternative {at}", text) for at, text in enumerate(sample.alternatives, 1)]
+        names = {text.strip(): name for name, text in reversed(named) if text and text.strip()}
+        longest_first = sorted(names.items(), key=lambda each: -len(each[0]))
+        self._texts = longest_first[:TEXTS_KNOWN]
+        self._found: dict[str, tuple[Part, ...]] = {}
+
+    def parts(self, prompt: str) -> tuple[Part, ...]:
+        """The parts of a message of a prompt, in order."""
+        if prompt not in self._found:
+            self._found[prompt] = tuple(self._parts(prompt))
+        return self._found[prompt]
+
+    def _parts(self, prompt: str) -> Iterator[Part]:
+        at = 0
+        for start, end, name in self._places(prompt):
+            if start > at:
+                yield _cut(prompt[at:start], LONGEST)
+            yield _cut(prompt[start:end], OF_THE_SAMPLE, name)
+            at = end
+        if at < len(prompt):
+            yield _cut(prompt[at:], LONGEST)
+
+    def _places(self, prompt: str) -> list[tuple[int, int, str]]:
+        """The places of the texts, in order; of two that overlap only the longer one."""
+        taken = bytearray(len(prompt))
+        places = []
+        for text, name in self._texts:
+            start = prompt.find(text)
+            while start >= 0:
+                end = start + len(text)
+                if taken.find(1, start, end) < 0 and (
+                    len(text) >= RECOGNISED or _ends_a_line(prompt, start, end)
+                ):
+                    taken[start:end] = b"\1" * len(text)
+                    places.append((start, end, name))
+                start = prompt.find(text, end)
+        return sorted(places)
+
+
+def _ends_a_line(prompt: str, start: int, end: int) -> bool:
+    before, behind = prompt[start - 1 : start], prompt[end : end + 1]
+    return (not before or before.isspace()) and behind in ("", "\n")
+
 
 Kind = Literal["verdict", "failure", "abstention"]
 ERRORS = error_responses(404, 422, 503)
@@ -121,7 +427,7 @@ def _judged(sample: Sample, outcome: Outcome) -> Judged:
         if isinstance(outcome, Abstention)
         else "failure"
     )
-    return Judged(judge=outcome.judge, kind=kind, right=is_right(sample, outcome), outcome=outcome)
+    return Judged(judge=outcome.judge, kind=kind, right=judged_right(sample, outcome), outcome=outcome)
 
 
 @router.get("/runs/{run_id}/samples/{sample_id:path}")

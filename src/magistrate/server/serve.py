@@ -1,4 +1,4 @@
-"""Binds the socket and runs the application in uvicorn until it is stopped."""
+"""The server process: binds the socket and runs the application in uvicorn until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magistrate import _logging
 from magistrate.errors import MagistrateError, SpecError
-from magistrate.server.connections import ConnectionLimits
+from magistrate.server.limits import ConnectionLimits
 from magistrate.server.monitoring import RequestMonitor, is_event_stream, send_text
 from magistrate.server.security import protect
 from magistrate.server.settings import Settings, is_loopback

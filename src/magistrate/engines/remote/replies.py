@@ -13,8 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from magistrate.constraints import Constraint, partial_json, repair
-from magistrate.constraints.constraint import shorter
-from magistrate.constraints.repair import unmarked
+from magistrate.constraints.constraint import shorter, unmarked
 from magistrate.engines.base import Attempt, Choice, Generation, Option, Sampling, UnusableAnswer
 from magistrate.engines.remote.messages import one_of, with_attempts, with_instruction
 from magistrate.errors import InvalidOutput, SpecError

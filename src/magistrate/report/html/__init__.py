@@ -1,4 +1,4 @@
-"""Reports as HTML files that stand alone."""
+"""Reports as self-contained HTML files."""
 
 from magistrate.report.html.page import ROWS, document, page
 

@@ -1,4 +1,4 @@
-"""A run's report as HTML: one file that stands alone, and a fragment for notebooks.
+"""A run's report as HTML: a self-contained file, and a fragment for notebooks.
 
 The file needs no network, and has no handler and no script but its own. A policy in it names the hashes of
 the one style sheet and the one script, so a browser runs nothing else, whatever the judged texts hold.
@@ -14,16 +14,27 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from magistrate._text import NEUTRAL, card, safe, seen, table
+from magistrate._text import NEUTRAL, card, safe, table
 from magistrate._version import __version__
 from magistrate.engines.prices import Price
+from magistrate.judges.rubric import KINDS
 from magistrate.metrics.classification import METRICS
 from magistrate.report.charts import charts_of
 from magistrate.report.counts import Scores
-from magistrate.report.formatting import decimal, duration
-from magistrate.report.html.outcomes import Listed, is_right, listed, row_of, said_of
-from magistrate.report.values import FOOTNOTE, JudgeReport, Report
-from magistrate.report.views import comparison, fact_lines, figure, judge_view, matrix, name_of, run_facts
+from magistrate.report.formatting import decimal, duration, template_environment
+from magistrate.report.html.outcomes import Listed, judged_right, listed, outcome_text, row_of
+from magistrate.report.values import (
+    FOOTNOTE,
+    JudgeReport,
+    Report,
+    comparison,
+    fact_lines,
+    figure,
+    judge_view,
+    matrix,
+    name_of,
+    run_facts,
+)
 from magistrate.store.runs import RunRecord
 from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Sample, Verdict
 
@@ -33,8 +44,6 @@ if TYPE_CHECKING:
 
 ROWS = 2_000
 """Outcomes listed in a page, unless another number is asked for."""
-
-LOOKS = ("faithful", "hallucinated", "failed", "abstained")  # what the style sheet knows
 
 
 def page(
@@ -53,7 +62,7 @@ def page(
     knows.
     """
     scores = Scores(samples)
-    listing = listed(samples, scores.noting(outcomes), rows)
+    listing = listed(samples, scores.collect(outcomes), rows)
     judges = [
         judge_view(judge, number, charts_of(scores.of(judge.judge), judge), price)
         for number, judge in enumerate(report.judges, 1)
@@ -106,29 +115,11 @@ def _hash(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
+    from jinja2 import FunctionLoader
 
-    def visible(value: Any) -> Any:
-        """What every expression of a template goes through before it is escaped."""
-        return seen(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-    made = Environment(
-        loader=FunctionLoader(text_of),
-        autoescape=True,
-        finalize=visible,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals |= {"matrix": matrix, "css": _look, "decimal": decimal}
-    made.filters["drawn"] = Markup  # pictures are our own, see `report.charts`
+    made = template_environment(FunctionLoader(text_of))
+    made.globals["matrix"] = matrix
     return made
-
-
-def _look(label: str | None) -> str:
-    """The class of a label: one that the style sheet knows, never foreign text."""
-    return label if label in LOOKS else "other"
 
 
 def _unfinished(report: Report) -> str | None:
@@ -147,9 +138,9 @@ def _choices(samples: Mapping[str, Sample], listing: Listed) -> dict[str, list[s
     for outcome in listing.outcomes:
         sample = samples[outcome.sample_id]
         found["judge"].add(outcome.judge)
-        found["judged"].add(said_of(outcome).judged)
+        found["judged"].add(outcome_text(outcome).judged)
         found["gold"] |= {sample.label} if sample.label else set()
-        found["right"] |= set() if is_right(sample, outcome) is None else {"known"}
+        found["right"] |= set() if judged_right(sample, outcome) is None else {"known"}
     return {name: sorted(values) for name, values in found.items()}
 
 
@@ -157,7 +148,7 @@ def _kinds(samples: Mapping[str, Sample], listing: Listed) -> list[str]:
     """The kinds of marks that the page has, in the order of the legend."""
     found: set[str] = {c.kind for o in listing.outcomes if isinstance(o, Verdict) for c in o.claims}
     gold = any(samples[o.sample_id].spans for o in listing.outcomes)
-    kinds: list[str] = [kind for kind in ("contradiction", "unsupported", "agreement") if kind in found]
+    kinds = [kind for kind in KINDS if kind in found]
     return [*kinds, "gold"] if gold else kinds
 
 

@@ -34,7 +34,7 @@
     followed.set(id, events);
   }
 
-  // What is being worked out: ask for it again after so many milliseconds, until it is there.
+  // What is being computed: ask for it again after so many milliseconds, until it is there.
   function again(region) {
     const id = region.id;
     asked.add(id);

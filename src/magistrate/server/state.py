@@ -1,21 +1,82 @@
-"""A bounded queue of background jobs, for what takes longer than a page may, and a cache."""
+"""What the server keeps between requests: open stores, background jobs, and cached values.
+
+A job is for what takes longer than a page may. The figures of a finished run are counted once, in the
+background, and kept in the store; what is derived from them for one page is cached in memory.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock, Thread, current_thread
+from functools import partial
+from queue import Empty, LifoQueue
+from threading import Event, Lock, Thread, current_thread
 from traceback import extract_tb
-from typing import Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from magistrate import _logging
-from magistrate.errors import MagistrateError
+from magistrate.errors import MagistrateError, SpecError
+from magistrate.report.counts import MADE_BY, RunFigures, counted
 from magistrate.server.responses import status_of
+from magistrate.store import Snapshot, Store
+
+# --- open stores ------------------------------------------------------------------------------------
+
+
+BUSY_SECONDS = 5.0  # how long a page waits for another program's write before it says so
+
+
+class StorePool:
+    """Open stores at one place; an unused one is kept for the next request."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._waiting: LifoQueue[Store] = LifoQueue()
+
+    @contextmanager
+    def one(self) -> Iterator[Store]:
+        """An open store for the duration of the block. Raises `StoreError` if it cannot be opened."""
+        try:
+            store = self._waiting.get_nowait()
+        except Empty:
+            store = Store.open(self._place, busy_seconds=BUSY_SECONDS)
+        try:
+            yield store
+        finally:
+            self._waiting.put(store)
+
+    def close(self) -> None:
+        """Close the unused stores."""
+        while True:
+            try:
+                self._waiting.get_nowait().close()
+            except Empty:
+                return
+
+
+def stores_of(request: Request) -> StorePool:
+    """The stores of the application that a request came to."""
+    found: StorePool = request.app.state.stores
+    return found
+
+
+def _request_store(request: Request) -> Iterator[Store]:
+    with stores_of(request).one() as store:
+        yield store
+
+
+RequestStore = Annotated[Store, Depends(_request_store)]
+"""An endpoint's own open store, for as long as the request lasts."""
+
+
+# --- background jobs --------------------------------------------------------------------------------
+
 
 KEPT = 16
 MOST_WAITING = 16
@@ -24,7 +85,7 @@ CLOSE_SECONDS = 5.0  # how long `close` waits for the jobs that are running
 CACHE_SIZE = 64
 
 STOPPING = "the server is stopping"
-TOO_MUCH = "too much is being worked out at the moment; ask again in a while"
+TOO_MUCH = "too much is being computed at the moment; ask again in a while"
 
 T = TypeVar("T")
 _log = _logging.get("server")
@@ -248,4 +309,114 @@ class LRUCache:
 def jobs_of(request: Request) -> JobQueue:
     """The background jobs of the application that a request came to."""
     found: JobQueue = request.app.state.jobs
+    return found
+
+
+# --- figures of runs --------------------------------------------------------------------------------
+
+
+SWEEP_SECONDS = 5.0  # between two looks for runs that have stopped and were not counted
+SWEEP_AT_ONCE = 20
+LATEST_KEPT = 50
+
+
+class RunCounter:
+    """Counts the figures of runs in the background: those asked for, and any that are not counted yet.
+
+    The store keeps the figures of runs that have stopped. Those of a run under way are in `latest`.
+    """
+
+    def __init__(self, stores: StorePool) -> None:
+        self._stores = stores
+        self._jobs = JobQueue(name="magistrate-counter", kept=0)
+        self._latest = LRUCache(LATEST_KEPT)
+        self._failed: set[str] = set()
+        self._stopped = Event()
+        self._thread = Thread(target=self._sweep, name="magistrate-sweep", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for runs that are not counted yet, newest first."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Count nothing more; waits a while for the run that is being counted."""
+        self._stopped.set()
+        self._jobs.close()
+        if self._thread.is_alive():
+            self._thread.join(timeout=SWEEP_SECONDS)
+
+    def ask(self, run_id: str) -> Finished[None] | Pending | Refused:
+        """Let this run be counted."""
+        return self._jobs.submit(run_id, partial(self._count, run_id))
+
+    def latest(self, run_id: str) -> RunFigures | None:
+        """What was counted of a run last, if that was not long ago."""
+        found: RunFigures | None = self._latest.get(run_id)
+        return found
+
+    def _sweep(self) -> None:
+        """One uncounted run at a time, so that a run that somebody asks for waits for one other at most."""
+        while not self._stopped.is_set():
+            run_id = self._uncounted()
+            job = None if run_id is None else self.ask(run_id)
+            if isinstance(job, Pending):
+                job.done.result()
+            else:
+                self._stopped.wait(SWEEP_SECONDS)
+
+    def _uncounted(self) -> str | None:
+        try:
+            with self._stores.one() as store, store.snapshot() as moment:
+                waiting = moment.uncounted(MADE_BY, SWEEP_AT_ONCE + len(self._failed))
+        except MagistrateError as error:
+            _log.warning("counter.waits", reason=str(error))
+            return None
+        return next((run_id for run_id in waiting if run_id not in self._failed), None)
+
+    def _count(self, run_id: str) -> None:
+        try:
+            with self._stores.one() as store:
+                found = counted(store, run_id)
+                with store.snapshot() as moment:
+                    kept, _ = moment.figures(run_id, MADE_BY)
+        except SpecError:
+            return  # the run was deleted
+        except Exception as error:  # one run must not end the counting of all others
+            _log.warning("counter.refused", run=run_id, reason=f"{type(error).__name__}: {error}")
+            self._failed.add(run_id)
+            return
+        if kept < found.revision and found.report.run.status != "running":
+            self._failed.add(run_id)  # the store cannot be written to: do not count the same run for ever
+        self._latest.put(run_id, found)
+
+
+class RunCache:
+    """Values that are computed from stored runs, by keys that say all they depend on."""
+
+    def __init__(self, stores: StorePool, jobs: JobQueue, counter: RunCounter) -> None:
+        self.counter = counter
+        self._stores = stores
+        self._jobs = jobs
+        self._values = LRUCache()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of this key, which `make` gives the first time; None is not kept."""
+        return self._values.get_or_make(key, make)
+
+    def get_in_background(self, key: Hashable, make: Callable[[Snapshot], T]) -> T | Refused | None:
+        """What `make` gives in a background job, or why it gives nothing; None until it is done."""
+
+        def work() -> T:
+            with self._stores.one() as store, store.snapshot() as moment:
+                return make(moment)
+
+        found = self._jobs.submit(key, work)
+        if isinstance(found, Finished):
+            return found.value
+        return found if isinstance(found, Refused) else None
+
+
+def run_cache_of(request: Request) -> RunCache:
+    """The cache of the application that a request came to."""
+    found: RunCache = request.app.state.run_cache
     return found

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from magistrate._text import shorten
 from magistrate.judges.rubric import by_claims, check_flag, reflagged
-from magistrate.report.counts import JudgeScores, count_these
+from magistrate.report.counts import KNOWN, JudgeScores, count_outcomes, is_right
 from magistrate.report.values import JudgeReport
 from magistrate.store import RunRecord, Snapshot
 from magistrate.store.outcome_lists import Cell, Direction, OutcomeLine, Scored
@@ -20,7 +20,6 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Failure, Outcom
 AT_ONCE = 30
 EXCERPT = 200
 VERDICTS_READ = 2  # of a judge, to see whether claims decide its verdicts
-KNOWN = (HALLUCINATED, FAITHFUL)
 FAILED, ABSTAINED, UNLABELLED = "-failed", "-abstained", "-"
 """Words in addresses that are no labels."""
 KINDS = {FAILED: "failure", ABSTAINED: "abstention"}
@@ -35,7 +34,7 @@ class ListFilter:
 
     `said` is a label, `FAILED` or `ABSTAINED`; `truth` a label or `UNLABELLED`. `threshold`, in [0, 1] of
     the judge's own scores, decides between faithful and hallucinated; None leaves the labels as judged.
-    `flag` are kinds of claims by which a rubric's verdicts are decided anew.
+    `flag` are kinds of claims by which a rubric's verdicts are decided again.
     """
 
     said: str | None = None
@@ -251,11 +250,6 @@ def fits(wanted: ListFilter, kind: str, said: str | None, gold: str | None) -> b
     return wanted.right is None or (right is not None and right == (wanted.right == "right"))
 
 
-def is_right(said: str | None, gold: str | None) -> bool | None:
-    """Whether a label is the true one; None if one of them is neither faithful nor hallucinated."""
-    return said == gold if said in KNOWN and gold in KNOWN else None
-
-
 # --- views ----------------------------------------------------------------------------------------
 
 
@@ -381,7 +375,7 @@ def decided(moment: Snapshot, record: RunRecord, judge: str, flag: Sequence[str]
     check_flag(flag)
     samples = {sample.id: sample for sample in moment.samples(record.id)}
     outcomes = [reflagged(outcome, flag) for outcome in moment.outcomes(record.id)]
-    counted = count_these(record, samples, outcomes, flag)
+    counted = count_outcomes(record, samples, outcomes, flag)
     places = {sample_id: position for position, sample_id in enumerate(samples)}
     return Decided(
         report=next(each for each in counted.report.judges if each.judge == judge),
@@ -449,7 +443,7 @@ class DecidedList:
 def decided_list(
     moment: Snapshot, run_id: str, judge: str, wanted: ListFilter, found: Decided
 ) -> DecidedList:
-    """The list of a judge's outcomes with the verdicts decided anew."""
+    """The list of a judge's outcomes with the verdicts decided again."""
     turned, at = found.report.turned, wanted.threshold
 
     def said(each: Flagged) -> str | None:

@@ -1,33 +1,147 @@
-"""Who may ask: the bearer token, sign-in by form with sessions, and the check against forged requests.
+"""Checks every request before it reaches the application, and sets headers on every response.
 
-A browser sends its cookies along with requests that other sites cause, and to a server on 127.0.0.1 without
-a token anybody may ask anything, so a hostile page could change things in the visitor's name (cross-site
-request forgery). A page cannot set two headers that the browser adds by itself: `Sec-Fetch-Site` (W3C, Fetch
-Metadata Request Headers) and `Origin`. Checking them is among what OWASP's cheat sheet on cross-site request
-forgery asks for; `SameSite` cookies alone do not tell the ports of one host apart. Browsers send the first
-only over HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither comes from
-no browser and passes, unless it brings a cookie, as an old browser might. A bearer token needs no such
-check, since no browser adds one by itself.
+In the order in which a request meets them:
+
+- `SecurityHeaders` and `HostCheck`: the security headers of every response, and only hosts that are ours;
+- `limits.BodyLimits`: no body that is too long or too slow;
+- `Access`: only with the token or a session, and no request that another site made.
+
+All are plain ASGI around the whole application, so that errors of the framework pass them, too.
+
+On requests that another site made: a browser sends its cookies along with requests that other sites cause,
+and without a token anybody may ask a server on 127.0.0.1 anything, so a hostile page could change things in
+the visitor's name (cross-site request forgery). A page cannot set two headers that the browser adds by
+itself: `Sec-Fetch-Site` (W3C, Fetch Metadata Request Headers) and `Origin`. Checking them is among what
+OWASP's cheat sheet asks for; `SameSite` cookies alone do not tell the ports of one host apart. Browsers send
+the first only over HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither
+comes from no browser and passes, unless it brings a cookie, as an old browser might. A bearer token needs no
+such check, since no browser adds one by itself.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
+import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from math import ceil
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from magistrate.server.rendering import page
-from magistrate.server.security.headers import STATIC, from_script, reads_html, refusal
-from magistrate.server.security.limits import TokenAttempts, TokenCheck, client_of, digest
-from magistrate.server.settings import Settings
+from magistrate.errors import SpecError
+from magistrate.server.limits import BodyLimits, TokenAttempts, TokenCheck, client_of, digest
+from magistrate.server.responses import from_script, page, reads_html, refusal
+from magistrate.server.settings import Settings, host_name, is_address, is_loopback
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+STATIC = "/static/"
+HASH_NAME = "v"  # the name in the query of a static file's URL that stands for its contents
+
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    # Not `no-referrer`: forms would then send `Origin: null`, and where there is no HTTPS a browser sends
+    # nothing else by which its own forms could be told from another site's. No other site learns more.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+class SecurityHeaders:
+    """Adds to every response the security headers that it does not have yet."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("cache-control", _caching(scope, message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def _caching(scope: Scope, status: int) -> str:
+    """`Cache-Control`: a year for static files with their hash in the address; pages are not stored."""
+    if not scope["path"].startswith(STATIC) or status not in (200, 304):
+        return "no-store"
+    named = parse_qs(scope["query_string"].decode("latin-1")).get(HASH_NAME)
+    return "public, max-age=31536000, immutable" if named else "no-cache"
+
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@/\s]+)(:[0-9]{1,5})?")
+
+
+class HostCheck:
+    """Lets requests through whose `Host` is a loopback name, the server's own name or an allowed one.
+
+    A page on `evil.example` may have that name point at 127.0.0.1 a moment later (DNS rebinding); the browser
+    then takes this server's responses for the page's own. The `Host` header still holds that name. A server
+    that is reached from other machines also answers to any address, since addresses cannot be rebound, and to
+    this machine's name.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._any_address = not is_loopback(settings.host)
+        names = {"localhost", settings.host, *settings.allowed_hosts}
+        if self._any_address:
+            names.add(socket.gethostname().lower())
+        self._names = frozenset(names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})  # there are none
+        else:
+            given = Headers(scope=scope).getlist("host")
+            host = _named(given[0]) if len(given) == 1 else None
+            if host is None:
+                message = "a request needs one Host header, with a name or an address"
+                await refusal(scope, 400, message)(scope, receive, send)
+            elif not self._is_ours(host):
+                message = (
+                    f"this server does not answer for {host}; start it with --allow-host {host} if it should"
+                )
+                await refusal(scope, 421, message)(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+
+    def _is_ours(self, host: str) -> bool:
+        return host in self._names or is_loopback(host) or (self._any_address and is_address(host))
+
+
+def _named(header: str) -> str | None:
+    """The host in a `Host` header, without its port; None if it is malformed."""
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return None
+    try:
+        return host_name(match[1])
+    except SpecError:
+        return None
+
 
 MOST_SESSIONS = 1_000
 LOGIN, LOGOUT = "/login", "/logout"
@@ -327,3 +441,10 @@ def _shown(scope: Scope) -> str:
     except ValueError:
         return "/"
     return address._replace(scheme="", netloc="").geturl()
+
+
+def protect(app: ASGIApp, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> ASGIApp:
+    """The application, reached only by requests that may reach it; `clock` counts seconds."""
+    sessions = Sessions(clock, settings.session_seconds)
+    guarded = Access(app, settings, sessions, clock)
+    return SecurityHeaders(HostCheck(BodyLimits(guarded, settings), settings))
