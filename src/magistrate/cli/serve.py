@@ -8,7 +8,10 @@ from pathlib import Path
 
 import click
 
-EXAMPLE = "Example: magistrate serve --open; magistrate serve --store runs.db --host 0.0.0.0 --port 80"
+EXAMPLE = (
+    "Example: magistrate serve --open; magistrate serve --store runs.db --host 0.0.0.0 --port 80; "
+    "magistrate serve --watch rules.yaml"
+)
 
 
 @click.command(epilog=EXAMPLE)
@@ -16,7 +19,7 @@ EXAMPLE = "Example: magistrate serve --open; magistrate serve --store runs.db --
     "--store",
     metavar="FILE|URL",
     help="Where runs are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, "
-    "made where there is none).",
+    "made where there is none; --watch makes a named one too).",
 )
 @click.option(
     "--host",
@@ -52,6 +55,18 @@ EXAMPLE = "Example: magistrate serve --open; magistrate serve --store runs.db --
     metavar="NAME",
     help="Another name that visitors use for this machine; repeatable.",
 )
+@click.option(
+    "--watch",
+    "rules",
+    metavar="FILE",
+    help="Take the spans of applications, over OTLP at /v1/traces and /v1/logs, and judge them by the rules "
+    "of this file.",
+)
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    help="With --watch: take spans by gRPC too, on this port of the same host; 0 for any free one.",
+)
 def command(
     store: str | None,
     host: str,
@@ -59,6 +74,8 @@ def command(
     token: str | None,
     opened: str | None,
     allowed_hosts: tuple[str, ...],
+    rules: str | None,
+    grpc_port: int | None,
 ) -> int:
     """Show the store's runs on a web page, and answer programs at /api, until Ctrl-C.
 
@@ -72,11 +89,24 @@ def command(
     from magistrate.server.app import create_app
     from magistrate.server.serve import bind, serve, url_of
     from magistrate.server.settings import Settings
+    from magistrate.watch.rules import read_rules
 
+    if grpc_port is not None and rules is None:
+        raise click.UsageError("--grpc-port takes spans, which --watch FILE judges: give both")
+    watched = () if rules is None else tuple(read_rules(Path(rules)))
     token, is_made = _token(token, host)
-    place = _store(store)
+    place = _store(store, may_be_new=store is None or bool(watched))
     path = _path(place, opened) if opened else ""
-    settings = Settings(store=place, host=host, port=port, token=token, allowed_hosts=allowed_hosts)
+    settings = Settings(
+        store=place,
+        host=host,
+        port=port,
+        token=token,
+        allowed_hosts=allowed_hosts,
+        watch=bool(watched),
+        rules=watched,
+        grpc_port=grpc_port,
+    )
     listener = bind(settings)
     url = url_of(listener)
     settings = replace(settings, port=listener.getsockname()[1])
@@ -93,8 +123,8 @@ def command(
     return DONE
 
 
-def _store(named: str | None) -> str:
-    """The place of a store that can be opened; the usual one is made where there is none yet."""
+def _store(named: str | None, *, may_be_new: bool) -> str:
+    """The place of a store that can be opened, or made where there is none yet."""
     from magistrate._paths import default_store
     from magistrate.cli.options import open_store
     from magistrate.store import Store
@@ -102,7 +132,7 @@ def _store(named: str | None) -> str:
 
     place = str(default_store()) if named is None else named
     place_of(place)
-    with Store.open(place) if named is None else open_store(place):
+    with Store.open(place) if may_be_new else open_store(place):
         pass  # what is wrong with it is said now, and not to the first visitor
     return place if "://" in place else str(Path(place).expanduser().absolute())
 

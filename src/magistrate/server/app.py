@@ -28,6 +28,7 @@ from magistrate.server import (
 from magistrate.server.responses import compile_templates, error_response
 from magistrate.server.settings import Settings
 from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
+from magistrate.server.watcher import watching
 
 PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
 API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
@@ -40,7 +41,8 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         warm_up()
         app.state.counter.start()
-        async with otlp_grpc.receiver(app.state.ingest, settings) as app.state.grpc_port:
+        receiver = otlp_grpc.receiver(app.state.ingest, settings)
+        async with receiver as app.state.grpc_port, watching(settings):
             yield
         app.state.judging.close()
         app.state.counter.stop()

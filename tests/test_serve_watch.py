@@ -1,0 +1,84 @@
+"""`magistrate serve --watch`: spans that come over OTLP are judged by rules while the server runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from magistrate.server.app import create_app
+from magistrate.server.settings import Settings
+from magistrate.store import Store
+from magistrate.types import HALLUCINATED, Verdict
+from terminal import Call
+from test_otlp import JSON, a_span, as_json, attribute, exported
+from watched import rules
+
+CHAIN = {"openinference.span.kind": "CHAIN", "input.value": "How many people?"}
+FOUND = {
+    "openinference.span.kind": "RETRIEVER",
+    "retrieval.documents.0.document.content": "Bern has 134,000 people.",
+}
+
+
+def settings(folder: Path, *texts: str) -> Settings:
+    return Settings(store=str(folder / "runs.db"), watch=True, rules=tuple(rules(*texts)))
+
+
+def counts(place: Settings, rule: str) -> dict[str, int]:
+    with Store.open(place.store) as store:
+        return store.traces.counts(rule)
+
+
+def export(output: str) -> bytes:
+    """A chain that answered `output`, and what was retrieved in it."""
+    chain, search = CHAIN | {"output.value": output}, FOUND
+    spans = [
+        a_span(1, startTimeUnixNano=10, endTimeUnixNano=90, attributes=listed(chain)),
+        a_span(
+            2, parentSpanId=f"{1:016x}", startTimeUnixNano=20, endTimeUnixNano=30, attributes=listed(search)
+        ),
+    ]
+    return as_json(exported(*spans))
+
+
+def listed(attributes: dict[str, str]) -> list[dict[str, Any]]:
+    return [attribute(name, value) for name, value in attributes.items()]
+
+
+def test_what_is_sent_is_judged_while_the_server_runs(tmp_path: Path) -> None:
+    place = settings(tmp_path, "name: people\njudges: [novelty]\nquiet: 0")
+    with TestClient(create_app(place)) as client:
+        sent = client.post(
+            "/v1/traces", content=export("Bern has 999,999 people."), headers={"content-type": JSON}
+        )
+        assert sent.status_code == 200, sent.text
+        until = time.monotonic() + 30
+        while (found := counts(place, "people")).get("judged") != 1 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert found == {"judged": 1}
+    with Store.open(place.store) as store:
+        (run,) = store.runs()
+        assert [each.label for each in store.outcomes(run.id) if isinstance(each, Verdict)] == [HALLUCINATED]
+
+
+def test_a_rule_whose_judge_cannot_be_made_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    place = settings(tmp_path, "name: people\njudges: [{judge: faithfulness, model: 'no/such/model.gguf'}]")
+    with pytest.raises(Exception, match=r"no/such/model"), TestClient(create_app(place)):
+        pass
+
+
+def test_grpc_without_rules_is_refused(call: Call) -> None:
+    done = call("serve", "--grpc-port", "0")
+    assert done.code == 2
+    assert "--watch" in done.err
+
+
+def test_rules_that_are_wrong_are_told_with_their_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text("rules:\n  - name: people\n    judge: novelty\n", encoding="utf-8")
+    done = call("serve", "--watch", str(tmp_path / "rules.yaml"), "--store", str(tmp_path / "runs.db"))
+    assert done.code == 2
+    assert "rules.yaml, line 3" in done.err
