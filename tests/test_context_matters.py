@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from magistrate.datasets import load
 from magistrate.engines.base import Engine
 from magistrate.judges import instance
 from magistrate.runs.execute import judge_one
 from magistrate.types import Outcome, Sample, Verdict
+from processor import CLOSE, EXACT
 
 N = 6
 
@@ -43,4 +46,4 @@ def test_the_same_sample_has_the_same_probability_to_the_last_bit(engine: Engine
     samples = list(load("quickstart", limit=N))
     alone = [scores(judged([sample], engine))[0] for sample in samples]
     together = scores(judged(samples[::-1], engine))[::-1]
-    assert alone == together
+    assert together == (alone if EXACT else pytest.approx(alone, abs=CLOSE))

@@ -32,6 +32,7 @@ from magistrate.errors import (
 )
 from magistrate.judges import Hallucination
 from magistrate.types import Data, Message, Prompt, Sample, Trusted
+from processor import CLOSE, EXACT
 
 YES_NO = (Option("yes", ("Yes", "yes", " Yes")), Option("no", ("No", "no", " No")))
 LONGER = (Option("agrees", ("It is so", "Right")), Option("differs", ("It is not so at all", "Wrong")))
@@ -77,6 +78,11 @@ def bits(answer: Any) -> Any:
     return answer.tokens, answer.text, answer.steered, answer.trace
 
 
+def numbers(answer: Any) -> list[float]:
+    """The numbers of what was read: log-probabilities of a text, or probabilities of options."""
+    return [*(answer.logprobs if hasattr(answer, "logprobs") else answer.probabilities.values())]
+
+
 def gathered(asks: Sequence[Callable[[], Awaitable[Any]]], most: int) -> list[Any]:
     async def ask_all() -> list[Any]:
         slots = asyncio.Semaphore(most)
@@ -114,14 +120,18 @@ def test_answers_have_the_same_bits_alone_in_company_and_in_any_order(
     # Around the length of one chunk of reading, and where a beginning is shared within and at a block's edge.
     prompts = [prompt_of(engine, *which) for which in ((64,), (70,), (70, " !"), (256,), (257,), (258,))]
     every = [ask for prompt in prompts for ask in read(prompt)]
-    every += [ask for prompt in (prompts[1], prompts[2], prompts[4]) for ask in write(prompt)]
-    alone = [bits(answer) for answer in gathered(every, 1)]
+    if EXACT:  # else two likely tokens may change places, and with them all that is written behind
+        every += [ask for prompt in (prompts[1], prompts[2], prompts[4]) for ask in write(prompt)]
+    alone = gathered(every, 1)
     order = list(range(len(every)))
     for most in company:
         random.Random(most).shuffle(order)
         answers = gathered([every[index] for index in order], most)
         for index, answer in zip(order, answers, strict=True):
-            assert bits(answer) == alone[index]
+            if EXACT:
+                assert bits(answer) == bits(alone[index])
+            else:
+                np.testing.assert_allclose(numbers(answer), numbers(alone[index]), rtol=0, atol=CLOSE)
 
 
 def test_equal_texts_have_equal_probabilities_however_they_are_asked_for(engine: LocalEngine) -> None:
@@ -148,7 +158,9 @@ def test_a_text_longer_than_a_chunk_is_read_like_its_beginning(engine: LocalEngi
         assert len(long.tokens) == 258
         for words in (256, 257):
             part = await engine.likelihood(ASKED, " ".join(text.split()[:words]))
-            assert part.logprobs.tobytes() == long.logprobs[:words].tobytes()
+            np.testing.assert_allclose(
+                part.logprobs, long.logprobs[:words], rtol=0, atol=0 if EXACT else CLOSE
+            )
 
     asyncio.run(ask())
 
