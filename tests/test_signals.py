@@ -412,5 +412,5 @@ def test_all_signals_take_milliseconds_and_time_grows_with_length() -> None:
     draw = random.Random(0)
     usual = sample(text_of(100, draw), text_of(400, draw))
     long = sample(text_of(100, draw), text_of(4_000, draw))
-    assert seconds(usual) < 0.02, "5 ms on an idle machine"
+    assert seconds(usual) < 0.05, "5 ms on an idle machine"
     assert seconds(long) < 25 * seconds(usual)
