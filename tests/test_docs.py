@@ -249,10 +249,9 @@ def examples() -> list[Any]:
     """Every Python example of every page, in order, with its name and what the page says that it prints."""
     found = []
     for page in PAGES:
-        marks = () if page == README else pytest.mark.full
         for block in PYTHON.finditer(page.read_text(encoding="utf-8")):
             name, code, prints = block["name"], block["code"], block["prints"]
-            found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}", marks=marks))
+            found.append(pytest.param(name, code, prints, id=f"{page.name}: {name}"))
     return found
 
 

@@ -17,7 +17,7 @@ from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Amounts, dates, quantities
 from magistrate.features.prepared import PassageIndex, Reading, covers, listed
 from magistrate.features.signals import SIGNALS, ngram_novelty, readings
-from magistrate.features.splitting import stem, worded, words
+from magistrate.features.words import stem, worded, words
 from magistrate.types import Sample, Turn
 
 TEXTS = st.text(

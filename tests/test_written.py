@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from magistrate.features.splitting import words
+from magistrate.features.words import words
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from magistrate.detectors.folder import FILES, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
-from magistrate.features.splitting import words
+from magistrate.features.words import words
 from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.weights import write_weights
 

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
-from magistrate.features.splitting import words
+from magistrate.features.words import words
 from magistrate.training.detector.recipe import Source, read_recipe, samples
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import HALLUCINATED, Sample

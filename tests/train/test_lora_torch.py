@@ -408,7 +408,7 @@ def test_lessons_in_a_tree_are_answered_as_each_alone(base: Path, judge: Path) -
     def scores(most: int) -> dict[str, torch.Tensor]:
         told = {}
         for some in batches(lessons, most):
-            one = laid(some, "cpu")
+            one = laid(some, "cpu", torch.float32)
             hidden = model.model(input_ids=one.ids, position_ids=one.places, attention_mask=one.mask)
             logits = model.lm_head(hidden.last_hidden_state[one.rows, one.columns])
             at = 0

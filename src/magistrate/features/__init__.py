@@ -1,6 +1,6 @@
 """Numbers computed from a sample or from a forward pass over it."""
 
 from magistrate.features.signals import ngram_novelty, output_length
-from magistrate.features.splitting import words
+from magistrate.features.words import words
 
 __all__ = ["ngram_novelty", "output_length", "words"]

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from magistrate._deadline import checked
-from magistrate.features.splitting import PART, SPACED, Run, Wording, compiled
+from magistrate.features.words import PART, SPACED, Run, Wording, compiled
 from magistrate.types import Span
 
 # --- dates ----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from magistrate._scratch import once
-from magistrate.features.splitting import STOP, worded
+from magistrate.features.words import STOP, worded
 from magistrate.types import Sample
 
 LONGEST = 20_000  # characters of a text that are looked at

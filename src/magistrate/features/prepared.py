@@ -14,7 +14,8 @@ from magistrate._deadline import check, checked
 from magistrate._scratch import once
 from magistrate.errors import InputError
 from magistrate.features.facts import Amounts, Calendar, Date, Quantity, dates_and_numbers, initials
-from magistrate.features.splitting import Run, Wording, form, language_of, sentences, stem, word_runs, worded
+from magistrate.features.splitting import sentences
+from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
 MOST_NAMED = 4  # pieces that a reason quotes

@@ -14,7 +14,7 @@ from magistrate._deadline import alone, checked
 from magistrate.errors import InputError, SpecError
 from magistrate.features.facts import Date, Quantity, names_of, quoted
 from magistrate.features.prepared import Prepared, Reading, Sources, joined, listed, prepared, undefined
-from magistrate.features.splitting import word_runs, words
+from magistrate.features.words import word_runs, words
 from magistrate.types import Sample, Span
 
 NEAR = 4  # words with content within which two words of a source are said together

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from magistrate.engines.base import Engine
 from magistrate.errors import SpecError
 from magistrate.features.likelihoods import Gained, Gains, gains
-from magistrate.features.splitting import STOP
-from magistrate.features.splitting import words as spoken
+from magistrate.features.words import STOP
+from magistrate.features.words import words as spoken
 from magistrate.judges.base import Call, JudgeInfo
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.judges.template import builtin_prompt, fields_of

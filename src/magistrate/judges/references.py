@@ -12,7 +12,7 @@ from magistrate._deadline import alone
 from magistrate.constraints.regex import compiled, searched
 from magistrate.engines.base import Engine
 from magistrate.errors import ConstraintError, InputError, SpecError, require_extra
-from magistrate.features.splitting import word_runs, words
+from magistrate.features.words import word_runs, words
 from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import check_threshold
 from magistrate.types import Outcome, Sample, Verdict

@@ -7,7 +7,8 @@ from typing import Literal
 
 from magistrate.engines.base import Capability, Engine
 from magistrate.errors import SpecError
-from magistrate.features.splitting import sentences, word_runs, words
+from magistrate.features.splitting import sentences
+from magistrate.features.words import word_runs, words
 from magistrate.judges.base import NO_LIMIT, Call, JudgeInfo
 from magistrate.judges.composite import Aggregate, aggregated, gather_or_cancel
 from magistrate.judges.sampled_answers import (

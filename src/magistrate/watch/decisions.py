@@ -35,11 +35,11 @@ from magistrate.judges.cascade import PASSED_ON
 from magistrate.runs.execute import engine_failed
 from magistrate.store.traces import Draft, Hour, Spent, TargetRecord
 from magistrate.types import Abstention, Failure, Outcome, Usage, Verdict
+from magistrate.watch.results import SERVICE
 from magistrate.watch.rules import ENVIRONMENT, BudgetPart, Rule
 from magistrate.watch.sampling import is_drawn, share
 
-SERVICE = "resource.service.name"
-OWN = "magistrate"  # what this package's own traces say there
+SERVICE_KEY = "resource.service.name"
 PASSING = ("rate_limited", "timeout", "cancelled")
 ATTEMPTS = 3  # of what fails in a way that does not pass by itself
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 3600.0
@@ -56,8 +56,8 @@ def first(
     state, reason = "queued", note
     due_at: datetime | None = now
     inclusion: float | None = rule.sample.rate
-    if target.attributes.get(SERVICE) == OWN:
-        state, reason, due_at, inclusion = "loop", f"{SERVICE} is {OWN}", None, None
+    if target.attributes.get(SERVICE_KEY) == SERVICE:
+        state, reason, due_at, inclusion = "loop", f"{SERVICE_KEY} is {SERVICE}", None, None
     elif ready_at > now:
         state, reason, due_at, inclusion = "waiting", f"not quiet for {rule.quiet:g} seconds", ready_at, None
     elif told := why_not(rule, target.attributes):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from magistrate.training.judge.examples import Example
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -29,7 +30,8 @@ class Tree:
 class Laid:
     """Trees as the rows of a batch.
 
-    `ids` and `places` are `[rows, length]`, `mask` is bool `[rows, 1, length, length]`: what each token sees.
+    `ids` and `places` are `[rows, length]`. `mask` is `[rows, 1, length, length]`, what is added to the
+    scores of attention: 0 for what a token sees, the lowest number of its type for the rest.
     `rows`, `columns` and `answers` are of the answers' tokens, example by example: where each is
     predicted, and what it is. `examples` are in the same order.
     """
@@ -80,7 +82,7 @@ def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
         yield some
 
 
-def laid(some: Sequence[Tree], device: str) -> Laid:
+def laid(some: Sequence[Tree], device: str, dtype: torch.dtype) -> Laid:
     """A batch of trees. A token sees the stem of its tree and what stands before it in its own branch."""
     import torch
 
@@ -109,10 +111,11 @@ def laid(some: Sequence[Tree], device: str) -> Laid:
             columns += range(first, first + len(example.answer))
             answers += example.answer
             at = end
+    added = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
     return Laid(
         ids.to(device),
         places.to(device),
-        mask.to(device),
+        added.to(device),
         torch.tensor(rows, device=device),
         torch.tensor(columns, device=device),
         torch.tensor(answers, device=device),

@@ -1,0 +1,241 @@
+"""Words: texts cut into them, their stems, the commonest ones, and the language that these tell."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from magistrate._deadline import checked
+from magistrate.types import Span
+
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+"""Scripts that are written without spaces, as the inside of a set."""
+
+SPACED = rf"[\p{{L}}--[{UNSPACED}]]"
+"""A letter of any other script."""
+
+PART = rf"[[\p{{L}}\p{{N}}]--[{UNSPACED}]]"
+"""A letter of any other script, or a digit: what a number or a word cannot be cut from."""
+
+Run = tuple[int, int]
+"""A run of words by their numbers: the first, and one behind the last."""
+
+
+def compiled(pattern: str) -> Any:
+    """A pattern of the package `regex`; its users keep it, and make it when it is first needed."""
+    import regex  # type: ignore[import-untyped]
+
+    return regex.compile(pattern)
+
+
+_WORDS = {
+    "en": """
+        a about above after again all also although am among an and another any are aren around as
+        at be because been before being below between both but by can cannot could couldn did didn
+        do does doesn doing don down during each either else ever every few for from further get
+        gets getting go goes going got had hadn has hasn have haven having he her here hers herself
+        him himself his how however i if in into is isn it its itself just ll m me might mine more
+        most much must my myself neither nor not now of off on once only onto or other others ought
+        our ours ourselves out over own re s same shall she should shouldn since so some such t than
+        that the their theirs them themselves then there these they this those though through thus
+        to too under until up upon us ve very was wasn we well were weren what when where whether
+        which while who whom whose why will with within without won would wouldn yes yet you your
+        yours yourself yourselves""",
+    "de": """
+        aber als am an auch auf aus bei bin bis bist da dann das dass dem den der des die dies diese
+        diesem diesen dieser dieses doch dort du durch ein eine einem einen einer eines er es für
+        gegen hat hatte hatten ich ihm ihn ihr ihre im in ist ja kann kein keine können man mehr mit
+        nach nicht noch nur ob oder ohne sehr sein seine seinen seiner sich sie sind so über um und
+        uns unter vom von vor war waren was wenn werden wie wird wir wo wurde wurden zu zum zur""",
+    "fr": """
+        à au aux avec c ce ces cet cette d dans de des du elle elles en est et eu il ils j je l la
+        le les leur leurs lui m ma mais mes même n ne ni nos notre nous on ont ou où par pas plus
+        pour qu que qui s sa sans se ses si son sont sur ta te tes toi ton tu un une vos votre vous
+        y été était étaient être""",
+    "es": """
+        a al como con de del desde donde e el ella ellas ellos en entre era eran es esa ese eso esta
+        este esto están está fue fueron ha han hasta hay la las le les lo los más me mi muy ni no
+        nos o para pero por porque que quien se sea ser si sin sobre son su sus también te tu un una
+        uno unos y ya yo""",
+    "it": """
+        a ad ai al alla alle anche che chi ci come con da dai dal dalla de degli dei del della delle
+        di e ed è era erano fu gli ha hanno i il in io l la le lo loro ma mi ne nei nel nella no noi
+        non o per perché più quale quella quello questa questo se sei si sia sono su sua sue sul suo
+        tra tu un una uno vi""",
+    "pt": """
+        a ao aos as com como da das de do dos e é ela elas ele eles em entre era eram essa esse esta
+        este foi foram há isso isto já lhe mais mas me na nas não nem no nos o os ou para pela pelo
+        por porque que quem se sem ser seu seus sua suas são também te tem um uma você""",
+    "nl": """
+        aan al als bij dan dat de der deze die dit door een en er had hadden heeft hem het hij hoe
+        hun ik in is je kan maar me meer met mijn naar niet nog nu of om onder ook op over te tot
+        uit van veel voor was wat we werd werden wie wij ze zich zij zijn zo zou""",
+}
+
+STOP: Mapping[str, frozenset[str]] = MappingProxyType(
+    {language: frozenset(words.split()) for language, words in _WORDS.items()}
+)
+COMMON = frozenset().union(*STOP.values())
+
+UNSPACED_NAMES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
+"""The same scripts as `UNSPACED`, by how the Unicode names of their characters begin."""
+
+SHORTEST_STEM = 3  # letters that an ending leaves at least
+ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
+
+
+class _WordCharacters(dict[int, str]):
+    """A table for `str.translate` that keeps letters, digits and marks; filled as characters come."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if unicodedata.category(character)[0] not in "LNM":
+            kept = " "
+        elif unicodedata.name(character, "").startswith(UNSPACED_NAMES):
+            kept = f" {character} "
+        else:
+            kept = character
+        self[code] = kept
+        return kept
+
+
+_TABLE = _WordCharacters()
+
+
+def words(text: str) -> list[str]:
+    """The words of `text` in any script, without case, width or punctuation.
+
+    >>> words("L'été, 25 °C: 東京!")
+    ['l', 'été', '25', 'c', '東', '京']
+    """
+    return unicodedata.normalize("NFKC", text).casefold().translate(_TABLE).split()
+
+
+def word_runs(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
+    """All runs of `size` words, in their order; none where there are fewer words."""
+    return zip(*(words[start:] for start in range(size)), strict=False)
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The words of `text` in their order: `forms` without case and width, `places` their `[start, end)`.
+
+    A character of a script that is written without spaces is a word. `language` says which words are too
+    common to carry content; None where no list is known.
+    """
+
+    text: str
+    forms: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+    language: str | None
+
+    @cached_property
+    def stems(self) -> tuple[str, ...]:
+        """Each word without its endings; of unspaced scripts pairs of characters, none behind the last."""
+        found = [stem(form) for form in checked(self.forms)]
+        for at in range(len(found) - 1):
+            if self._joined(at):
+                found[at] += self.forms[at + 1]
+        if len(found) > 1 and self._joined(len(found) - 2):
+            found[-1] = ""  # the last one is in the pair before it
+        return tuple(found)
+
+    @property
+    def common(self) -> frozenset[str]:
+        """The words of its language that are too common to carry content."""
+        return STOP.get(self.language or "", frozenset())
+
+    @cached_property
+    def content(self) -> tuple[int, ...]:
+        """The numbers of the words that carry content: neither too common nor a lone letter."""
+        common = self.common
+        return tuple(
+            number
+            for number, (form, stem) in enumerate(zip(self.forms, self.stems, strict=True))
+            if stem and form not in common and (len(stem) > 1 or not form.isascii() or form.isdigit())
+        )
+
+    @cached_property
+    def content_stems(self) -> tuple[str, ...]:
+        """The stems of `content`."""
+        stems = self.stems
+        return tuple(stems[number] for number in self.content)
+
+    @cached_property
+    def commonest(self) -> tuple[int, ...]:
+        """How many of the words are among the commonest of each language of `STOP`."""
+        counted = [word for word in self.forms if word in COMMON]
+        return tuple(sum(word in words for word in counted) for words in STOP.values())
+
+    def spoken(self, language: str | None) -> Wording:
+        """The same words, of a language."""
+        return replace(self, language=language)
+
+    def span(self, first: int, last: int) -> Span:
+        """Where the words from number `first` to `last` stand, both included."""
+        return Span(self.places[first][0], self.places[last][1])
+
+    def _joined(self, at: int) -> bool:
+        """Whether this word and the next are characters of one unspaced run."""
+        return (
+            self.places[at][1] == self.places[at + 1][0]
+            and not self.forms[at].isascii()
+            and not self.forms[at + 1].isascii()
+        )
+
+
+def worded(text: str, language: str | None = None) -> Wording:
+    """`text` cut into words.
+
+    >>> worded("L'été, 25 °C: 東京!").forms
+    ('l', 'été', '25', 'c', '東', '京')
+    """
+    forms: list[str] = []
+    places: list[tuple[int, int]] = []
+    for found in checked(_pattern().finditer(text)):
+        forms.append(form(found[0]))
+        places.append(found.span())
+    return Wording(text, tuple(forms), tuple(places), language)
+
+
+@lru_cache(maxsize=1 << 16)
+def form(word: str) -> str:
+    """A word without case and width."""
+    return word.lower() if word.isascii() else unicodedata.normalize("NFKC", word).casefold()
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(form: str) -> str:
+    """A word without the English endings of number, tense and manner; a light one, after Harman (1991).
+
+    Words of other languages lose the same endings everywhere, so that they are still compared alike.
+    """
+    if len(form) <= SHORTEST_STEM or not form.isalpha():
+        return form
+    if form.endswith("ies") and len(form) > SHORTEST_STEM + 1:
+        return form[:-3] + "y"
+    for ending in ENDINGS:
+        if form.endswith(ending) and len(form) - len(ending) >= SHORTEST_STEM:
+            if ending == "s" and (form.endswith(("ss", "us", "is"))):
+                return form
+            cut = form[: -len(ending)]
+            if ending in ("ing", "ed") and len(cut) > SHORTEST_STEM and cut[-1] == cut[-2]:
+                cut = cut[:-1]
+            return cut
+    return form
+
+
+@cache
+def _pattern() -> Any:
+    return compiled(rf"(?V1)[{UNSPACED}]\p{{M}}*|(?:{PART}|[\p{{M}}--[{UNSPACED}]])+")
+
+
+def language_of(texts: Sequence[Wording]) -> str | None:
+    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
+    counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
+    most = max(counts, default=0)
+    return list(STOP)[counts.index(most)] if most else None
