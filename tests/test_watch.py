@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from magistrate import _async
 from magistrate.errors import EngineBusy, EngineGone
 from magistrate.store import Store
-from magistrate.store.traces import Traces
-from magistrate.types import Sample
+from magistrate.store.traces import Change, Leased, Traces
+from magistrate.types import Outcome, Sample
 from magistrate.watch.worker import Watcher
 from watched import NOON, Clock, Obedient, answer, rules, watcher
 
@@ -273,6 +274,59 @@ def test_a_worker_that_dies_with_an_answer_in_its_hands_is_succeeded(store: Stor
     settled(store, clock, heir, seconds=121)
     assert states(store) == {"judged": 1}
     assert store.find_run("watch all v1").n_outcomes == 1
+
+
+def test_what_kills_its_workers_is_taken_alone_and_fails_in_the_end(store: Store, clock: Clock) -> None:
+    these = rules(RULE + "\nconcurrency: 2")
+    for number in range(5):
+        store.traces.put(answer(number), clock())
+    clock.pass_(seconds=10)
+    poison = f"{3:032x}.{'a' * 16}"
+
+    def scored(sample: Sample) -> float:
+        if sample.id == poison:
+            raise Killed
+        return 0.9
+
+    worker = watcher(store, these, clock, Obedient(scored))
+    worker._traces = Unheard(store.traces._writing, store.traces._reading)
+    for _ in range(10):
+        with suppress(Killed, BaseExceptionGroup):
+            drain(worker)
+        clock.pass_(seconds=121)
+    assert states(store) == {"judged": 4, "failed": 1}
+    (failed,) = (each for each in store.traces.decisions("all") if each.state == "failed")
+    assert failed.reason == "3 workers ended while they judged it"
+
+
+class Unheard(Traces):
+    """Of a process that ends at once: what it had in work it does not give back."""
+
+    def settle(self, leased: Leased, change: Change, outcome: tuple[str, Outcome] | None = None) -> bool:
+        return change.reason == "interrupted" or super().settle(leased, change, outcome)
+
+
+def test_a_trace_that_cannot_be_read_has_failed_until_it_can(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = watcher(store, rules(RULE), clock, judge())
+    store.traces.put(answer(1)[1:], clock())
+    with monkeypatch.context() as patched:
+        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        settled(store, clock, worker, seconds=400)
+    (decided,) = store.traces.decisions("all")
+    assert (decided.state, decided.reason) == (
+        "failed",
+        "the trace cannot be read: ZeroDivisionError: division by zero",
+    )
+    store.traces.put(answer(1), clock())
+    settled(store, clock, worker)
+    assert states(store)["judged"] == 1
+    with monkeypatch.context() as patched:  # what was taken before stands
+        patched.setattr("magistrate.watch.worker.targets", lambda *_: 1 / 0)
+        store.traces.put(answer(1, "Another answer."), clock())
+        settled(store, clock, worker, seconds=400)
+    assert states(store)["judged"] == 1
 
 
 def test_two_workers_on_one_store_judge_nothing_twice(place: str, store: Store, clock: Clock) -> None:

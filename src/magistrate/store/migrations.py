@@ -279,6 +279,9 @@ _WATCH = (
     )""",
 )
 
+# How many workers ended while they had a decision in work.
+_LOST = ("ALTER TABLE decisions ADD COLUMN lost BIGINT NOT NULL DEFAULT 0",)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -286,6 +289,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _PAGES,
     _SCORING,
     _WATCH,
+    _LOST,
 )
 LATEST = len(MIGRATIONS)
 

@@ -314,6 +314,7 @@ decisions = Table(
     Column("changed_at", Instant, nullable=False),
     Column("due_at", Instant),
     Column("attempts", BigInteger, nullable=False),
+    Column("lost", BigInteger, nullable=False, server_default="0"),
     Column("lease", Text),
     Column("lease_until", Instant),
     Column("calls", BigInteger, nullable=False),

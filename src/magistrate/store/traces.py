@@ -55,6 +55,7 @@ from magistrate.store.schema import (
 from magistrate.types import Outcome, Sample
 
 SPANS_AT_ONCE = 200
+MOST_LOST = 3
 SUPERSEDED = "superseded"
 DUE = ("queued", "retrying", "budget_deferred")
 """The states of what is to be judged as soon as it is due."""
@@ -65,7 +66,10 @@ UNDECIDED = ("waiting", *DUE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A trace with spans that nobody has read yet; `changed` says up to which change these are."""
+    """A trace with spans that nobody has read yet; `changed` says up to which change these are.
+
+    `known` says whether anything was taken from it before.
+    """
 
     trace_id: str
     changed: int
@@ -73,6 +77,7 @@ class Unread:
     since: datetime
     last_at: datetime
     spans: tuple[Span, ...]
+    known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,6 +258,8 @@ class Traces:
             if row is None or row.changed <= row.read:
                 return None
             found = tuple(_spans_of(connection, trace_id))
+            any_target = select(targets.c.id).where(targets.c.trace_id == trace_id, targets.c.gone == 0)
+            known = connection.execute(any_target.limit(1)).one_or_none() is not None
         return Unread(
             trace_id=trace_id,
             changed=row.changed,
@@ -260,6 +267,7 @@ class Traces:
             since=row.since,
             last_at=row.last_at,
             spans=found,
+            known=known,
         )
 
     # --- targets and what is decided of them at first -------------------------------------------
@@ -377,6 +385,9 @@ class Traces:
 
         `room` says how many more may begin, by what the rule spent in the hours of the last week and how many
         targets others have in work; it is asked while nobody else can take any.
+
+        Whatever a worker had when it ended (`kill -9`, too little memory) is taken alone from then on, so
+        that it takes no other with it, and after `MOST_LOST` workers it has failed.
         """
         with self._writing() as connection:
             held = select(rules.c.name).where(rules.c.name == rule.name, rules.c.version == rule.version)
@@ -387,11 +398,12 @@ class Traces:
             most = room(_hours(connection, rule.name, now), connection.scalar(taken) or 0)
             if most < 1:
                 return []
+            _note_lost(connection, rule, now)
             order = decisions.c.made_at.desc() if newest_first else decisions.c.made_at
             asked = select(decisions, targets.c.trace_id, targets.c.span_id, targets.c.body).join(targets)
-            asked = asked.where(*_due(rule, now)).order_by(order, decisions.c.target).limit(most)
-            asked = asked.with_for_update(skip_locked=True, of=decisions)
-            rows = connection.execute(asked).all()
+            asked = asked.where(*_due(rule, now)).order_by(decisions.c.lost, order, decisions.c.target)
+            rows = connection.execute(asked.limit(most).with_for_update(skip_locked=True, of=decisions)).all()
+            rows = [row for row in rows if not row.lost] or rows[:1]
             for row in rows:
                 held_by = {"lease": lease, "lease_until": until, "attempts": row.attempts + 1}
                 connection.execute(update(decisions).where(*_key(row)).values(held_by))
@@ -718,6 +730,18 @@ def _of(rule: RuleRecord) -> tuple[ColumnElement[bool], ...]:
 def _due(rule: RuleRecord, now: datetime) -> tuple[ColumnElement[bool], ...]:
     free = or_(decisions.c.lease_until.is_(None), decisions.c.lease_until <= now)
     return (*_of(rule), decisions.c.state.in_(DUE), decisions.c.due_at <= now, free)
+
+
+def _note_lost(connection: Connection, rule: RuleRecord, now: datetime) -> None:
+    """End the leases that ran out, and what too many workers ended with."""
+    over = (*_of(rule), decisions.c.state.in_(DUE), decisions.c.lease_until <= now)
+    values = {"lost": decisions.c.lost + 1, "lease": None, "lease_until": None}
+    if not connection.execute(update(decisions).where(*over).values(values)).rowcount:
+        return
+    ended = (*_of(rule), decisions.c.state.in_(DUE), decisions.c.lost >= MOST_LOST)
+    reason = f"{MOST_LOST} workers ended while they judged it"
+    failed = {"state": "failed", "reason": reason, "due_at": None, "changed_at": now}
+    connection.execute(update(decisions).where(*ended).values(failed))
 
 
 def _key(row: Row[Any] | Decision) -> tuple[ColumnElement[bool], ...]:

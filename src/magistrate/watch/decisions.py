@@ -12,7 +12,7 @@ retrying         to be judged again: something failed that may pass
 budget_deferred  to be judged in the next hour or day: the budget of this one is spent
 judged           the last judge gave a verdict
 abstained        the last judge declined
-failed           the judge cannot judge it
+failed           the judge cannot judge it, or the trace cannot be read
 shed             more waited to be judged than the rule allows
 expired          it waited longer than the rule allows
 superseded       a later revision of the target or version of the rule was decided in its place
@@ -20,7 +20,7 @@ superseded       a later revision of the target or version of the rule was decid
 
 Of each target and rule one decision is not superseded. Nothing but the rule itself (`keep`, `most_queued`)
 ends what waits to be judged: a budget puts off, and a failure that may pass is tried again for ever, at
-most once an hour.
+most once an hour. Only what several workers in a row did not survive has failed.
 """
 
 from __future__ import annotations

@@ -161,8 +161,9 @@ class Watcher:
         try:
             found = targets(with_events(unread.spans), kinds)
         except Exception as error:  # one trace must not end the reading of all others
-            _log.warning("trace.unreadable", trace=trace_id, error=_logging.error_text(error))
-            found = None
+            told = _logging.error_text(error)
+            _log.warning("trace.unreadable", trace=trace_id, error=told)
+            found = None if unread.known else [_unreadable(unread, kind, told) for kind in kinds]
         return self._traces.read(unread, found, self._decide_read(unread, whole), self._clock())
 
     def _decide_read(self, unread: Unread, whole: bool) -> Decide:
@@ -371,6 +372,13 @@ def _work(leased: Leased) -> _Work:
     name = place if leased.revision == 1 else f"{place}.{leased.revision}"
     sample = replace(leased.sample, id=name)
     return _Work(leased, sample, [dict(each) for each in leased.asked])
+
+
+def _unreadable(unread: Unread, kind: str, told: str) -> Target:
+    """What stands for the answers of a trace that cannot be read, so that they are counted as failed."""
+    first = next((span for span in unread.spans if span.parent_id is None), unread.spans[0])
+    why = f"the trace cannot be read: {told}"
+    return Target(unread.trace_id, first.span_id, kind, first.name, None, "failed", why)
 
 
 def _require_price(rule: Rule, plan: RunPlan) -> None:

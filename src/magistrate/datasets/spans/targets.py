@@ -55,9 +55,10 @@ class Taken:
 class Target:
     """Something that can be judged, or why it cannot.
 
-    `sample` is None where something is `missing`: `no_output` or `no_context`. `taken` has `input`, `context`
-    and `output` as far as they were found. `why` is a sentence for people. `attributes` are those of the
-    span; those of the trace's root and of the resource begin with `root.` and `resource.`.
+    `sample` is None where something is `missing`: `no_output`, `no_context`, or `failed` where the trace
+    cannot be read. `taken` has `input`, `context` and `output` as far as they were found. `why` is a sentence
+    for people. `attributes` are those of the span; those of the trace's root and of the resource begin with
+    `root.` and `resource.`.
     """
 
     trace_id: str
