@@ -214,6 +214,7 @@ class Labels:
     """Queues, their items, labels and decisions; methods raise `SpecError` for what is not there."""
 
     _writing: Callable[[], AbstractContextManager[Connection]]
+    _writing_for_good: Callable[[], AbstractContextManager[Connection]]
     _reading: Callable[[], AbstractContextManager[Connection]]
 
     # --- queues ---------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ class Labels:
         is stored once.
         """
         annotator, name = checked_annotator(annotator), _name(queue)
-        with self._writing() as connection:
+        with self._writing_for_good() as connection:
             _, sample = _item_at(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, labels)
@@ -391,7 +392,7 @@ class Labels:
     def undo(self, queue: str, annotator: str, now: datetime) -> int | None:
         """Take back the annotator's last answer; its item's position, None where there is none."""
         name = _name(queue)
-        with self._writing() as connection:
+        with self._writing_for_good() as connection:
             _queue(connection, queue)
             stop_writers(connection, labels)
             mine = (labels.c.queue == name, labels.c.annotator == annotator, _LAST_WORD, _SAID)
@@ -446,7 +447,7 @@ class Labels:
             raise InputError(f"a decision is {' or '.join(DECIDED)}; got {shown(answer.label)}")
         if not reason or len(reason) > LONGEST_NOTE:
             raise InputError(f"a decision takes a reason of 1 to {LONGEST_NOTE:,} characters")
-        with self._writing() as connection:
+        with self._writing_for_good() as connection:
             _, sample = _item_at(connection, queue, position)
             answer = checked_answer(answer, sample)
             stop_writers(connection, label_gold)

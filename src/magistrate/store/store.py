@@ -156,7 +156,7 @@ class Store(DatasetShelf):
     @property
     def labels(self) -> Labels:
         """Queues of what people are to label, and what they said."""
-        return Labels(self._writing_for_good, self._reading)
+        return Labels(self._writing, self._writing_for_good, self._reading)
 
     # --- questions ------------------------------------------------------------------------------
 
