@@ -68,7 +68,9 @@ class Progress:
         if self.more is None:
             return told
         plural = "label" if self.more == 1 else "labels"
-        return f"{told}; about {self.more:,} more {plural} for ±{self.width:g}"
+        left = self.n_items - self.n_decided
+        few = f", and the queue has {left:,} more items" if left < self.more else ""
+        return f"{told}; about {self.more:,} more {plural} for ±{self.width:g}{few}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,6 @@ def conflict_view(store: Store, name: str, number: int) -> ConflictView:
     every = findings(store, queue)
     found = every[item.position]
     waiting = [each.item.position + 1 for each in every if each.state == "conflict"]
-    named = (("Input", sample.input), ("Expected", sample.expected))
     return ConflictView(
         queue=queue,
         found=found,
@@ -71,7 +70,7 @@ def conflict_view(store: Store, name: str, number: int) -> ConflictView:
         sources=tuple(
             Text(source_title(sample, at), blocked(text, ())) for at, text in enumerate(sample.sources)
         ),
-        asked=tuple(Text(title, blocked(text, ())) for title, text in named if text),
+        asked=(Text("Input", blocked(sample.input, ())),) if sample.input else (),
         before=max((each for each in waiting if each < number), default=None),
         after=min((each for each in waiting if each > number), default=None),
         n_open=len(waiting),

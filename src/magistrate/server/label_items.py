@@ -147,7 +147,6 @@ def item_view(
     beside: list[list[Mark]] = [[] for _ in sources]
     for at, (source, start, end) in enumerate(found, 1):
         beside[source].append(Mark(start, end, "passage", "one of the best-matching passages", at))
-    named = (("Input", sample.input), ("Expected", sample.expected))
     return ItemView(
         queue=queue,
         item=item,
@@ -157,7 +156,7 @@ def item_view(
             Text(source_title(sample, at), blocked(text, beside[at], side="passage"))
             for at, text in enumerate(sources)
         ),
-        asked=tuple(Text(title, blocked(text, ())) for title, text in named if text),
+        asked=(Text("Input", blocked(sample.input, ())),) if sample.input else (),
         passages=tuple(
             Passage(
                 number=at,
@@ -303,7 +302,9 @@ def submit(
         view = item_view(request, store, name, number, who)
         return _page(request, view, who, error=MEANWHILE, status=409)
     if by_script:
-        return json_response({"label": stored.label, "revision": stored.revision, "number": number})
+        now_at = standing(request, store, queue, who)
+        told = {"standing": now_at.words(who), "figure": now_at.figure}
+        return json_response({"label": stored.label, "revision": stored.revision, **told})
     return RedirectResponse(queue_address(queue.name, "next"), 303)
 
 

@@ -40,7 +40,7 @@ class Annotators:
     """The names of those who label, in cookies that the server signs; a part of `app.state`.
 
     Without a token one person uses the server, and is called as this machine calls them until they give
-    another name. With one, everybody is asked for a name first.
+    another name; that is `usual`. With one, everybody is asked for a name first.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,7 +49,7 @@ class Annotators:
         )
         # Cookies do not tell ports apart, and several servers may run on one machine.
         self._cookie = f"magistrate_annotator_{settings.port}"
-        self._usual = None if settings.token else _user()
+        self.usual = None if settings.token else _user()
 
     def current(self, request: Request) -> str | None:
         """The name of whoever makes the request; None where they have to give it first.
@@ -59,7 +59,7 @@ class Annotators:
         """
         given = request.cookies.get(self._cookie)
         if given is None:
-            return self._usual
+            return self.usual
         encoded, _, signature = given.rpartition(".")
         if not hmac.compare_digest(self._signature(encoded).encode(), signature.encode()):
             return None
@@ -185,6 +185,10 @@ class Standing:
     n_items: int
     to_go: int
     figure: str | None
+
+    def words(self, who: str) -> str:
+        """How far it is for an annotator."""
+        return f"{who}: {self.mine:,} labelled, {self.to_go:,} wanted of anybody"
 
 
 def standing(request: Request, store: Store, queue: Queue, annotator: str) -> Standing:

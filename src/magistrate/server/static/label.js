@@ -255,7 +255,14 @@
 
     // --- events --------------------------------------------------------------------------------------
 
-    output.addEventListener("mouseup", () => setTimeout(() => add(selectedIn(output)), 0));
+    const button = root.querySelector("#mark");
+    button.addEventListener("pointerdown", (event) => event.preventDefault()); // what is selected stays so
+    button.addEventListener("click", () => mark());
+    function mark() {
+      const stretch = selectedIn(output);
+      if (stretch) add(stretch);
+      return Boolean(stretch);
+    }
     output.addEventListener("click", (event) => {
       const mark = event.target.closest("mark");
       if (mark && getSelection().isCollapsed) choose(Number(mark.dataset.number));
@@ -268,11 +275,11 @@
     form.elements.note.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
     });
-    for (const each of root.querySelectorAll("#kinds, .find, .answer kbd, #help")) each.hidden = false;
+    for (const each of root.querySelectorAll("#kinds, #mark, .find, .answer kbd, #help")) each.hidden = false;
     if (!sources.length) root.querySelector(".find").hidden = true;
     draw();
     showQuote();
-    return Object.assign(shown, { check, label, ofKind, resize, quote, drop, focusFind: () => field.focus() });
+    return Object.assign(shown, { mark, check, label, ofKind, resize, quote, drop, focusFind: () => field.focus() });
   }
 
   // --- to the server and on ---------------------------------------------------------------------------
@@ -306,6 +313,15 @@
     prefetch();
   }
 
+  // The next page was made before this label was stored.
+  function tell(said) {
+    const place = page.root.querySelector("#standing");
+    if (place) place.textContent = said.standing;
+    const figure = page.root.querySelector("#figure");
+    figure.hidden = !said.figure;
+    figure.textContent = said.figure ? `So far: ${said.figure}` : "";
+  }
+
   function refuse(words) {
     const place = page.root.querySelector("#refused");
     place.textContent = words;
@@ -329,6 +345,7 @@
       if (!reply.ok) return refuse(said.detail || `It was not stored: the server answered ${reply.status}.`);
       const found = await next.catch(() => fetchPage(root.dataset.next));
       show(found);
+      tell(said);
       told(`Saved: ${said.label}. ${found.title}`);
     } catch {
       refuse("It was not stored: the server does not answer. Try again.");
@@ -360,6 +377,7 @@
     k: () => follow("a[rel=prev]"),
     e: () => follow("#reveal"),
     q: () => page.quote(),
+    m: () => page.mark(),
     x: () => page.drop(page.chosen),
     "[": () => page.resize(-1),
     "]": () => page.resize(1),
@@ -381,6 +399,7 @@
     if (done) event.preventDefault();
   });
 
+  document.addEventListener("mouseup", () => setTimeout(() => page && page.mark(), 0));
   // Back and forth among items that were shown without loading a page.
   addEventListener("popstate", () => location.reload());
   addEventListener("DOMContentLoaded", () => {
