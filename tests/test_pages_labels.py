@@ -96,7 +96,9 @@ def test_keys_and_mouse_label_what_is_then_in_the_store(pages: str, place: Path,
     saved(page, "hallucinated")
     page.keyboard.press("f")
     saved(page, "faithful")
-    page.keyboard.press("z")
+    with page.expect_navigation():
+        page.keyboard.press("z")
+    expect(page.locator("#help")).to_be_visible()  # the script is there
     expect(page.locator(".said")).to_have_count(0)
     page.keyboard.press("u")
     saved(page, "unsure")

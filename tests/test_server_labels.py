@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from furnished import run_of
 from magistrate.labels.queues import QueueOptions, queue_of_run
 from magistrate.server.app import create_app
+from magistrate.server.responses import static_files
 from magistrate.server.security import protect
 from magistrate.server.settings import Settings
 from magistrate.store import Store
@@ -79,6 +80,15 @@ def test_items_are_labelled_with_radio_buttons_alone(store: Store, ana: TestClie
     again = ana.post(f"{QUEUE}/undo")
     assert again.headers["location"] == f"{QUEUE}/1"
     assert store.labels.labels("q ü") == [] and number_of(ana) == 1
+
+
+def test_the_page_has_every_place_that_its_script_looks_for(ana: TestClient) -> None:
+    post(ana, 1, FAITHFUL)
+    page, script = ana.get(f"{QUEUE}/1").text, static_files()["label.js"].body.decode()
+    wanted = set(re.findall(r"""["' ]#([a-z-]+)""", script))
+    wanted |= set(re.findall(r"""getElementById\("([a-z-]+)"\)""", script))
+    assert {"standing", "figure", "output-text", "told"} < wanted
+    assert [each for each in sorted(wanted) if f'id="{each}"' not in page] == []
 
 
 def test_what_is_wrong_is_said_and_nothing_is_stored(store: Store, ana: TestClient) -> None:

@@ -190,8 +190,8 @@ def more_needed(estimate: Estimate, n: int, width: float) -> int | None:
         return None
     if max(estimate.high - estimate.value, estimate.value - estimate.low) <= width:
         return 0
-    share = estimate.value
-    worth = _least(lambda size: _length(share, size) <= estimate.high - estimate.low + 1e-12)  # type: ignore[operator]
+    share, length = estimate.value, estimate.high - estimate.low
+    worth = _least(lambda size: _length(share, size) <= length + 1e-12)
     needed = _least(lambda size: _reach(share, size) <= width)
     return max(ceil(needed * n / max(worth, 1)) - n, 1)
 

@@ -267,13 +267,14 @@ def submit(
     quote: Typed = "",
     note: Typed = "",
     seconds: Typed = "",
+    kind: Typed = "",
     revision: Annotated[int, Form(ge=0, le=10**9)] = 0,
 ) -> Response:
     """Store a label, then give out the next item; a script gets JSON once it is stored."""
     who = required_annotator(request)
     queue = store.labels.find(name)
     item, sample = store.labels.item(queue.name, number - 1)
-    kind = queue.settings.get("kinds", KINDS)[0]
+    kinds = queue.settings.get("kinds", KINDS)
     by_script = "application/json" in request.headers.get("accept", "")
     answer: Answer | None = None
     try:
@@ -285,7 +286,7 @@ def submit(
             quote=quote,
             note=note,
             seconds=seconds,
-            kind=kind,
+            kind=kind if kind in kinds else kinds[0],
         )
         now = datetime.now(UTC)
         stored = store.labels.add(queue.name, item.position, who, answer, revision=revision, now=now)

@@ -99,7 +99,7 @@
       const item = document.createElement("li");
       const pick = document.createElement("button");
       pick.type = "button";
-      pick.className = "pick";
+      pick.className = "marked-words";
       pick.setAttribute("aria-pressed", String(number === shown.chosen));
       const mark = document.createElement("mark");
       mark.className = lookOf(span.kind);
@@ -256,7 +256,7 @@
     // --- events --------------------------------------------------------------------------------------
 
     const button = root.querySelector("#mark");
-    button.addEventListener("pointerdown", (event) => event.preventDefault()); // what is selected stays so
+    button.addEventListener("mousedown", (event) => event.preventDefault()); // what is selected stays so
     button.addEventListener("click", () => mark());
     function mark() {
       const stretch = selectedIn(output);
@@ -275,7 +275,7 @@
     form.elements.note.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save();
     });
-    for (const each of root.querySelectorAll("#kinds, #mark, .find, .answer kbd, #help")) each.hidden = false;
+    for (const each of root.querySelectorAll("#mark, .find, .answer kbd, #help")) each.hidden = false;
     if (!sources.length) root.querySelector(".find").hidden = true;
     draw();
     showQuote();
@@ -329,29 +329,41 @@
     place.scrollIntoView({ block: "nearest" });
   }
 
-  // Nothing goes on before the label is stored.
-  async function save() {
-    const { form, root } = page;
-    if (busy || !form.reportValidity()) return;
-    busy = true;
+  async function store({ form, began }) {
+    form.elements.seconds.value = ((performance.now() - began) / 1000).toFixed(1);
     try {
-      form.elements.seconds.value = ((performance.now() - page.began) / 1000).toFixed(1);
       const reply = await fetch(form.action, {
         method: "POST",
         body: new URLSearchParams(new FormData(form)),
         headers: { accept: "application/json" },
       });
       const said = await reply.json().catch(() => ({}));
-      if (!reply.ok) return refuse(said.detail || `It was not stored: the server answered ${reply.status}.`);
-      const found = await next.catch(() => fetchPage(root.dataset.next));
-      show(found);
-      tell(said);
-      told(`Saved: ${said.label}. ${found.title}`);
+      return reply.ok ? said : { refused: said.detail || `It was not stored: the server answered ${reply.status}.` };
     } catch {
-      refuse("It was not stored: the server does not answer. Try again.");
-    } finally {
-      busy = false;
+      return { refused: "It was not stored: the server does not answer. Try again." };
     }
+  }
+
+  // Nothing goes on before the label is stored.
+  async function save() {
+    const { form, root } = page;
+    if (busy || !form.reportValidity()) return;
+    busy = true;
+    const said = await store(page);
+    if (said.refused) {
+      refuse(said.refused);
+    } else {
+      try {
+        const found = await next.catch(() => fetchPage(root.dataset.next));
+        show(found);
+        tell(said);
+        told(`Saved: ${said.label}. ${found.title}`);
+      } catch (error) {
+        console.error(error);
+        location.assign(root.dataset.next); // it is stored; the next page comes as without this script
+      }
+    }
+    busy = false;
   }
 
   function at(label) {
