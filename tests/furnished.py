@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from magistrate.labels.queues import QueueOptions, queue_of_run
 from magistrate.report.counts import counted
+from magistrate.server.labels import Annotators
+from magistrate.server.settings import Settings
 from magistrate.store import Store
+from magistrate.store.labels import Answer
 from magistrate.types import (
     FAITHFUL,
     HALLUCINATED,
@@ -17,6 +22,7 @@ from magistrate.types import (
     Recipe,
     Sample,
     Scoring,
+    Span,
     Step,
     Usage,
     Verdict,
@@ -63,6 +69,11 @@ class Furnished:
             "judge": "/judges/novelty",
             "judge-asking": "/judges/faithfulness",
             "models": "/models",
+            "labels": "/label",
+            "label-queue": "/label/Bridges",
+            "label-item": "/label/Bridges/1",
+            "label-said": "/label/Bridges/2?verdict=1",
+            "label-conflict": "/label/Bridges/conflicts/3",
         }
 
 
@@ -84,7 +95,20 @@ def furnished(folder: Path) -> Furnished:
         again = run_of(store, samples, turned(outcomes_of(samples)), name="Bridges again")
         outcomes = [*told_why(outcomes_of(samples)), *outcomes_of(samples, "second")]
         bridges = run_of(store, samples, outcomes, name="Bridges", tags=["good", "of steel & stone"])
+        labelled(store, bridges)
     return Furnished(place, bridges, again, unlabelled, failed, empty)
+
+
+def labelled(store: Store, run: str) -> None:
+    """A queue over the run, of which its user has labelled an item and two others disagree on one."""
+    options = QueueOptions(policy="uniform", double=1.0, instructions="Mark what the context does not say.")
+    now = datetime.now(UTC)
+    queue_of_run(store, store.find_run(run), "Bridges", options, now)
+    here = Annotators(Settings(store="x")).usual or "local"
+    marked = Answer(label=HALLUCINATED, spans=(Span(0, 3, "evident_conflict"),), note="It is not so.")
+    said = ((1, here, marked), (2, "ana", marked), (2, "ben", Answer(label=FAITHFUL)))
+    for position, who, answer in said:
+        store.labels.add("Bridges", position, who, answer, revision=0, now=now)
 
 
 def run_of(

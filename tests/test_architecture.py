@@ -40,6 +40,7 @@ LAYERS = (
     ("report",),
     ("runs",),
     ("watch",),
+    ("labels",),
     ("api",),
     ("testing",),
     ("server",),

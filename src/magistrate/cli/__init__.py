@@ -38,6 +38,8 @@ COMMANDS = (
     "show",
     "export",
     "serve",
+    "label",
+    "labels",
     "watch",
     "agree",
     "compare",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from magistrate.server.settings import Settings
 
 EXAMPLE = (
     "Example: magistrate serve --open; magistrate serve --store runs.db --host 0.0.0.0 --port 80; "
@@ -86,8 +90,6 @@ def command(
     from magistrate.errors import require_extra
 
     require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
-    from magistrate.server.app import create_app
-    from magistrate.server.serve import bind, serve, url_of
     from magistrate.server.settings import Settings
     from magistrate.watch.rules import read_rules
 
@@ -95,7 +97,7 @@ def command(
         raise click.UsageError("--grpc-port takes spans, which --watch FILE judges: give both")
     watched = () if rules is None else tuple(read_rules(Path(rules)))
     token, is_made = _token(token, host)
-    place = _store(store, may_be_new=store is None or bool(watched))
+    place = checked_store(store, may_be_new=store is None or bool(watched))
     path = _path(place, opened) if opened else ""
     settings = Settings(
         store=place,
@@ -107,23 +109,34 @@ def command(
         rules=watched,
         grpc_port=grpc_port,
     )
+    serve_pages(settings, path if opened is not None else None, token=token if is_made else None)
+    return DONE
+
+
+def serve_pages(settings: Settings, path: str | None, *, token: str | None = None) -> None:
+    """Serve until Ctrl-C; open a browser at this path below the address, or none where it is None.
+
+    `token` is printed first, where it was made just now.
+    """
+    from magistrate.server.app import create_app
+    from magistrate.server.serve import bind, serve, url_of
+
     listener = bind(settings)
     url = url_of(listener)
     settings = replace(settings, port=listener.getsockname()[1])
-    if is_made:
+    if token is not None:
         click.echo(f"token: {token}", err=True)
 
     def started() -> None:
         click.echo(url)
-        if opened is not None:
+        if path is not None:
             _open(f"{url}{path}")
 
     with listener:
         serve(create_app(settings), settings, listener, started=started, ending=_end_soon)
-    return DONE
 
 
-def _store(named: str | None, *, may_be_new: bool) -> str:
+def checked_store(named: str | None, *, may_be_new: bool) -> str:
     """The place of a store that can be opened, or made where there is none yet."""
     from magistrate._paths import default_store
     from magistrate.cli.options import open_store

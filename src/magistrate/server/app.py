@@ -13,9 +13,12 @@ from starlette.exceptions import HTTPException
 from magistrate._version import __version__
 from magistrate.errors import MagistrateError
 from magistrate.server import (
+    adjudication,
     compare,
     judges,
     judging,
+    label_items,
+    labels,
     monitoring,
     otlp,
     otlp_grpc,
@@ -27,10 +30,11 @@ from magistrate.server import (
 )
 from magistrate.server.responses import compile_templates, error_response
 from magistrate.server.settings import Settings
-from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
+from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, StorePool
 from magistrate.server.watcher import watching
 
 PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
+LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
 API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
 
 
@@ -69,6 +73,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
     app.state.playground = playground.Playground(app.state.judging)
+    app.state.annotators = labels.Annotators(settings)
+    app.state.label_figures, app.state.label_passages = LRUCache(), LRUCache()
     app.state.ingest = otlp.Ingest(stores, metrics, settings.otlp)
     for kind in (MagistrateError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, error_response)
@@ -76,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in API:
         app.include_router(router, prefix="/api")
     receivers = (otlp.router,) if settings.watch else ()
-    for router in (health, monitoring.router, responses.router, *receivers, *PAGES):
+    for router in (health, monitoring.router, responses.router, *receivers, *PAGES, *LABEL_PAGES):
         app.include_router(router, include_in_schema=False)
     return app
 

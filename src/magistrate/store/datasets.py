@@ -35,6 +35,7 @@ from magistrate.store.schema import (
     dataset_samples,
     dataset_versions,
     insert_missing,
+    label_items,
     run_samples,
     runs,
     samples,
@@ -207,7 +208,8 @@ def delete_versions(connection: Connection, versions: Sequence[DatasetVersion]) 
     in_named = exists().where(
         dataset_samples.c.sample_key == samples.c.key, dataset_samples.c.digest.in_(named)
     )
-    connection.execute(delete(samples).where(samples.c.key.in_(going), ~in_run, ~in_named))
+    in_queue = exists().where(label_items.c.sample_key == samples.c.key)
+    connection.execute(delete(samples).where(samples.c.key.in_(going), ~in_run, ~in_named, ~in_queue))
     connection.execute(delete(dataset_contents).where(dataset_contents.c.digest.not_in(named)))
 
 

@@ -282,6 +282,75 @@ _WATCH = (
 # How many workers ended while they had a decision in work.
 _LOST = ("ALTER TABLE decisions ADD COLUMN lost BIGINT NOT NULL DEFAULT 0",)
 
+# What people label.
+_LABELS = (
+    """CREATE TABLE label_queues (
+        name TEXT NOT NULL PRIMARY KEY,
+        created_at TEXT NOT NULL,
+        source TEXT NOT NULL,
+        run_id TEXT,
+        digest TEXT NOT NULL,
+        policy TEXT NOT NULL,
+        population BIGINT NOT NULL,
+        covered BIGINT NOT NULL,
+        settings TEXT NOT NULL
+    )""",
+    """CREATE TABLE label_items (
+        queue TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        sample_id TEXT NOT NULL,
+        sample_key TEXT NOT NULL,
+        policy TEXT NOT NULL,
+        priority DOUBLE PRECISION NOT NULL,
+        inclusion DOUBLE PRECISION NOT NULL,
+        reason TEXT NOT NULL,
+        wanted BIGINT NOT NULL,
+        PRIMARY KEY (queue, position),
+        UNIQUE (queue, sample_id),
+        FOREIGN KEY (queue) REFERENCES label_queues (name) ON DELETE CASCADE,
+        FOREIGN KEY (sample_key) REFERENCES samples (key) DEFERRABLE INITIALLY DEFERRED
+    )""",
+    "CREATE INDEX label_items_key ON label_items (sample_key)",
+    """CREATE TABLE label_leases (
+        queue TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        annotator TEXT NOT NULL,
+        expires TEXT NOT NULL,
+        shown BIGINT NOT NULL,
+        PRIMARY KEY (queue, position, annotator),
+        FOREIGN KEY (queue, position) REFERENCES label_items (queue, position) ON DELETE CASCADE
+    )""",
+    """CREATE TABLE labels (
+        id {key},
+        queue TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        annotator TEXT NOT NULL,
+        revision BIGINT NOT NULL,
+        label TEXT NOT NULL,
+        spans TEXT NOT NULL,
+        quote TEXT,
+        note TEXT NOT NULL,
+        seconds DOUBLE PRECISION,
+        shown BIGINT NOT NULL,
+        at TEXT NOT NULL,
+        UNIQUE (queue, position, annotator, revision),
+        FOREIGN KEY (queue, position) REFERENCES label_items (queue, position) ON DELETE CASCADE
+    )""",
+    """CREATE TABLE label_gold (
+        queue TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        revision BIGINT NOT NULL,
+        label TEXT NOT NULL,
+        spans TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        adjudicator TEXT NOT NULL,
+        labels TEXT NOT NULL,
+        at TEXT NOT NULL,
+        PRIMARY KEY (queue, position, revision),
+        FOREIGN KEY (queue, position) REFERENCES label_items (queue, position) ON DELETE CASCADE
+    )""",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -290,6 +359,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _SCORING,
     _WATCH,
     _LOST,
+    _LABELS,
 )
 LATEST = len(MIGRATIONS)
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Select, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, exists, func, insert, or_, select, update
 
 from magistrate._text import shorten
 from magistrate.errors import SpecError, StoreError
@@ -27,6 +27,7 @@ from magistrate.store.codec import (
 from magistrate.store.schema import (
     dataset_samples,
     insert_missing,
+    label_items,
     outcomes,
     run_samples,
     run_tags,
@@ -100,7 +101,10 @@ POSITION = (
     .where(run_samples.c.run_id == bindparam("in_run"), run_samples.c.sample_id == bindparam("of_sample"))
     .scalar_subquery()
 )
-_IN_A_DATASET = exists().where(dataset_samples.c.sample_key == samples.c.key)
+_KEPT_ELSEWHERE = or_(
+    exists().where(dataset_samples.c.sample_key == samples.c.key),
+    exists().where(label_items.c.sample_key == samples.c.key),
+)
 
 
 # --- runs ---------------------------------------------------------------------------------------
@@ -230,7 +234,7 @@ def delete_run(connection: Connection, run_id: str) -> None:
     stop_writers(connection, samples)
     mine = select(run_samples.c.sample_key).where(run_samples.c.run_id == run_id)
     others = exists().where(run_samples.c.sample_key == samples.c.key, run_samples.c.run_id != run_id)
-    connection.execute(delete(samples).where(samples.c.key.in_(mine), ~others, ~_IN_A_DATASET))
+    connection.execute(delete(samples).where(samples.c.key.in_(mine), ~others, ~_KEPT_ELSEWHERE))
     connection.execute(delete(runs).where(runs.c.id == run_id))
 
 
@@ -398,7 +402,7 @@ def replace_sample(connection: Connection, run_id: str, sample_id: str, label: s
     connection.execute(update(outcomes).where(*same).values(gold=label), about)
     change_run(connection, run_id)
     used = exists().where(run_samples.c.sample_key == samples.c.key)
-    connection.execute(delete(samples).where(samples.c.key == before, ~used, ~_IN_A_DATASET))
+    connection.execute(delete(samples).where(samples.c.key == before, ~used, ~_KEPT_ELSEWHERE))
     return True
 
 

@@ -351,6 +351,100 @@ spending = Table(
     Column("most_dollars", Double, nullable=False),
 )
 
+# --- what people label ------------------------------------------------------------------------------
+
+# `population` is how many samples were there to draw from, `covered` how many of them could be drawn at all.
+label_queues = Table(
+    "label_queues",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("created_at", Instant, nullable=False),
+    Column("source", Words, nullable=False),
+    Column("run_id", Words),
+    Column("digest", Words, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("population", BigInteger, nullable=False),
+    Column("covered", BigInteger, nullable=False),
+    Column("settings", Text, nullable=False),
+)
+
+# Items are offered in the order of their positions; `inclusion` is the probability with which one was drawn.
+label_items = Table(
+    "label_items",
+    metadata,
+    Column("queue", Words, ForeignKey("label_queues.name", ondelete="CASCADE"), primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("sample_id", Words, nullable=False),
+    Column(
+        "sample_key",
+        Text,
+        ForeignKey("samples.key", deferrable=True, initially="DEFERRED"),
+        nullable=False,
+    ),
+    Column("policy", Text, nullable=False),
+    Column("priority", Double, nullable=False),
+    Column("inclusion", Double, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("wanted", BigInteger, nullable=False),
+    UniqueConstraint("queue", "sample_id"),
+    Index("label_items_key", "sample_key"),
+)
+
+
+def _of_an_item() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["queue", "position"], ["label_items.queue", "label_items.position"], ondelete="CASCADE"
+    )
+
+
+# Who has an item at hand, and whether the judge's verdict was `shown` to them; the row stays when it is over.
+label_leases = Table(
+    "label_leases",
+    metadata,
+    Column("queue", Words, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("annotator", Words, primary_key=True),
+    Column("expires", Instant, nullable=False),
+    Column("shown", BigInteger, nullable=False),
+    _of_an_item(),
+)
+
+# Only ever appended to: the newest revision of an annotator is what they say.
+labels = Table(
+    "labels",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("queue", Words, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("annotator", Words, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("spans", Text, nullable=False),
+    Column("quote", Text),
+    Column("note", Words, nullable=False),
+    Column("seconds", Double),
+    Column("shown", BigInteger, nullable=False),
+    Column("at", Instant, nullable=False),
+    UniqueConstraint("queue", "position", "annotator", "revision"),
+    _of_an_item(),
+)
+
+# What was decided of an item, from the labels of these ids; only ever appended to.
+label_gold = Table(
+    "label_gold",
+    metadata,
+    Column("queue", Words, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("revision", BigInteger, primary_key=True),
+    Column("label", Text, nullable=False),
+    Column("spans", Text, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("adjudicator", Words, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    _of_an_item(),
+)
+
 
 # --- where the two databases differ -----------------------------------------------------------------
 

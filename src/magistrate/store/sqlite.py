@@ -10,8 +10,8 @@ import re
 import socket
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +120,18 @@ def _configure(connection: Any, busy_seconds: float, *, writes: bool) -> None:
         # The pool does not know the connection yet and would leave it open.
         connection.close()
         raise
+
+
+@contextmanager
+def synced(connection: Connection) -> Iterator[None]:
+    """Let commits of this connection wait until they are on the disk; not within a transaction."""
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.execute("PRAGMA synchronous = FULL")
+    try:
+        yield
+    finally:
+        driver.execute("PRAGMA synchronous = NORMAL")
 
 
 def _switch_to_wal(connection: Any, busy_seconds: float) -> None:

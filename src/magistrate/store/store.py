@@ -22,6 +22,7 @@ from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_bod
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
+from magistrate.store.labels import Labels
 from magistrate.store.outcome_lists import OutcomeLists
 from magistrate.store.runs import (
     LAST,
@@ -151,6 +152,11 @@ class Store(DatasetShelf):
     def traces(self) -> Traces:
         """Spans, targets, rules and decisions of what is watched."""
         return Traces(self._writing, self._reading)
+
+    @property
+    def labels(self) -> Labels:
+        """Queues of what people are to label, and what they said."""
+        return Labels(self._writing, self._writing_for_good, self._reading)
 
     # --- questions ------------------------------------------------------------------------------
 

@@ -1,0 +1,188 @@
+"""`magistrate label`: make a queue of samples for people, or open one again, and label on a page."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from magistrate.cli.options import reading_options
+
+if TYPE_CHECKING:
+    from magistrate.labels.queues import QueueOptions
+    from magistrate.store import Store
+    from magistrate.store.labels import Queue
+
+EXAMPLE = (
+    "Example: magistrate label last; magistrate label rows.jsonl --double 0.5 --no-open; "
+    "magistrate label last --policy stratified --by metadata.topic --size 100 --name topics"
+)
+POLICIES = ("mixed", "uniform", "disagreement", "threshold", "stratified", "failures")
+FIXED = ("policy", "judge", "by", "size", "double", "width", "seed", "kinds", "instructions", "verdicts")
+"""Options that a queue has from the beginning, and for good."""
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("source", metavar="DATA|RUN|QUEUE")
+@click.option("--name", help="What to call the queue (default: as the data or the run is called).")
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    help="Which samples: half at random and half where judges differ (mixed, the default where there are "
+    "verdicts), all alike (uniform, the default elsewhere), where judges differ, near the threshold, from "
+    "all parts of the scores, or where a judge has no verdict.",
+)
+@click.option("--judge", help="The judge whose scores threshold and stratified go by (default: the first).")
+@click.option("--by", metavar="FIELD", help="stratified: also by label or metadata.NAME.")
+@click.option(
+    "--size",
+    type=click.IntRange(1),
+    help="How many samples to draw (default: half of them, at most 200; uniform and failures: all).",
+)
+@click.option(
+    "--double",
+    type=click.FloatRange(0, 1),
+    default=0.2,
+    show_default=True,
+    help="The share of the items that two people label.",
+)
+@click.option(
+    "--width",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="How far the interval of the share may reach to either side.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="For what is drawn.")
+@click.option("--kinds", metavar="A,B,C", help="Kinds of wrong words, 1 to 9 (default: those of RAGTruth).")
+@click.option("--instructions", metavar="TEXT", help="What annotators read above every item.")
+@click.option("--verdicts", is_flag=True, help="Show judges' verdicts before the own label, which biases it.")
+@reading_options
+@click.option(
+    "--store",
+    metavar="FILE|URL",
+    help="Where labels are kept: a file, or postgresql://… (default: magistrate.db in $MAGISTRATE_HOME, made "
+    "where there is none).",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Where to listen (default: any free one)."
+)
+@click.option(
+    "--open/--no-open", "opened", default=True, help="Open a browser at the first item.  [default: open]"
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    source: str,
+    name: str | None,
+    policy: Any,
+    judge: str | None,
+    by: str | None,
+    size: int | None,
+    double: float,
+    width: float,
+    seed: int,
+    kinds: str | None,
+    instructions: str | None,
+    verdicts: bool,
+    mapping: tuple[tuple[str, str], ...],
+    labels: dict[str, str],
+    max_unread: float,
+    store: str | None,
+    port: int,
+    opened: bool,
+) -> int:
+    """Label samples of DATA (whatever 'magistrate run' takes) or of a RUN, or go on with a QUEUE.
+
+    Labels are stored as they are given, until Ctrl-C. Several people label at once with 'magistrate serve'.
+    """
+    from magistrate.cli.exit_codes import DONE
+    from magistrate.cli.serve import checked_store, serve_pages
+    from magistrate.errors import require_extra
+    from magistrate.labels.queues import KINDS, QueueOptions
+    from magistrate.report.formatting import plain
+    from magistrate.store import Store
+
+    require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
+    from magistrate.server.responses import segment
+    from magistrate.server.settings import Settings
+
+    options = QueueOptions(
+        policy=policy,
+        judge=judge,
+        by=by,
+        size=size,
+        seed=seed,
+        double=double,
+        width=width,
+        blind=not verdicts,
+        kinds=KINDS if kinds is None else tuple(word.strip() for word in kinds.split(",")),
+        instructions=instructions or "",
+    )
+    place = checked_store(store, may_be_new=True)
+    reading = {"map": dict(mapping), "labels": labels, "max_unread": max_unread}
+    with Store.open(place) as shelf:
+        queue, new = _queue(shelf, source, name, options, reading)
+    settings = [each for each in FIXED if context.get_parameter_source(each) is ParameterSource.COMMANDLINE]
+    if not new and settings:
+        given = ", ".join(f"--{each}" for each in settings)
+        told = f"queue {queue.name} is there already and stays as it was made; not used: {given}"
+        click.echo(f"note: {plain(told)}", err=True)
+    of = f"{queue.n_items:,} of {queue.population:,} samples of {queue.source}, {queue.policy}"
+    click.echo(f"{'made' if new else 'opened'} queue {plain(queue.name)}: {plain(of)}", err=True)
+    path = f"label/{segment(queue.name)}/next"
+    serve_pages(Settings(store=place, port=port), path if opened else None)
+    return DONE
+
+
+def _queue(
+    store: Store, words: str, name: str | None, options: QueueOptions, reading: dict[str, Any]
+) -> tuple[Queue, bool]:
+    """The queue that is meant, and whether it was made now."""
+    from magistrate.datasets.files import looks_like_path
+    from magistrate.errors import SpecError
+    from magistrate.labels.queues import queue_name, queue_of_run, queue_of_samples
+    from magistrate.runs.prepare import open_data
+    from magistrate.runs.spec import DataPart
+
+    known = {each.name: each for each in store.labels.queues()}
+    if name is None and words in known:
+        return known[words], False
+    now, record = datetime.now(UTC), None
+    if not looks_like_path(words) and store.stored_dataset(words) is None:
+        with suppress(SpecError):  # it may be a public set
+            record = store.find_run(words)
+    if record is not None:
+        called = name or queue_name(record.name or record.id)
+        if called in known:
+            return _same(known[called], record.id, record.dataset_digest), False
+        return queue_of_run(store, record, called, options, now), True
+    dataset, version = open_data(store, DataPart(source=words, **reading))
+    called = name or queue_name(version or dataset.name)
+    if called in known:
+        return _same(known[called], None, dataset.digest), False
+    samples = list(dataset)
+    _tell_problems(dataset.problems)
+    return queue_of_samples(
+        store, samples, called, version or dataset.name, dataset.digest, options, now
+    ), True
+
+
+def _same(queue: Queue, run_id: str | None, digest: str) -> Queue:
+    from magistrate.errors import SpecError
+
+    if (queue.run_id, queue.digest) != (run_id, digest):
+        raise SpecError(
+            f"queue {queue.name!r} is there and holds something else ({queue.source}, or what that was "
+            "before); name another one with --name"
+        )
+    return queue
+
+
+def _tell_problems(problems: Any) -> None:
+    from magistrate.cli.exit_codes import print_problems
+
+    print_problems(problems)

@@ -1,0 +1,206 @@
+"""`magistrate labels`: queues of what people label; their figures, export, import, deletion."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from magistrate.cli.options import json_option, open_store, store_option
+from magistrate.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from magistrate.labels.estimates import People, Progress
+    from magistrate.store import Store
+    from magistrate.store.labels import Queue
+
+EXAMPLE = "Example: magistrate labels; magistrate labels export bridges --to labels.csv"
+
+
+@click.group(invoke_without_command=True, epilog=EXAMPLE)
+@store_option
+@json_option
+@click.pass_context
+def command(context: click.Context, store: str | None, as_json: bool) -> None:
+    """List queues of what people label, the newest first; 'magistrate label' makes one."""
+    if context.invoked_subcommand is not None:
+        return
+    from magistrate._paths import default_store
+
+    rows: list[tuple[Queue, Progress]] = []
+    if store is not None or default_store().exists():
+        with open_store(store) as opened:
+            rows = [(each, _progress(opened, each)) for each in opened.labels.queues()]
+    if as_json:
+        print_json([_data(queue, done) for queue, done in rows])
+    elif not rows:
+        click.echo("no queues yet; make one with: magistrate label DATA")
+    else:
+        print_table(
+            ["queue", "of", "policy", "items", "labels", "decided", "conflicts", "hallucinated"],
+            [
+                [
+                    queue.name,
+                    queue.source,
+                    queue.policy,
+                    f"{done.n_items:,}",
+                    f"{done.n_labels:,}",
+                    f"{done.n_decided:,}",
+                    f"{done.n_conflicts:,}",
+                    str(done.share),
+                ]
+                for queue, done in rows
+            ],
+            wrapped={"queue": 12, "of": 12},
+            spare=("of", "policy", "labels"),
+        )
+
+
+@command.command(epilog="Example: magistrate labels show bridges")
+@click.argument("queue")
+@click.option("--unweighted", is_flag=True, help="The bare share; refused where the policy makes it biased.")
+@store_option
+@json_option
+def show(queue: str, unweighted: bool, store: str | None, as_json: bool) -> None:
+    """Show how far QUEUE is, the share that is hallucinated, and how far people agree."""
+    from magistrate.labels.decisions import findings
+    from magistrate.labels.estimates import people, progress
+    from magistrate.report.formatting import plain
+
+    with open_store(store) as opened:
+        found = opened.labels.find(queue)
+        known, samples = findings(opened, found), opened.labels.samples(found.name)
+    done = progress(found, known, samples, weighted=not unweighted)
+    among = people(found, known, samples)
+    if as_json:
+        print_json({**_data(found, done), "people": _people(among)})
+        return
+    click.echo(plain(f"{found.name}: {found.n_items:,} of {found.population:,} samples of {found.source}"))
+    click.echo(f"policy {found.policy}; {done.words}")
+    click.echo(
+        f"{done.n_decided:,} decided, {done.n_conflicts:,} in conflict, {done.n_unsure:,} unsure, "
+        f"{done.n_open:,} open; {done.n_waiting:,} wait for another label"
+    )
+    for name, counts in done.annotators.items():
+        click.echo(plain(f"{name}: {', '.join(f'{count:,} {label}' for label, count in counts.items())}"))
+    for line in people_lines(among):
+        click.echo(line)
+
+
+@command.command(epilog="Example: magistrate labels export bridges --to labels.csv")
+@click.argument("queue")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A .csv file, which 'magistrate agree --with' reads, or .jsonl with spans as RAGTruth has them.",
+)
+@click.option("--gold", is_flag=True, help="Only what holds of each item, in place of what everybody says.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@store_option
+@json_option
+def export(queue: str, target: Path, gold: bool, force: bool, store: str | None, as_json: bool) -> None:
+    """Write the labels of QUEUE to a file."""
+    from magistrate.labels.files import export as write
+
+    with open_store(store) as opened:
+        found = opened.labels.find(queue)
+        n = write(opened, found, target, gold=gold, replace=force)
+    if as_json:
+        print_json({"queue": found.name, "file": str(target), "rows": n})
+    else:
+        click.echo(f"{n:,} rows in {target}")
+
+
+@command.command("import", epilog="Example: magistrate labels import bridges labels.jsonl --annotator ana")
+@click.argument("queue")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--annotator", metavar="NAME", help="Who gave the labels whose row names nobody.")
+@store_option
+@json_option
+def import_file(queue: str, file: Path, annotator: str | None, store: str | None, as_json: bool) -> None:
+    """Append the labels of FILE to those of QUEUE, by the ids of samples; all of them or none."""
+    from magistrate.labels.files import import_labels
+    from magistrate.report.formatting import plain
+
+    with open_store(store) as opened:
+        found = opened.labels.find(queue)
+        done = import_labels(opened, found, file, datetime.now(UTC), annotator=annotator)
+    if as_json:
+        print_json(
+            {"queue": found.name, "new": done.n_new, "known": done.n_known, "unknown": list(done.unknown)}
+        )
+        return
+    click.echo(f"{done.n_new:,} labels are new, {done.n_known:,} were there already")
+    if done.unknown:
+        some = ", ".join(repr(each) for each in done.unknown[:3])
+        click.echo(plain(f"left out: {len(done.unknown):,} of no item of this queue ({some})"), err=True)
+
+
+@command.command(epilog="Example: magistrate labels delete bridges --yes")
+@click.argument("queue")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+@json_option
+def delete(queue: str, yes: bool, store: str | None, as_json: bool) -> None:
+    """Delete QUEUE with all its labels and decisions."""
+    from magistrate.report.formatting import plain
+
+    with open_store(store) as opened:
+        found = opened.labels.find(queue)
+        n = len(opened.labels.labels(found.name))
+        if not yes and not sys.stdin.isatty():
+            raise click.UsageError(f"deleting {found.name} takes --yes where nobody can be asked")
+        if not yes and not click.confirm(f"delete {plain(found.name)} with {n:,} labels?", err=True):
+            click.echo("nothing was deleted", err=True)
+            return
+        opened.labels.delete(found.name)
+    if as_json:
+        print_json({"queue": found.name, "labels": n})
+    else:
+        click.echo(plain(f"deleted {found.name}"))
+
+
+def people_lines(among: People) -> list[str]:
+    """How far people agree, in lines."""
+    if among.raters is None:
+        return ["agreement: no item has the labels of two people yet"]
+    figures = ", ".join(f"{name} {each}" for name, each in among.raters.people.items())
+    told = [f"agreement of {among.raters.n_raters} people on {among.n:,} items: {figures}"]
+    if among.spans is not None:
+        told.append(f"words that both mark, on {among.spans.n:,} pairs: F1 {among.spans.metrics['f1']}")
+    return [*told, *([among.remark] if among.remark else [])]
+
+
+def _progress(store: Store, queue: Queue) -> Progress:
+    from magistrate.labels.decisions import findings
+    from magistrate.labels.estimates import progress
+
+    return progress(queue, findings(store, queue), store.labels.samples(queue.name))
+
+
+def _data(queue: Queue, done: Progress) -> dict[str, Any]:
+    return {
+        "queue": queue.name,
+        "created_at": queue.created_at.isoformat(),
+        "source": queue.source,
+        "run": queue.run_id,
+        "policy": queue.policy,
+        "population": queue.population,
+        "covered": queue.covered,
+        "settings": dict(queue.settings),
+        **done.to_dict(),
+    }
+
+
+def _people(among: People) -> dict[str, Any]:
+    return {
+        "n": among.n,
+        "agreement": None if among.raters is None else among.raters.to_dict(),
+        "spans": None if among.spans is None else among.spans.to_dict(),
+        "remark": among.remark,
+    }

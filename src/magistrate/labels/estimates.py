@@ -1,0 +1,244 @@
+"""Figures from a queue: the share that is hallucinated, how many more labels it takes, how far people agree.
+
+A sample that was drawn with probability π stands for 1/π: where a policy draws hard ones more often, the bare
+share of what was labelled says nothing about all samples, and is refused. Items that are in conflict, unsure
+or skipped have no label and are counted beside every figure, never in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
+from typing import Any
+
+from magistrate.analysis.agreement import Raters, raters_of
+from magistrate.analysis.columns import groups_of
+from magistrate.errors import InputError
+from magistrate.labels.decisions import Finding
+from magistrate.metrics.classification import Estimate, fields_of
+from magistrate.metrics.distributions import wilson_interval
+from magistrate.metrics.spans import SpanScores, span_scores
+from magistrate.store.labels import DECIDED, Queue
+from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
+from magistrate.watch.rates import weighted_share
+
+NOTHING = "nothing is labelled yet"
+LABELS = (HALLUCINATED, DECIDED[0])
+MOST_MORE = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a queue is, and the share of all its samples that is hallucinated.
+
+    Of `n_items`, `n_decided` have a label that holds, `n_conflicts` wait for a decision, on `n_unsure` people
+    said so and the rest is open; `n_waiting` of all wait for another label. `more` is how many more labels
+    the interval needs to reach at most `width` to either side, None where that cannot be said.
+    """
+
+    n_items: int
+    n_labels: int
+    n_decided: int
+    n_conflicts: int
+    n_unsure: int
+    n_open: int
+    n_waiting: int
+    share: Estimate
+    width: float
+    more: int | None
+    annotators: Mapping[str, Mapping[str, int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return fields_of(self)
+
+    @property
+    def words(self) -> str:
+        """The share with its interval, and what it still takes, in one sentence."""
+        if self.share.value is None:
+            return f"hallucinated: {self.share.undefined}"
+        told = f"hallucinated {self.share} from {self.n_decided} labelled samples"
+        if self.share.low is None:
+            return f"{told} ({self.share.undefined})"
+        if self.more == 0:
+            return f"{told}; the interval is as narrow as asked for (±{self.width:g})"
+        if self.more is None:
+            return told
+        plural = "label" if self.more == 1 else "labels"
+        left = self.n_items - self.n_decided
+        few = f", and the queue has {left:,} more items" if left < self.more else ""
+        return f"{told}; about {self.more:,} more {plural} for ±{self.width:g}{few}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class People:
+    """How far people agree on the items that several labelled: labels, and the characters that they mark.
+
+    `remark` says what the figures are about, where that is not all samples.
+    """
+
+    n: int
+    raters: Raters | None
+    spans: SpanScores | None
+    remark: str | None
+
+
+def is_active(queue: Queue, findings: Sequence[Finding]) -> bool:
+    """Whether some samples were drawn more often than others, or could not be drawn at all."""
+    chances = {each.item.inclusion for each in findings}
+    return queue.covered < queue.population or (len(chances) > 1 and max(chances) - min(chances) > 1e-9)
+
+
+def hallucinated_share(
+    queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample], *, weighted: bool = True
+) -> Estimate:
+    """The share of all samples that is hallucinated, every label weighted by 1 / its probability.
+
+    `samples` are those of the findings. Raises `InputError` for a share that is not `weighted`, of a queue
+    whose policy draws some samples more often.
+    """
+    if not weighted and is_active(queue, findings):
+        raise InputError(
+            f"queue {queue.name!r} was drawn by the policy {queue.policy}, which takes some samples more "
+            "often than others: the bare share of its labels is that of the drawn ones and says nothing "
+            "about all samples; use the weighted one"
+        )
+    if queue.covered < queue.population:
+        never = queue.population - queue.covered
+        return Estimate.none(
+            f"{never:,} of {queue.population:,} samples could not be drawn by the policy {queue.policy}, so "
+            "that no figure speaks for them; label with --policy mixed or uniform"
+        )
+    known = [(each, sample) for each, sample in zip(findings, samples, strict=True) if each.label is not None]
+    if not known:
+        return Estimate.none(NOTHING)
+    hits = [each.label == HALLUCINATED for each, _ in known]
+    chances = [each.item.inclusion if weighted else 1.0 for each, _ in known]
+    return _share(hits, chances, [sample for _, sample in known])
+
+
+def judge_right(
+    queue: Queue,
+    findings: Sequence[Finding],
+    samples: Sequence[Sample],
+    verdicts: Mapping[str, Outcome],
+) -> Estimate:
+    """On what share of the samples that it judged a judge says what people say, weighted as the share is.
+
+    Labels that were given after the verdict was shown do not count: they are not independent of it.
+    """
+    if queue.covered < queue.population:
+        return Estimate.none("some samples could not be drawn")
+    hits: list[bool] = []
+    chances: list[float] = []
+    kept: list[Sample] = []
+    for each, sample in zip(findings, samples, strict=True):
+        verdict = verdicts.get(sample.id)
+        if each.label is None or not isinstance(verdict, Verdict) or any(one.shown for one in each.said):
+            continue
+        hits.append(verdict.label == each.label)
+        chances.append(each.item.inclusion)
+        kept.append(sample)
+    return _share(hits, chances, kept) if kept else Estimate.none("no sample has both labels")
+
+
+def _share(hits: Sequence[bool], chances: Sequence[float], samples: Sequence[Sample]) -> Estimate:
+    groups = [str(number) for number in groups_of(samples)]
+    found = weighted_share(hits, chances, groups)
+    if found.low is None and found.value is not None:
+        return Estimate(found.value, None, None, "no interval from one context")
+    return found
+
+
+def progress(
+    queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample], *, weighted: bool = True
+) -> Progress:
+    """How far a queue is. Raises what `hallucinated_share` raises."""
+    estimate = hallucinated_share(queue, findings, samples, weighted=weighted)
+    states = Counter(each.state for each in findings)
+    decided = states["decided"] + states["adjudicated"]
+    width = float(queue.settings.get("width", 0.05))
+    people: dict[str, Counter[str]] = {}
+    for each in findings:
+        for label in each.labels:
+            people.setdefault(label.annotator, Counter())[label.label] += 1
+    return Progress(
+        n_items=len(findings),
+        n_labels=sum(len(each.labels) for each in findings),
+        n_decided=decided,
+        n_conflicts=states["conflict"],
+        n_unsure=states["unsure"],
+        n_open=states["open"],
+        n_waiting=sum(each.waits for each in findings),
+        share=estimate,
+        width=width,
+        more=more_needed(estimate, decided, width),
+        annotators={name: dict(counts) for name, counts in sorted(people.items())},
+    )
+
+
+def more_needed(estimate: Estimate, n: int, width: float) -> int | None:
+    """How many more labels like the `n` there are until the interval reaches at most `width` to either side.
+
+    None without an interval. The labels so far are worth as many independent ones as have a Wilson interval
+    of the same length at the same share; more of them are taken to be worth as much each.
+    """
+    if estimate.value is None or estimate.low is None or estimate.high is None or not n:
+        return None
+    if max(estimate.high - estimate.value, estimate.value - estimate.low) <= width:
+        return 0
+    share, length = estimate.value, estimate.high - estimate.low
+    worth = _least(lambda size: _length(share, size) <= length + 1e-12)
+    needed = _least(lambda size: _reach(share, size) <= width)
+    return max(ceil(needed * n / max(worth, 1)) - n, 1)
+
+
+def _length(share: float, n: float) -> float:
+    low, high = wilson_interval(share, n)
+    return high - low
+
+
+def _reach(share: float, n: float) -> float:
+    low, high = wilson_interval(share, n)
+    return max(high - share, share - low)
+
+
+def _least(holds: Any) -> int:
+    """The least number from 1 on for which it holds, as it does for all after that."""
+    low, high = 0, 1
+    while not holds(high) and high < MOST_MORE:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def people(queue: Queue, findings: Sequence[Finding], samples: Sequence[Sample]) -> People:
+    """How far those who labelled the same items agree, before anybody decided between them."""
+    several = [(each, sample) for each, sample in zip(findings, samples, strict=True) if len(each.said) > 1]
+    remark = None
+    if is_active(queue, findings):
+        remark = f"Drawn by the policy {queue.policy}: items are harder than most, and people agree less."
+    if not several:
+        return People(n=0, raters=None, spans=None, remark=remark)
+    votes = {sample.id: [label.label for label in each.said] for each, sample in several}
+    names = {label.annotator for each, _ in several for label in each.said}
+    raters = raters_of({sample.id: sample for _, sample in several}, votes, len(names), {}, LABELS)
+    pairs = [
+        (one, other, sample)
+        for each, sample in several
+        for one, other in combinations(each.said, 2)
+        if one.spans and other.spans
+    ]
+    spans = None
+    if pairs:
+        spans = span_scores(
+            [[(span.start, span.end) for span in one.spans] for one, _, _ in pairs],
+            [[(span.start, span.end) for span in other.spans] for _, other, _ in pairs],
+            groups_of([sample for _, _, sample in pairs]),
+        )
+    return People(n=len(several), raters=raters, spans=spans, remark=remark)

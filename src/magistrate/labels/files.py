@@ -1,0 +1,230 @@
+"""Labels as files: CSV for `agree --with`, JSON Lines with spans as RAGTruth has them, and both back in."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from magistrate.datasets.fields import UnknownLabel, label_of, plain
+from magistrate.datasets.files import open_file
+from magistrate.datasets.rows import Problem
+from magistrate.datasets.samples import ForeignSpan
+from magistrate.errors import InputError, SpecError
+from magistrate.labels.decisions import findings
+from magistrate.report.export import FORMULA, write_whole
+from magistrate.store import Store
+from magistrate.store.labels import (
+    DECIDED,
+    SKIP,
+    UNSURE,
+    Answer,
+    Label,
+    Queue,
+    checked_annotator,
+    checked_answer,
+)
+from magistrate.types import HALLUCINATED, Sample, Span
+
+COLUMNS = (
+    *("id", "label", "annotator", "answer", "note", "seconds", "verdict_shown", "revision", "at"),
+    *("inclusion", "policy"),
+)
+GOLD = "gold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """What became of a file's rows: new labels, those that were there already, and ids of no item."""
+
+    n_new: int
+    n_known: int
+    unknown: tuple[str, ...]
+
+
+# --- out ------------------------------------------------------------------------------------------
+
+
+def export(store: Store, queue: Queue, target: Path, *, gold: bool = False, replace: bool = False) -> int:
+    """Write what every annotator says, or with `gold` what holds of each item; answers how many rows.
+
+    The ending says the format: `.csv` or `.jsonl`. Raises `SpecError` for another and where the file is
+    there and is not to be replaced.
+    """
+    ending = target.suffix.lower()
+    if ending not in (".csv", ".jsonl"):
+        raise SpecError(f"labels are written as .csv or .jsonl, got {target.name!r}")
+    if target.exists() and not replace:
+        raise SpecError(f"{target} is there already; --force replaces it")
+    rows = list(_held(store, queue) if gold else _said(store, queue))
+
+    def write(raw: IO[bytes]) -> int:
+        text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", newline="")
+        if ending == ".csv":
+            writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows({name: _cell(row[name]) for name in COLUMNS} for row in rows)
+        else:
+            text.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        text.flush()
+        text.detach()
+        return len(rows)
+
+    return write_whole(target, write)
+
+
+def _said(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
+    """One row a label that stands."""
+    for found, sample in zip(findings(store, queue), store.labels.samples(queue.name), strict=True):
+        for label in found.labels:
+            held = label.label if label.label in DECIDED else None
+            told = {
+                "annotator": label.annotator,
+                "answer": label.label,
+                "note": label.note,
+                "seconds": label.seconds,
+                "verdict_shown": label.shown,
+                "revision": label.revision,
+                "at": label.at.isoformat(timespec="seconds"),
+            }
+            chance = {"inclusion": found.item.inclusion, "policy": found.item.policy}
+            quote = label.quote
+            where = (
+                None if quote is None else {"source": quote.source, "start": quote.start, "end": quote.end}
+            )
+            yield {**_sample(sample, held, label.spans), **told, **chance, "quote": where}
+
+
+def _held(store: Store, queue: Queue) -> Iterator[dict[str, Any]]:
+    """One row an item whose label holds."""
+    for found, sample in zip(findings(store, queue), store.labels.samples(queue.name), strict=True):
+        if found.label is None:
+            continue
+        gold = found.gold
+        last: Label | None = max(found.labels, key=lambda each: each.id, default=None)
+        at = gold.at if gold is not None else last.at if last is not None else None
+        told = {
+            "annotator": GOLD,
+            "answer": found.label,
+            "note": gold.reason if gold is not None else "",
+            "seconds": None,
+            "verdict_shown": any(each.shown for each in found.said),
+            "revision": gold.revision if gold is not None else 0,
+            "at": "" if at is None else at.isoformat(timespec="seconds"),
+        }
+        chance = {"inclusion": found.item.inclusion, "policy": found.item.policy}
+        yield {**_sample(sample, found.label, found.spans), **told, **chance}
+
+
+def _sample(sample: Sample, label: str | None, spans: tuple[Span, ...]) -> dict[str, Any]:
+    output = sample.output or ""
+    return {
+        "id": sample.id,
+        "input": sample.input,
+        "context": list(sample.context),
+        "response": output,
+        "label": label,
+        "labels": [
+            {
+                "start": span.start,
+                "end": span.end,
+                "text": output[span.start : span.end],
+                "meta": "",
+                "label_type": span.kind,
+            }
+            for span in spans
+        ],
+    }
+
+
+def _cell(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+
+
+# --- in -------------------------------------------------------------------------------------------
+
+
+def _spans(value: Any) -> Any:
+    return () if value in (None, "") else value
+
+
+class ForeignLabel(BaseModel):
+    """One row of a file of labels."""
+
+    model_config = ConfigDict(extra="ignore", coerce_numbers_to_str=True)
+    id: str = Field(min_length=1)
+    label: str | None = None
+    answer: str | None = None
+    annotator: str | None = None
+    note: str | None = None
+    spans: Annotated[tuple[ForeignSpan, ...], BeforeValidator(_spans)] = Field(
+        (), validation_alias=AliasChoices("labels", "spans")
+    )
+
+
+def import_labels(
+    store: Store, queue: Queue, source: Path, now: datetime, *, annotator: str | None = None
+) -> Imported:
+    """Append the labels of a file to those of a queue, by the ids of samples; all of them or none.
+
+    `annotator` is who gave those labels that name nobody. What an annotator says already is not appended
+    again. Raises `InputError` for the first row that cannot be read.
+    """
+    items = {each.sample_id: each for each in store.labels.items(queue.name)}
+    samples = {each.id: each for each in store.labels.samples(queue.name)}
+    read: dict[tuple[int, str], Answer] = {}
+    unknown: list[str] = []
+    for row in open_file(source).rows():
+        if isinstance(row, Problem):
+            raise InputError(f"nothing was imported: {row}")
+        try:
+            foreign = _read(row.values)
+            who = checked_annotator(foreign.annotator or annotator or "")
+            sample_id = foreign.id if foreign.id in items else foreign.id.removeprefix("'")
+            if sample_id not in items:
+                unknown.append(foreign.id)
+                continue
+            answer = checked_answer(_answer(foreign), samples[sample_id])
+        except (InputError, UnknownLabel) as error:
+            raise InputError(f"nothing was imported: {row.where}: {plain(str(error), 300)}") from None
+        key = (items[sample_id].position, who)
+        if read.setdefault(key, answer) != answer:
+            raise InputError(f"nothing was imported: {row.where}: {who} labels {sample_id!r} twice")
+    if not read:
+        raise InputError(f"no row of {source.name} is about an item of queue {queue.name!r}")
+    new = 0
+    for (position, who), answer in read.items():
+        newest = store.labels.newest(queue.name, position, who)
+        if newest is not None and (newest.label, newest.spans, newest.note) == (
+            *(answer.label, answer.spans, answer.note),
+        ):
+            continue
+        revision = 0 if newest is None else newest.revision
+        store.labels.add(queue.name, position, who, answer, revision=revision, now=now)
+        new += 1
+    return Imported(n_new=new, n_known=len(read) - new, unknown=tuple(unknown))
+
+
+def _read(values: Mapping[str, Any]) -> ForeignLabel:
+    try:
+        return ForeignLabel.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _answer(foreign: ForeignLabel) -> Answer:
+    spans = tuple(Span(each.start, each.end, each.kind or HALLUCINATED) for each in foreign.spans)
+    word = (foreign.answer or foreign.label or "").strip()
+    label = word.lower() if word.lower() in (UNSURE, SKIP) else label_of("label", word)
+    if label is None:
+        raise InputError("it has no label")
+    return Answer(label=label, spans=spans, note=foreign.note or "")

@@ -1,0 +1,209 @@
+"""Which samples people are to label, and with what probability each was drawn.
+
+=============  ====================================================================================
+uniform        all alike
+disagreement   by how far the scores of judges are apart; of one judge, by how undecided its score is
+threshold      by how near a judge's score is to its threshold
+stratified     as many from each fifth of a judge's scores, or from each of a field's values in it
+failures       only samples on which a judge failed, abstained or was not asked
+mixed          half uniform, half by disagreement
+=============  ====================================================================================
+
+A policy gives every sample a weight; `inclusion` makes probabilities of them, and `draw` draws exactly so
+many samples with exactly these probabilities: systematically, with a random start, along an order by hash
+(Madow 1949). What is drawn is offered in another order by hash, so that whoever stops early has labelled a
+random part of it. A sample that was drawn with probability π then stands for 1/π of all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import combinations
+from math import exp, floor
+from typing import Literal, get_args
+
+from magistrate._text import decimal
+from magistrate.errors import InputError, SpecError
+
+Policy = Literal["mixed", "uniform", "disagreement", "threshold", "stratified", "failures"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+BINS = 5
+NEAR = 0.1  # a score that is so far from the threshold weighs 1/e of one that is at it
+
+_SALT = "magistrate:labels:v1"
+_BITS = 53  # as many as a float holds exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sample that could be labelled: what judges said of it.
+
+    `scores` are those of judges in [0, 1], 1 means hallucinated, None where one has no verdict, and `missing`
+    says then why. `key` pins its content, `group` is its value of the field that strata are made by.
+    """
+
+    key: str
+    scores: tuple[float | None, ...] = ()
+    missing: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How much a policy wants a sample, from 0 on, and why."""
+
+    weight: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A sample that was drawn, by its place among the candidates.
+
+    `priority` in [0, 1] is its weight beside the largest.
+    """
+
+    place: int
+    priority: float
+    inclusion: float
+    reason: str
+
+
+def share(seed: int, purpose: str, key: str) -> float:
+    """Where a sample stands in [0, 1) for a purpose: by hash, so that everybody who asks gets the same.
+
+    >>> share(0, "order", "a") == share(0, "order", "a") != share(1, "order", "a")
+    True
+    """
+    words = "\0".join((_SALT, str(seed), purpose, key)).encode("utf-8", "surrogatepass")
+    return (int.from_bytes(sha256(words).digest()[:8], "big") >> (64 - _BITS)) / (1 << _BITS)
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+def wanted(
+    policy: Policy, candidates: Sequence[Candidate], *, threshold: float | None = None
+) -> list[Wanted]:
+    """What a policy makes of the candidates. Raises `SpecError` where it needs verdicts that are not there.
+
+    `threshold` is that of the judge whose scores come first, 1 meaning hallucinated.
+    """
+    if policy == "uniform":
+        return [Wanted(1.0, "drawn at random")] * len(candidates)
+    if policy == "failures":
+        return [_failed(each) for each in candidates]
+    if not any(score is not None for each in candidates for score in each.scores):
+        raise SpecError(
+            f"the policy {policy} goes by verdicts, and there are none: label a run that has some, "
+            "or use --policy uniform"
+        )
+    if policy == "disagreement":
+        return [_apart(each) for each in candidates]
+    if policy == "threshold":
+        return [_near(each, 0.5 if threshold is None else threshold) for each in candidates]
+    if policy == "stratified":
+        return _strata(candidates)
+    if policy == "mixed":
+        return _mixed(candidates)
+    raise SpecError(f"unknown policy {policy!r}; known: {', '.join(POLICIES)}")
+
+
+def _mixed(candidates: Sequence[Candidate]) -> list[Wanted]:
+    apart = [_apart(each) for each in candidates]
+    total = sum(each.weight for each in apart)
+    if not total:
+        return [Wanted(1.0, "drawn at random; no two scores differ")] * len(candidates)
+    mean = total / len(apart)
+    return [Wanted((mean + each.weight) / 2, f"drawn at random, or as {each.reason}") for each in apart]
+
+
+def _apart(candidate: Candidate) -> Wanted:
+    scores = [score for score in candidate.scores if score is not None]
+    if not scores:
+        return Wanted(0.0, f"{candidate.missing or 'there is no score'}")
+    if len(scores) == 1:
+        return Wanted(1 - abs(2 * scores[0] - 1), f"the score is {decimal(scores[0])}")
+    pairs = [abs(one - other) for one, other in combinations(scores, 2)]
+    low, high = decimal(min(scores)), decimal(max(scores))
+    return Wanted(sum(pairs) / len(pairs), f"scores are from {low} to {high}")
+
+
+def _near(candidate: Candidate, threshold: float) -> Wanted:
+    score = candidate.scores[0] if candidate.scores else None
+    if score is None:
+        return Wanted(0.0, candidate.missing or "there is no score")
+    told = f"the score is {decimal(score)}, the threshold {decimal(threshold)}"
+    return Wanted(exp(-abs(score - threshold) / NEAR), told)
+
+
+def _strata(candidates: Sequence[Candidate]) -> list[Wanted]:
+    """Each stratum weighs the same: fifths of the scores, those without one apart, times the groups."""
+    ranked = sorted(
+        (score, each.key) for each in candidates if each.scores and (score := each.scores[0]) is not None
+    )
+    edges = [ranked[at * len(ranked) // BINS][0] for at in range(1, BINS)]
+
+    def stratum(each: Candidate) -> tuple[int, str | None]:
+        score = each.scores[0] if each.scores else None
+        return (-1 if score is None else sum(score >= edge for edge in edges), each.group)
+
+    found = [stratum(each) for each in candidates]
+    sizes = Counter(found)
+    told = []
+    for (number, group), candidate in zip(found, candidates, strict=True):
+        lost = f"no score ({candidate.missing or 'not judged'})"
+        part = lost if number < 0 else f"scores, part {number + 1} of {BINS}"
+        told.append(Wanted(1 / sizes[number, group], part if group is None else f"{part}, {group}"))
+    return told
+
+
+def _failed(candidate: Candidate) -> Wanted:
+    return Wanted(0.0 if candidate.missing is None else 1.0, candidate.missing or "every judge has a verdict")
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def inclusion(weights: Sequence[float], size: int) -> list[float]:
+    """Probabilities that are as the weights are and sum to `size`; at most 1 each, the rest goes to others.
+
+    >>> inclusion([1, 1, 2], 2)
+    [0.5, 0.5, 1.0]
+    """
+    if size < 1 or size > sum(weight > 0 for weight in weights):
+        raise InputError(f"of {sum(weight > 0 for weight in weights)} samples {size} cannot be drawn")
+    certain: set[int] = set()
+    while True:
+        rest = [at for at in range(len(weights)) if at not in certain and weights[at] > 0]
+        total = sum(weights[at] for at in rest)
+        left = size - len(certain)
+        over = [at for at in rest if weights[at] * left >= total]
+        if not over:
+            break
+        certain.update(over)
+    found = [0.0] * len(weights)
+    for at in rest:
+        found[at] = weights[at] * left / total
+    for at in certain:
+        found[at] = 1.0
+    return found
+
+
+def draw(candidates: Sequence[Candidate], wants: Sequence[Wanted], size: int, seed: int) -> list[Drawn]:
+    """`size` of the candidates, drawn by what is wanted, in the order in which they are to be labelled."""
+    weights = [each.weight for each in wants]
+    chances = inclusion(weights, size)
+    start = share(seed, "start", "")
+    most = max(weights)
+    summed, chosen = 0.0, list[int]()
+    for at in sorted(range(len(candidates)), key=lambda at: share(seed, "place", candidates[at].key)):
+        before, summed = summed, summed + chances[at]
+        # Sums of many floats must not lose one that is certain, nor count one that cannot be.
+        if chances[at] >= 1 or (chances[at] > 0 and floor(summed - start) > floor(before - start)):
+            chosen.append(at)
+    chosen.sort(key=lambda at: share(seed, "order", candidates[at].key))
+    return [Drawn(at, weights[at] / most, chances[at], wants[at].reason) for at in chosen]

@@ -1,0 +1,279 @@
+"""The pages of label queues: all of them, one with its figures, and who is labelling."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from magistrate.errors import SpecError
+from magistrate.labels.decisions import Finding, findings
+from magistrate.labels.estimates import People, Progress, judge_right, people, progress
+from magistrate.labels.queues import LEASE_MINUTES
+from magistrate.metrics.classification import Estimate
+from magistrate.server.responses import answering_with, page, segment
+from magistrate.server.security import local_path
+from magistrate.server.settings import Settings
+from magistrate.server.state import LRUCache, RequestStore
+from magistrate.store import Store
+from magistrate.store.labels import LONGEST_ANNOTATOR, Queue, checked_annotator
+from magistrate.types import Outcome
+
+YEAR = 31_536_000
+TOLD_EVERY = 10  # labels after which the figure is told anew
+
+router = APIRouter()
+
+
+# --- who labels -----------------------------------------------------------------------------------
+
+
+class Annotators:
+    """The names of those who label, in cookies that the server signs; a part of `app.state`.
+
+    Without a token one person uses the server, and is called as this machine calls them until they give
+    another name; that is `usual`. With one, everybody is asked for a name first.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._key = hmac.digest(
+            (settings.token or secrets.token_urlsafe(32)).encode(), b"magistrate annotator", "sha256"
+        )
+        # Cookies do not tell ports apart, and several servers may run on one machine.
+        self._cookie = f"magistrate_annotator_{settings.port}"
+        self.usual = None if settings.token else _user()
+
+    def current(self, request: Request) -> str | None:
+        """The name of whoever makes the request; None where they have to give it first.
+
+        That is also where a cookie is not signed by this server, as after a restart: nobody's labels are
+        taken for those of somebody else.
+        """
+        given = request.cookies.get(self._cookie)
+        if given is None:
+            return self.usual
+        encoded, _, signature = given.rpartition(".")
+        if not hmac.compare_digest(self._signature(encoded).encode(), signature.encode()):
+            return None
+        try:
+            return checked_annotator(base64.urlsafe_b64decode(encoded).decode())
+        except (SpecError, ValueError):
+            return None
+
+    def remember(self, response: Response, name: str, secure: bool) -> None:
+        """Set the cookie that names them."""
+        encoded = base64.urlsafe_b64encode(name.encode()).decode()
+        response.set_cookie(
+            self._cookie,
+            f"{encoded}.{self._signature(encoded)}",
+            path="/label",
+            max_age=YEAR,
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+
+    def _signature(self, encoded: str) -> str:
+        return hmac.digest(self._key, encoded.encode("utf-8", "surrogatepass"), "sha256").hex()
+
+
+def _user() -> str:
+    try:
+        return checked_annotator(getpass.getuser())
+    except (OSError, KeyError, ImportError, SpecError):
+        return "local"
+
+
+def annotator_of(request: Request) -> str | None:
+    """The name of whoever makes the request; None where they have to give it first."""
+    found: Annotators = request.app.state.annotators
+    return found.current(request)
+
+
+def required_annotator(request: Request) -> str:
+    """The same, 422 where there is none."""
+    name = annotator_of(request)
+    if name is None:
+        raise HTTPException(422, "say who you are first, on the page of the queue")
+    return name
+
+
+def queue_address(name: str, *rest: str) -> str:
+    """The address of a queue's page, or of what is below it."""
+    return "/".join(["/label", segment(name), *rest])
+
+
+def lease_end(now: datetime) -> datetime:
+    """When an item that is given out now is given to others, if nobody answers."""
+    return now + timedelta(minutes=LEASE_MINUTES)
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """A queue with its figures.
+
+    `judges` says of every judge of the run on what share of the samples it says what people say. `mine` is
+    how many items the annotator has labelled; `to_go` how many still want a label of anybody.
+    """
+
+    queue: Queue
+    done: Progress
+    people: People
+    judges: Mapping[str, Estimate]
+    conflicts: tuple[int, ...]
+    decided: tuple[int, ...]
+    mine: int
+
+    @property
+    def to_go(self) -> int:
+        """How many items want another label."""
+        return self.done.n_waiting
+
+
+def queue_view(store: Store, name: str, annotator: str | None) -> QueueView:
+    """A queue as it is now. Raises `SpecError` where there is none of this name."""
+    queue = store.labels.find(name)
+    found, samples = findings(store, queue), store.labels.samples(queue.name)
+    return QueueView(
+        queue=queue,
+        done=progress(queue, found, samples),
+        people=people(queue, found, samples),
+        judges={
+            judge: judge_right(queue, found, samples, said) for judge, said in _verdicts(store, queue).items()
+        },
+        conflicts=tuple(each.item.position + 1 for each in found if each.state == "conflict"),
+        decided=tuple(each.item.position + 1 for each in found if each.state == "adjudicated"),
+        mine=_mine(found, annotator),
+    )
+
+
+def _verdicts(store: Store, queue: Queue) -> dict[str, dict[str, Outcome]]:
+    """What the judges of the queue's run said, by judge and sample; none where the run is gone."""
+    if queue.run_id is None:
+        return {}
+    with store.snapshot() as moment:
+        try:
+            judges = moment.record(queue.run_id).judges
+        except SpecError:
+            return {}
+        return {
+            judge: {each.sample_id: each for each in moment.bare_outcomes(queue.run_id, judge)}
+            for judge in judges
+        }
+
+
+def _mine(found: Sequence[Finding], annotator: str | None) -> int:
+    return sum(any(label.annotator == annotator for label in each.labels) for each in found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a queue is while somebody labels it; `figure` is the share, told after every ten decided."""
+
+    mine: int
+    n_items: int
+    to_go: int
+    figure: str | None
+
+    def words(self, who: str) -> str:
+        """How far it is for an annotator."""
+        return f"{who}: {self.mine:,} labelled, {self.to_go:,} wanted of anybody"
+
+
+def standing(request: Request, store: Store, queue: Queue, annotator: str) -> Standing:
+    """How far a queue is, for the page of an item."""
+    found = findings(store, queue)
+    n = sum(each.label is not None for each in found)
+    figure = None
+    if tens := n // TOLD_EVERY:
+        kept: LRUCache = request.app.state.label_figures
+        key = (queue.name, queue.created_at, tens)
+        figure = kept.get_or_make(key, lambda: progress(queue, found, store.labels.samples(queue.name)).words)
+    return Standing(
+        mine=_mine(found, annotator),
+        n_items=len(found),
+        to_go=sum(each.waits for each in found),
+        figure=figure,
+    )
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@router.get("/label")
+def queues_page(request: Request, store: RequestStore) -> Response:
+    """All queues, the newest first."""
+    rows = []
+    for queue in store.labels.queues():
+        found = findings(store, queue)
+        labelled = sum(bool(each.labels) for each in found)
+        rows.append((queue, labelled, sum(each.state == "conflict" for each in found)))
+    return page(request, "label_queues.html", rows=rows, address=queue_address)
+
+
+@router.get("/label/{name}")
+def queue_page(
+    request: Request, name: str, store: RequestStore, end: Annotated[bool, Query()] = False
+) -> Response:
+    """A queue with its figures; `end`: there was nothing left to give out."""
+    who = annotator_of(request)
+    view = queue_view(store, name, who)
+    return page(
+        request,
+        "label_queue.html",
+        view=view,
+        who=who,
+        end=end,
+        address=queue_address,
+        longest=LONGEST_ANNOTATOR,
+    )
+
+
+@router.post("/label/{name}/annotator")
+def call_yourself(
+    request: Request,
+    name: str,
+    store: RequestStore,
+    annotator: Annotated[str, Form(max_length=1000)] = "",
+    following: Annotated[str, Form(max_length=2000)] = "",
+) -> Response:
+    """Remember under which name somebody labels."""
+    found = store.labels.find(name)
+    with answering_with(SpecError, 422):
+        chosen = checked_annotator(annotator)
+    back = local_path(following)
+    response = RedirectResponse(back if back.startswith("/label/") else queue_address(found.name), 303)
+    annotators: Annotators = request.app.state.annotators
+    annotators.remember(response, chosen, request.scope["scheme"] == "https")
+    return response
+
+
+@router.get("/label/{name}/next")
+def next_item(
+    request: Request,
+    name: str,
+    store: RequestStore,
+    but: Annotated[list[int] | None, Query(max_length=50)] = None,
+) -> Response:
+    """Give out the next item: to its page, or to the queue's where there is none; `but` passes over some."""
+    queue = store.labels.find(name)
+    who = annotator_of(request)
+    if who is None:
+        return RedirectResponse(queue_address(queue.name), 303)
+    now = datetime.now(UTC)
+    passed = [number - 1 for number in but or ()]
+    position = store.labels.claim(queue.name, who, now=now, until=lease_end(now), but=passed)
+    if position is None:
+        return RedirectResponse(f"{queue_address(queue.name)}?end=1", 303)
+    return RedirectResponse(queue_address(queue.name, str(position + 1)), 303)

@@ -1,0 +1,650 @@
+"""Labels in the store: queues of items for people, who has one at hand, what they said, what was decided.
+
+An item is leased to an annotator before it is shown to them, so that no two label the same one unless two
+labels of it are wanted. A lease is written, not held: where nobody answers, it runs out and the item goes to
+somebody else. Labels and decisions are only ever appended: the newest revision counts, the others stay.
+
+Every moment is handed over by the caller.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, exists, func, insert, select
+
+from magistrate.errors import InputError, SpecError
+from magistrate.store.codec import dumps, loads, sample_body, sample_from, sample_key
+from magistrate.store.runs import ROWS_AT_ONCE, keep_samples, near, shown
+from magistrate.store.schema import (
+    dataset_samples,
+    insert_or,
+    label_gold,
+    label_items,
+    label_leases,
+    label_queues,
+    labels,
+    run_samples,
+    samples,
+    stop_writers,
+)
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
+
+UNSURE, SKIP = "unsure", "skip"
+ANSWERS = (FAITHFUL, HALLUCINATED, UNSURE, SKIP)
+"""What an annotator may say of an item."""
+DECIDED = (FAITHFUL, HALLUCINATED)
+UNDONE = "undone"
+"""The label of a revision that takes back what was said before."""
+
+LONGEST_NAME, LONGEST_NOTE, LONGEST_ANNOTATOR, MOST_SPANS = 100, 10_000, 80, 500
+_FORBIDDEN = "/\\?#%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What is to be labelled: items drawn by a policy from `population` samples.
+
+    `covered` of these could be drawn at all. `run_id` is the run whose samples they are, None for those of
+    data; `source` says in words what they came from, `digest` pins it.
+    """
+
+    name: str
+    created_at: datetime
+    source: str
+    run_id: str | None
+    digest: str
+    policy: str
+    population: int
+    covered: int
+    settings: Mapping[str, Any]
+    n_items: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewItem:
+    """A sample to be labelled, as a policy drew it; see `Item`."""
+
+    sample: Sample
+    policy: str
+    priority: float
+    inclusion: float
+    reason: str
+    wanted: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One sample of a queue, offered in the order of `position`, from 0.
+
+    `priority` in [0, 1] says how much the policy wanted it and `reason` why; `inclusion` is the probability
+    with which it was drawn; `wanted` is how many people are to label it.
+    """
+
+    position: int
+    sample_id: str
+    policy: str
+    priority: float
+    inclusion: float
+    reason: str
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """Half-open character offsets into the source of this number, of `Sample.sources`."""
+
+    source: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an annotator says of an item; `spans` are offsets of characters of the output.
+
+    `quote` is the place in the context that shows it, `seconds` how long it took, None where not known.
+    """
+
+    label: str
+    spans: tuple[Span, ...] = ()
+    quote: Quote | None = None
+    note: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label(Answer):
+    """One revision of an annotator's answer, from 1; `shown`: the judge's verdict was seen before."""
+
+    id: int
+    position: int
+    annotator: str
+    revision: int
+    shown: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gold:
+    """What an adjudicator decided of an item and why, with the ids of the labels that they looked at."""
+
+    position: int
+    revision: int
+    label: str
+    spans: tuple[Span, ...]
+    reason: str
+    adjudicator: str
+    labels: tuple[int, ...]
+    at: datetime
+
+
+# --- what is given ----------------------------------------------------------------------------------
+
+
+def checked_queue_name(name: str) -> str:
+    """A name that a queue may have, in Unicode's composed form; `SpecError` for another."""
+    name = unicodedata.normalize("NFC", name)
+    if not name.strip() or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME:
+        why = f"names are 1 to {LONGEST_NAME} visible characters, without blanks around them"
+    elif any(sign in name for sign in _FORBIDDEN) or name[0] in "-.":
+        why = f"names hold none of {' '.join(_FORBIDDEN)} and do not begin with - or ."
+    else:
+        return name
+    raise SpecError(f"a queue cannot be named {shown(name)}: {why}")
+
+
+def checked_annotator(name: str) -> str:
+    """The name of a person, without blanks around it; `SpecError` for one that cannot be."""
+    name = unicodedata.normalize("NFC", name).strip()
+    if not name or not name.isprintable() or len(name) > LONGEST_ANNOTATOR:
+        raise SpecError(f"an annotator's name is 1 to {LONGEST_ANNOTATOR} visible characters")
+    return name
+
+
+def checked_answer(answer: Answer, sample: Sample) -> Answer:
+    """The answer with its spans in order; `InputError` where it says what cannot be."""
+    if answer.label not in ANSWERS:
+        raise InputError(f"a label is one of {', '.join(ANSWERS)}; got {shown(answer.label)}")
+    length = len(sample.output or "")
+    for span in answer.spans:
+        if not 0 <= span.start < span.end <= length:
+            raise InputError(
+                f"a span is [{span.start}, {span.end}), outside the output's {length} characters"
+            )
+        if not span.kind.strip() or len(span.kind) > LONGEST_NAME:
+            raise InputError(f"the kind of a span is 1 to {LONGEST_NAME} characters")
+    if answer.spans and answer.label == FAITHFUL:
+        raise InputError("what is faithful holds no wrong words: delete the marked spans or say hallucinated")
+    if len(answer.spans) > MOST_SPANS:
+        raise InputError(f"at most {MOST_SPANS} spans; got {len(answer.spans)}")
+    if len(answer.note) > LONGEST_NOTE:
+        raise InputError(f"a note has at most {LONGEST_NOTE:,} characters; got {len(answer.note):,}")
+    quote, sources = answer.quote, sample.sources
+    if quote is not None and not (
+        0 <= quote.source < len(sources) and 0 <= quote.start < quote.end <= len(sources[quote.source])
+    ):
+        raise InputError("the quote is not a place in the context")
+    ordered = tuple(sorted(set(answer.spans), key=lambda each: (each.start, each.end, each.kind)))
+    return Answer(
+        label=answer.label, spans=ordered, quote=quote, note=answer.note.strip(), seconds=answer.seconds
+    )
+
+
+# --- the shelf --------------------------------------------------------------------------------------
+
+_later = labels.alias("later")
+_LAST_WORD = ~exists(
+    select(_later.c.id).where(
+        _later.c.queue == labels.c.queue,
+        _later.c.position == labels.c.position,
+        _later.c.annotator == labels.c.annotator,
+        _later.c.revision > labels.c.revision,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Queues, their items, labels and decisions; methods raise `SpecError` for what is not there."""
+
+    _writing: Callable[[], AbstractContextManager[Connection]]
+    _writing_for_good: Callable[[], AbstractContextManager[Connection]]
+    _reading: Callable[[], AbstractContextManager[Connection]]
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    def create(self, queue: Queue, items: Iterable[NewItem]) -> Queue:
+        """Store a queue whole, with its items in this order; `SpecError` where the name is taken."""
+        name = checked_queue_name(queue.name)
+        values = {
+            "name": name,
+            "created_at": queue.created_at,
+            "source": queue.source,
+            "run_id": queue.run_id,
+            "digest": queue.digest,
+            "policy": queue.policy,
+            "population": queue.population,
+            "covered": queue.covered,
+            "settings": dumps(dict(queue.settings)),
+        }
+        with self._writing() as connection:
+            stop_writers(connection, label_queues)
+            if connection.scalar(select(exists().where(label_queues.c.name == name))):
+                raise SpecError(f"there is a queue {shown(name)} already; choose another name")
+            connection.execute(insert(label_queues), [values])
+            n = 0
+            for chunk in _chunks(items):
+                rows, bodies = [], {}
+                for position, each in enumerate(chunk, n):
+                    body = sample_body(each.sample)
+                    key = sample_key(body)
+                    bodies[key] = body
+                    rows.append(
+                        {
+                            "queue": name,
+                            "position": position,
+                            "sample_id": each.sample.id,
+                            "sample_key": key,
+                            "policy": each.policy,
+                            "priority": each.priority,
+                            "inclusion": each.inclusion,
+                            "reason": each.reason,
+                            "wanted": each.wanted,
+                        }
+                    )
+                keep_samples(connection, bodies)
+                connection.execute(insert(label_items), rows)
+                n += len(rows)
+            if not n:
+                raise InputError(f"there is nothing to label in {shown(queue.source)}")
+            return _queue(connection, name)
+
+    def queues(self) -> list[Queue]:
+        """All queues, the newest first."""
+        with self._reading() as connection:
+            asked = _queues().order_by(label_queues.c.created_at.desc(), label_queues.c.name)
+            return [_queue_from(row) for row in connection.execute(asked)]
+
+    def find(self, name: str) -> Queue:
+        """The queue of this name; `SpecError` lists near ones."""
+        with self._reading() as connection:
+            return _queue(connection, name)
+
+    def delete(self, name: str) -> Queue:
+        """Delete a queue with its labels and decisions; the answer is what it was."""
+        with self._writing() as connection:
+            found = _queue(connection, name)
+            stop_writers(connection, samples)
+            mine = select(label_items.c.sample_key).where(label_items.c.queue == found.name)
+            kept = (
+                exists().where(run_samples.c.sample_key == samples.c.key),
+                exists().where(dataset_samples.c.sample_key == samples.c.key),
+                exists().where(label_items.c.sample_key == samples.c.key, label_items.c.queue != found.name),
+            )
+            going = (samples.c.key.in_(mine), *(~each for each in kept))
+            connection.execute(delete(samples).where(*going))
+            connection.execute(delete(label_queues).where(label_queues.c.name == found.name))
+            return found
+
+    # --- items ----------------------------------------------------------------------------------
+
+    def items(self, queue: str) -> list[Item]:
+        """All items of a queue in their order."""
+        with self._reading() as connection:
+            _queue(connection, queue)
+            asked = _items().where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
+            return [_item(row) for row in connection.execute(asked)]
+
+    def item(self, queue: str, position: int) -> tuple[Item, Sample]:
+        """One item and its sample."""
+        with self._reading() as connection:
+            return _item_at(connection, queue, position)
+
+    def samples(self, queue: str) -> list[Sample]:
+        """The samples of all items, in the order of these."""
+        with self._reading() as connection:
+            _queue(connection, queue)
+            asked = select(label_items.c.sample_id, samples.c.body).join_from(label_items, samples)
+            asked = asked.where(label_items.c.queue == _name(queue)).order_by(label_items.c.position)
+            return [sample_from(sample_id, body) for sample_id, body in connection.execute(asked)]
+
+    def claim(
+        self, queue: str, annotator: str, *, now: datetime, until: datetime, but: Sequence[int] = ()
+    ) -> int | None:
+        """Lease the next item that the annotator has to label; None where there is none at the moment.
+
+        It has no label of theirs, and fewer labels and leases of others than are wanted. `but` are positions
+        to pass over. What they skipped is not offered to them again, and still is to others.
+        """
+        name, at = _name(queue), label_items.c.position
+        mine = exists().where(*_beside(labels), labels.c.annotator == annotator, _LAST_WORD, _SAID)
+        others = select(func.count()).where(
+            *_beside(labels), labels.c.annotator != annotator, _LAST_WORD, _SAID, labels.c.label != SKIP
+        )
+        answered = exists().where(
+            labels.c.queue == label_leases.c.queue,
+            labels.c.position == label_leases.c.position,
+            labels.c.annotator == label_leases.c.annotator,
+            _LAST_WORD,
+            _SAID,
+        )
+        held = select(func.count()).where(
+            *_beside(label_leases),
+            label_leases.c.annotator != annotator,
+            label_leases.c.expires > now,
+            ~answered,
+        )
+        free = others.scalar_subquery() + held.scalar_subquery() < label_items.c.wanted
+        asked = select(at).where(label_items.c.queue == name, ~mine, free, at.not_in(list(but)))
+        with self._writing() as connection:
+            _queue(connection, queue)
+            # Two annotators who ask at once must not get the same item.
+            stop_writers(connection, label_leases)
+            position = connection.scalar(asked.order_by(at).limit(1))
+            if position is not None:
+                _lease(connection, name, position, annotator, until)
+            return position
+
+    def lease(
+        self, queue: str, position: int, annotator: str, until: datetime, *, shown: bool = False
+    ) -> None:
+        """The annotator has this item at hand until then; `shown`: the judge's verdict is seen now."""
+        with self._writing() as connection:
+            _item_at(connection, queue, position)
+            stop_writers(connection, label_leases)
+            _lease(connection, _name(queue), position, annotator, until, shown=shown)
+
+    def was_shown(self, queue: str, position: int, annotator: str) -> bool:
+        """Whether the judge's verdict on this item was shown to the annotator."""
+        with self._reading() as connection:
+            return _was_shown(connection, _name(queue), position, annotator)
+
+    # --- labels ---------------------------------------------------------------------------------
+
+    def add(
+        self, queue: str, position: int, annotator: str, answer: Answer, *, revision: int, now: datetime
+    ) -> Label | None:
+        """Append an answer; `revision` is the newest one that the annotator has seen of theirs, 0 for none.
+
+        None where there is a newer one that says something else: another window was quicker. Sent twice, it
+        is stored once.
+        """
+        annotator, name = checked_annotator(annotator), _name(queue)
+        with self._writing_for_good() as connection:
+            _, sample = _item_at(connection, queue, position)
+            answer = checked_answer(answer, sample)
+            stop_writers(connection, labels)
+            newest = _newest(connection, name, position, annotator)
+            if newest is not None and newest.revision != revision:
+                same = (newest.label, newest.spans, newest.quote, newest.note)
+                given = (answer.label, answer.spans, answer.quote, answer.note)
+                return newest if newest.revision == revision + 1 and same == given else None
+            seen = _was_shown(connection, name, position, annotator)
+            _append(connection, name, position, annotator, answer, revision=revision + 1, seen=seen, now=now)
+            return _newest(connection, name, position, annotator)
+
+    def undo(self, queue: str, annotator: str, now: datetime) -> int | None:
+        """Take back the annotator's last answer; its item's position, None where there is none."""
+        name = _name(queue)
+        with self._writing_for_good() as connection:
+            _queue(connection, queue)
+            stop_writers(connection, labels)
+            mine = (labels.c.queue == name, labels.c.annotator == annotator, _LAST_WORD, _SAID)
+            last = select(labels.c.position, labels.c.revision).where(*mine)
+            row = connection.execute(last.order_by(labels.c.id.desc()).limit(1)).one_or_none()
+            if row is None:
+                return None
+            seen = _was_shown(connection, name, row.position, annotator)
+            answer = Answer(label=UNDONE)
+            _append(
+                connection,
+                name,
+                row.position,
+                annotator,
+                answer,
+                revision=row.revision + 1,
+                seen=seen,
+                now=now,
+            )
+            return int(row.position)
+
+    def newest(self, queue: str, position: int, annotator: str) -> Label | None:
+        """The newest revision of an annotator's answer, also where it was taken back."""
+        with self._reading() as connection:
+            return _newest(connection, _name(queue), position, annotator)
+
+    def labels(self, queue: str, *, history: bool = False) -> list[Label]:
+        """What each annotator says, by item and time; with `history` also what they said before."""
+        with self._reading() as connection:
+            _queue(connection, queue)
+            asked = select(labels).where(labels.c.queue == _name(queue))
+            asked = asked if history else asked.where(_LAST_WORD, _SAID)
+            rows = connection.execute(asked.order_by(labels.c.position, labels.c.id))
+            return [_label(row) for row in rows]
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        queue: str,
+        position: int,
+        answer: Answer,
+        *,
+        reason: str,
+        adjudicator: str,
+        revision: int,
+        now: datetime,
+    ) -> Gold | None:
+        """Append a decision: faithful or hallucinated, with a reason; see `add` about `revision` and None."""
+        adjudicator, name, reason = checked_annotator(adjudicator), _name(queue), reason.strip()
+        if answer.label not in DECIDED:
+            raise InputError(f"a decision is {' or '.join(DECIDED)}; got {shown(answer.label)}")
+        if not reason or len(reason) > LONGEST_NOTE:
+            raise InputError(f"a decision takes a reason of 1 to {LONGEST_NOTE:,} characters")
+        with self._writing_for_good() as connection:
+            _, sample = _item_at(connection, queue, position)
+            answer = checked_answer(answer, sample)
+            stop_writers(connection, label_gold)
+            here = (label_gold.c.queue == name, label_gold.c.position == position)
+            newest = connection.scalar(select(func.max(label_gold.c.revision)).where(*here)) or 0
+            if newest != revision:
+                return None
+            said = select(labels.c.id).where(labels.c.queue == name, labels.c.position == position)
+            ids = connection.scalars(said.where(_LAST_WORD, _SAID).order_by(labels.c.id)).all()
+            row = {
+                "queue": name,
+                "position": position,
+                "revision": newest + 1,
+                "label": answer.label,
+                "spans": _spans_body(answer.spans),
+                "reason": reason,
+                "adjudicator": adjudicator,
+                "labels": dumps(list(ids)),
+                "at": now,
+            }
+            connection.execute(insert(label_gold), [row])
+            asked = select(label_gold).where(*here, label_gold.c.revision == newest + 1)
+            return _gold(connection.execute(asked).one())
+
+    def gold(self, queue: str, *, history: bool = False) -> list[Gold]:
+        """What was decided, by item; with `history` also what was decided before."""
+        with self._reading() as connection:
+            _queue(connection, queue)
+            asked = select(label_gold).where(label_gold.c.queue == _name(queue))
+            asked = asked.order_by(label_gold.c.position, label_gold.c.revision)
+            found = [_gold(row) for row in connection.execute(asked)]
+        return found if history else list({each.position: each for each in found}.values())
+
+
+# --- rows -------------------------------------------------------------------------------------------
+
+_SAID: ColumnElement[bool] = labels.c.label != UNDONE
+
+
+def _name(queue: str) -> str:
+    return unicodedata.normalize("NFC", queue)
+
+
+def _beside(table: Any) -> tuple[ColumnElement[bool], ...]:
+    """Conditions that a row of `table` is about the item of an outer query."""
+    return table.c.queue == label_items.c.queue, table.c.position == label_items.c.position
+
+
+def _queues() -> Select[Any]:
+    counted = select(func.count()).where(label_items.c.queue == label_queues.c.name).scalar_subquery()
+    return select(label_queues, counted.label("n_items"))
+
+
+def _queue(connection: Connection, name: str) -> Queue:
+    row = connection.execute(_queues().where(label_queues.c.name == _name(name))).one_or_none()
+    if row is None:
+        known = list(connection.scalars(select(label_queues.c.name).order_by(label_queues.c.name)))
+        raise SpecError(f"unknown label queue {shown(name)}; {near(name, known)}; see 'magistrate labels'")
+    return _queue_from(row)
+
+
+def _queue_from(row: Row[Any]) -> Queue:
+    return Queue(
+        name=row.name,
+        created_at=row.created_at,
+        source=row.source,
+        run_id=row.run_id,
+        digest=row.digest,
+        policy=row.policy,
+        population=row.population,
+        covered=row.covered,
+        settings=loads(row.settings),
+        n_items=row.n_items,
+    )
+
+
+def _items() -> Select[Any]:
+    return select(*(label_items.c[name] for name in Item.__dataclass_fields__))
+
+
+def _item(row: Row[Any]) -> Item:
+    return Item(**{name: row._mapping[name] for name in Item.__dataclass_fields__})
+
+
+def _item_at(connection: Connection, queue: str, position: int) -> tuple[Item, Sample]:
+    here = and_(label_items.c.queue == _name(queue), label_items.c.position == position)
+    asked = _items().add_columns(samples.c.body).join_from(label_items, samples).where(here)
+    row = connection.execute(asked).one_or_none()
+    if row is None:
+        found = _queue(connection, queue)
+        raise SpecError(f"queue {shown(found.name)} has items 1 to {found.n_items}, and no {position + 1}")
+    return _item(row), sample_from(row.sample_id, row.body)
+
+
+def _lease(
+    connection: Connection,
+    queue: str,
+    position: int,
+    annotator: str,
+    until: datetime,
+    *,
+    shown: bool = False,
+) -> None:
+    row = {"queue": queue, "position": position, "annotator": annotator, "expires": until}
+    made = insert_or(connection, label_leases).values(row | {"shown": int(shown)})
+    changes = {"expires": made.excluded.expires} | ({"shown": 1} if shown else {})
+    keys = ["queue", "position", "annotator"]
+    connection.execute(made.on_conflict_do_update(index_elements=keys, set_=changes))
+
+
+def _was_shown(connection: Connection, queue: str, position: int, annotator: str) -> bool:
+    asked = select(label_leases.c.shown).where(
+        label_leases.c.queue == queue,
+        label_leases.c.position == position,
+        label_leases.c.annotator == annotator,
+    )
+    return bool(connection.scalar(asked))
+
+
+def _newest(connection: Connection, queue: str, position: int, annotator: str) -> Label | None:
+    mine = (labels.c.queue == queue, labels.c.position == position, labels.c.annotator == annotator)
+    asked = select(labels).where(*mine).order_by(labels.c.revision.desc()).limit(1)
+    row = connection.execute(asked).one_or_none()
+    return None if row is None else _label(row)
+
+
+def _append(
+    connection: Connection,
+    queue: str,
+    position: int,
+    annotator: str,
+    answer: Answer,
+    *,
+    revision: int,
+    seen: bool,
+    now: datetime,
+) -> None:
+    quote = answer.quote
+    row = {
+        "queue": queue,
+        "position": position,
+        "annotator": annotator,
+        "revision": revision,
+        "label": answer.label,
+        "spans": _spans_body(answer.spans),
+        "quote": None if quote is None else dumps([quote.source, quote.start, quote.end]),
+        "note": answer.note,
+        "seconds": answer.seconds,
+        "shown": int(seen),
+        "at": now,
+    }
+    connection.execute(insert(labels), [row])
+
+
+def _label(row: Row[Any]) -> Label:
+    return Label(
+        id=row.id,
+        position=row.position,
+        annotator=row.annotator,
+        revision=row.revision,
+        label=row.label,
+        spans=_spans(row.spans),
+        quote=None if row.quote is None else Quote(*loads(row.quote)),
+        note=row.note,
+        seconds=row.seconds,
+        shown=bool(row.shown),
+        at=row.at,
+    )
+
+
+def _gold(row: Row[Any]) -> Gold:
+    return Gold(
+        position=row.position,
+        revision=row.revision,
+        label=row.label,
+        spans=_spans(row.spans),
+        reason=row.reason,
+        adjudicator=row.adjudicator,
+        labels=tuple(loads(row.labels)),
+        at=row.at,
+    )
+
+
+def _spans_body(spans: Sequence[Span]) -> str:
+    return dumps([[span.start, span.end, span.kind] for span in spans])
+
+
+def _spans(body: str) -> tuple[Span, ...]:
+    return tuple(Span(*each) for each in loads(body))
+
+
+def _chunks(items: Iterable[NewItem]) -> Iterator[list[NewItem]]:
+    chunk: list[NewItem] = []
+    for each in items:
+        chunk.append(each)
+        if len(chunk) == ROWS_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
