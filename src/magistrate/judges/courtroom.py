@@ -7,9 +7,10 @@ orders of the sides.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
@@ -466,7 +467,7 @@ class Courtroom:
             charge("unsupported", {"type": "null"}),
         ]
         charges = {"type": "array", "items": {"anyOf": kinds}, "minItems": self.least, "maxItems": self.most}
-        return constraint(closed_object({"charges": charges}))
+        return _shape(json.dumps(closed_object({"charges": charges})))
 
     def _replies(self, sample: Sample, charges: Sequence[Charge], side: Side) -> Constraint:
         """A reply to every charge: the defence concedes or quotes, the prosecution rests or speaks."""
@@ -480,7 +481,7 @@ class Courtroom:
         ]
         if side == PROSECUTION:
             replies.append(closed_object({**goes_on, "context_quote": {"type": "null"}, **argument}))
-        return constraint(closed_object({charge.key: {"anyOf": replies} for charge in charges}))
+        return _shape(json.dumps(closed_object({charge.key: {"anyOf": replies} for charge in charges})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,6 +545,12 @@ def _check_whole(written: Generation, role: str) -> None:
 def _note_steered(trial: Trial, written: Generation, what: str) -> None:
     if written.steered:
         trial.steered.append(what)
+
+
+@lru_cache(maxsize=64)
+def _shape(schema: str) -> Constraint:
+    """The constraint of a schema; most samples have the same few."""
+    return constraint(json.loads(schema))
 
 
 def _over(shape: Constraint, sample: Sample) -> Constraint:

@@ -254,7 +254,13 @@ def _claim(claim: Claim, sample: Sample) -> Text:
     """Both quotes where they stand, one below the other, then what was thought of them."""
     from rich.text import Text
 
-    lines = [Text.assemble("output   ", _excerpt(sample.output or "", claim.output_quote))]
+    if claim.output_quote.start == claim.output_quote.end and claim.output_text:
+        quote: Text | str = (
+            f"{OPEN}{plain(claim.output_text[:LONGEST])}{CLOSE}"  # of a call, not of the output
+        )
+    else:
+        quote = _excerpt(sample.output or "", claim.output_quote)
+    lines = [Text.assemble("output   ", quote)]
     if claim.context_quote is not None:
         index = claim.context_index or 0
         source = sample.sources[index] if index < len(sample.sources) else ""
