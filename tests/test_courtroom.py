@@ -392,6 +392,30 @@ def test_the_trial_is_printed_without_what_would_move_a_cursor_and_stored_nonsen
         assert (trial_of({**details, "trial": [missing]}) is None) == (key != "mass"), key
 
 
+def test_the_page_of_a_sample_and_its_report_show_the_trial_and_no_word_of_it_is_markup(
+    tmp_path: Path,
+) -> None:
+    from fastapi.testclient import TestClient
+
+    from magistrate.server.app import create_app
+    from magistrate.server.settings import Settings
+    from reported import stored
+
+    hostile = "<script>alert(1)</script> <b>dogs</b>"
+    sample = replace(SAMPLE, output=f"{CLOSES} {hostile}")
+    engine = Court(
+        charges=[charge(hostile, None, "<img src=x>")], defend=[quotes(OUTSIDE)], right={hostile: 0.8}
+    )
+    found = verdict(Courtroom(), engine, sample)
+    run = stored(tmp_path, [sample], [found], judges=["courtroom"])
+    with TestClient(create_app(Settings(store=run.store))) as client:
+        page = client.get(f"/runs/{run.id}/samples/s").text
+        again = client.get(f"/runs/{run.id}", params={"flag": "contradiction"}).text
+    assert "Trial" in page and "upheld, .80 that the charge is right" in page and "as Side 1" in page
+    assert "&lt;img src=x&gt;" in page and "<img src=x>" not in page and "<script>alert" not in page
+    assert "contradiction" in again
+
+
 # --- who takes part -------------------------------------------------------------------------------
 
 
