@@ -163,6 +163,16 @@ def test_a_new_judge_works_as_it_is(kind: str, call: Call, script: Script) -> No
     assert ("── my-judge_2  cited  score .20" if kind == "labels" else "helpful  score .75") in tried.out
 
 
+def test_a_new_courtroom_works_as_it_is(call: Call, script: Script) -> None:
+    assert call("new", "courtroom", "--json").data["kind"] == "courtroom"
+    text = Path("courtroom.yaml").read_text(encoding="utf-8")
+    assert "JUDGE_NAME" not in text and max(map(len, text.splitlines())) <= 80
+    assert "a strict prosecutor" in call("show", "courtroom.yaml").out
+    script([{"faithful": 0.8, "hallucinated": 0.2}, '{"charges": []}'])
+    tried = call("try", "courtroom.yaml")
+    assert tried.code == 0 and "it ended: no charge" in tried.out
+
+
 def test_new_for_machines_and_elsewhere(call: Call) -> None:
     Path("a folder").mkdir()
     done = call("new", "tone", "--to", "a folder", "--json")

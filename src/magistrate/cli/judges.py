@@ -160,10 +160,9 @@ QUICKSTART = "quickstart"
 @click.argument("name")
 @click.option(
     "--kind",
-    type=click.Choice(["labels", "schema"]),
-    default="labels",
-    show_default=True,
-    help="What the model does: choose one of several labels, or fill in an object of a JSON Schema.",
+    type=click.Choice(["labels", "schema", "courtroom"]),
+    help="What the model does: choose one of several labels (the default), fill in an object of a JSON "
+    "Schema, or play the parts of a courtroom (the default for a judge of that name).",
 )
 @click.option(
     "--to",
@@ -175,7 +174,7 @@ QUICKSTART = "quickstart"
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
 @json_option
-def new(name: str, kind: str, folder: Path, force: bool, as_json: bool) -> None:
+def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -> None:
     """Write NAME.yaml, a judge that works as it is. Every key of it is explained, to make your own of."""
     from importlib.resources import files
 
@@ -188,6 +187,7 @@ def new(name: str, kind: str, folder: Path, force: bool, as_json: bool) -> None:
             "a judge's name is a letter, then letters, digits, - and _, 64 at most, without an ending; "
             f"got {name!r:.80}"
         )
+    kind = kind or ("courtroom" if name == "courtroom" else "labels")
     template = files("magistrate.judges") / "templates" / f"{kind}.yaml"
     path = folder / f"{name}.yaml"
     _write(path, template.read_text(encoding="utf-8").replace("JUDGE_NAME", name), replace=force)

@@ -18,6 +18,7 @@ from magistrate.constraints.schema import PLACE
 from magistrate.errors import ConstraintError, SpecError
 from magistrate.judges.base import LISTS, Judge
 from magistrate.judges.classify import WORDS, Classify, Criterion, direction_of, with_section
+from magistrate.judges.courtroom import Cast, Courtroom, Persona
 from magistrate.judges.grade import Form, Grade
 from magistrate.judges.passages import Passages
 from magistrate.judges.question import Label
@@ -92,6 +93,30 @@ class JudgeFile(_Part):
     long: Literal["refuse", "windows", "passages"] = "refuse"
 
 
+class PersonaPart(_Part):
+    """Who may take part in a courtroom."""
+
+    role: Literal["prosecutor", "defender", "arbiter"]
+    text: str = Field(min_length=1)
+
+
+class CourtFile(_Part):
+    """All that the file of a courtroom may say."""
+
+    name: str | None = None
+    version: int = Field(1, ge=1)
+    summary: str = ""
+    personas: dict[str, PersonaPart] = Field(min_length=3)
+    flag: Annotated[list[str], BeforeValidator(_listed)] | None = None
+    least: int = Field(0, ge=0)
+    most: int = Field(4, ge=1)
+    rounds: int = Field(1, ge=0)
+    budget_tokens: int = Field(0, ge=0)
+    combine: Literal["any", "max"] = "any"
+    order: Literal["both", "first"] = "both"
+    unit: Literal["words", "sentences"] = "words"
+
+
 def judge_from_file(path: Path) -> Judge:
     """The judge that a YAML file describes. Raises `SpecError` with line and key of what is wrong."""
     return _judge(read_document(path), path.stem)
@@ -111,13 +136,10 @@ def judge_from_package(package: str, name: str) -> Judge:
 
 
 def _judge(document: Document, stem: str) -> Judge:
+    if "personas" in document.values:
+        return _courtroom(document, stem)
     described = document.read_as(JudgeFile)
-    name = stem if described.name is None else described.name
-    if not NAME.fullmatch(name):
-        taken = "is taken from the file's name, and " if described.name is None else ""
-        raise document.error(
-            ("name",), f"{taken}must be a letter, then letters, digits, - and _, 64 at most; got {name!r:.80}"
-        )
+    name = _name(document, described.name, stem)
     if described.labels is None and described.form is None:
         raise document.error((), f"give either {KINDS}")
     if described.labels is not None and described.form is not None:
@@ -134,6 +156,38 @@ def _judge(document: Document, stem: str) -> Judge:
     if "context" not in [each.removesuffix("?") for each in described.inputs]:
         raise document.error(("long",), "it is the context that is cut, and it is not among the inputs")
     return Windows(judge, name) if described.long == "windows" else Passages(judge, name)
+
+
+def _name(document: Document, given: str | None, stem: str) -> str:
+    name = stem if given is None else given
+    if not NAME.fullmatch(name):
+        taken = "is taken from the file's name, and " if given is None else ""
+        raise document.error(
+            ("name",), f"{taken}must be a letter, then letters, digits, - and _, 64 at most; got {name!r:.80}"
+        )
+    return name
+
+
+def _courtroom(document: Document, stem: str) -> Judge:
+    described = document.read_as(CourtFile)
+    personas = []
+    for name, part in described.personas.items():
+        if not NAME.fullmatch(name):
+            raise document.error(
+                ("personas", name), "a persona's name is a letter, then letters, digits, - and _"
+            )
+        try:
+            personas.append(Persona(name, part.role, part.text.strip()))
+        except SpecError as error:
+            raise document.error(("personas", name, "text"), str(error)) from None
+    options = described.model_dump(exclude={"name", "version", "summary", "personas"}, exclude_none=True)
+    if described.flag is not None:
+        options["flag"] = frozenset(described.flag)
+    cast = Cast(tuple(personas), described.version, described.summary)
+    try:
+        return Courtroom(_name(document, described.name, stem), cast=cast, **options)
+    except SpecError as error:
+        raise document.error((), str(error)) from None
 
 
 def _check_inputs(document: Document, described: JudgeFile) -> None:

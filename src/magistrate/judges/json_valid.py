@@ -77,20 +77,7 @@ class JsonValid:
             return f"not JSON: {error}"
         if self.schema is None:
             return ""
-        first, place, count = None, [""], 0
-        try:
-            with counted_steps():
-                for broken in self._validator[0].iter_errors(value):
-                    count += 1
-                    found = list(map(str, broken.path))
-                    if first is None or found < place:
-                        first, place = broken, found
-        except (RecursionError, OverflowError) as error:  # nested or large beyond what can be checked
-            raise InputError(f"the value cannot be held against the schema: {error}") from None
-        if first is None:
-            return ""
-        more = f" (and {count - 1} more)" if count > 1 else ""
-        return f"at {first.json_path}: {first.message[:200]}{more}"
+        return first_problem(self._validator[0], value)
 
     def _integer(self, digits: str) -> int:
         """Its value; any where it has more digits than Python reads and nobody asks for it."""
@@ -106,38 +93,58 @@ class JsonValid:
     @cached_property
     def _validator(self) -> tuple[Any, str]:
         """What checks values, and a digest of the schema."""
-        from jsonschema import Draft202012Validator, SchemaError
-        from jsonschema.validators import validator_for
-        from referencing.exceptions import Unresolvable
-
         assert self.schema is not None
         try:
             raw = self.schema.read_bytes()
             schema = _read(raw)
-            kind = validator_for(schema, default=Draft202012Validator)
-            kind.check_schema(schema)
-            _check_references(schema, kind)
-            _check_patterns(schema)
         except OSError as error:
             raise SpecError(f"cannot read the schema {self.schema}: {error.strerror}") from None
         except ValueError as error:
             raise SpecError(f"{self.schema} is not JSON: {error}") from None
-        except SchemaError as error:
-            raise SpecError(
-                f"{self.schema} is no JSON Schema: at {error.json_path}: {error.message}"
-            ) from None
-        except ConstraintError as error:
-            raise SpecError(f"{self.schema}: {error}") from None
-        except Unresolvable as error:
-            raise SpecError(
-                f"{self.schema} refers to {error.ref!r}, which is not in it; nothing is fetched"
-            ) from None
-        except RecursionError:
-            raise SpecError(f"{self.schema} is nested too deeply") from None
-        if isinstance(schema, dict):
-            schema.pop("$schema", None)  # with it a reference to the root goes back to jsonschema's own class
-        made = bounded_class(kind, _search)(schema, registry=specifications())
-        return made, hashlib.sha256(raw).hexdigest()[:12]
+        return schema_validator(schema, str(self.schema)), hashlib.sha256(raw).hexdigest()[:12]
+
+
+def schema_validator(schema: Any, where: str) -> Any:
+    """What checks values against a JSON Schema, within bounds of time. Raises `SpecError`, which begins with
+    `where`, for what is none, and for one that refers to what is not in it."""
+    from jsonschema import Draft202012Validator, SchemaError
+    from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
+
+    try:
+        kind = validator_for(schema, default=Draft202012Validator)
+        kind.check_schema(schema)
+        _check_references(schema, kind)
+        _check_patterns(schema)
+    except SchemaError as error:
+        raise SpecError(f"{where} is no JSON Schema: at {error.json_path}: {error.message}") from None
+    except ConstraintError as error:
+        raise SpecError(f"{where}: {error}") from None
+    except Unresolvable as error:
+        raise SpecError(f"{where} refers to {error.ref!r}, which is not in it; nothing is fetched") from None
+    except RecursionError:
+        raise SpecError(f"{where} is nested too deeply") from None
+    if isinstance(schema, dict):  # with it a reference to the root goes back to jsonschema's own class
+        schema = {key: value for key, value in schema.items() if key != "$schema"}
+    return bounded_class(kind, _search)(schema, registry=specifications())
+
+
+def first_problem(validator: Any, value: Any) -> str:
+    """Where and how a value breaks a schema, in words; empty where it does not. Raises `InputError`."""
+    first, place, count = None, [""], 0
+    try:
+        with counted_steps():
+            for broken in validator.iter_errors(value):
+                count += 1
+                found = list(map(str, broken.path))
+                if first is None or found < place:
+                    first, place = broken, found
+    except (RecursionError, OverflowError) as error:  # nested or large beyond what can be checked
+        raise InputError(f"the value cannot be held against the schema: {error}") from None
+    if first is None:
+        return ""
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return f"at {first.json_path}: {first.message[:200]}{more}"
 
 
 def _check_references(schema: Any, kind: Any) -> None:

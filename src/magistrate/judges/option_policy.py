@@ -10,7 +10,7 @@ from magistrate.errors import InputError
 from magistrate.judges.base import Judge
 
 HARMLESS = (bool, int, float, NoneType, Judge)
-TEXTS = ("flag", "kinds", "language", "negative", "pattern", "positive", "unit", "without")
+TEXTS = ("flag", "kinds", "language", "negative", "pattern", "personas", "positive", "unit", "without")
 """Options that are words or patterns and are never opened; those of other names may be files."""
 
 LARGEST = 10_000

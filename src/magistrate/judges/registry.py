@@ -26,7 +26,7 @@ from magistrate.judges.base import FolderJudge, Judge, MadeOfJudges
 from magistrate.judges.option_policy import OptionPolicyError, check_amount, check_option
 
 JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
-NOT_OPTIONS = ("name", "criterion", "form", "mapping", "parts")  # what a judge is, not how it is set
+NOT_OPTIONS = ("name", "cast", "criterion", "form", "mapping", "parts")  # what a judge is, not how it is set
 PATTERNS = ("pattern",)  # options that are regular expressions, taken as they are written
 DEFAULT_JUDGE = "auto"
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)

@@ -17,6 +17,7 @@ from magistrate.constraints.schema import closed_object, short_text
 from magistrate.engines.base import Capability, Engine, Option, Sampling, in_role, require
 from magistrate.errors import SpecError
 from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.composite import aggregated
 from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.judges.verdicts import LABELS, READS
 from magistrate.types import (
@@ -35,6 +36,8 @@ from magistrate.types import (
 KINDS: tuple[str, ...] = get_args(ClaimKind)
 FLAG: frozenset[str] = frozenset({"contradiction", "unsupported"})
 BELOW = 0.5 - 1e-9  # the highest score of a faithful output
+Combine = Literal["any", "max"]
+COMBINE: tuple[Combine, ...] = get_args(Combine)
 
 
 def check_flag(flag: Collection[str]) -> None:
@@ -51,14 +54,17 @@ def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
 
     `hallucinated` as soon as one claim is of a flagged kind. The score is then the highest probability with
     which a flagged claim is of its kind, at least .5; else the highest doubt about a claim, always below .5;
-    1 or 0 where the engine had no probabilities, 0 without claims. Raises `SpecError`.
+    1 or 0 where the engine had no probabilities, 0 without claims. Where the details say `combine: any`, the
+    score is instead the chance that any claim is of a flagged kind, if they are independent, within the same
+    bounds. Raises `SpecError`.
     """
     check_flag(flag)
     flagged = [claim for claim in verdict.claims if claim.kind in flag]
     others = [claim for claim in verdict.claims if claim.kind not in flag]
     details = {**verdict.details, "flag": sorted(flag)}
+    any_of = _any_of(verdict.claims, flag) if details.get("combine") == "any" else None
     if flagged:
-        share = _most([claim.probability for claim in flagged])
+        share = any_of or _most([claim.probability for claim in flagged])
         score = 1.0 if share is None else max(0.5, share)
         because = max(flagged, key=lambda claim: claim.probability or 0.0)
         explanation = f"{because.kind}: {because.reasoning}"
@@ -71,6 +77,8 @@ def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
             details=details,
         )
     doubt = _most([None if claim.probability is None else 1 - claim.probability for claim in others])
+    if any_of is not None:
+        doubt = min(any_of, BELOW)
     return replace(
         verdict,
         label=FAITHFUL,
@@ -89,6 +97,13 @@ def reflagged(outcome: Outcome, flag: Collection[str]) -> Outcome:
 def by_claims(outcome: Outcome) -> bool:
     """Whether an outcome is a verdict that its claims decided."""
     return isinstance(outcome, Verdict) and "flag" in outcome.details
+
+
+def _any_of(claims: Sequence[Claim], flag: Collection[str]) -> float | None:
+    """The chance that a claim is of a flagged kind; None where no probability is known."""
+    known = [(claim.kind in flag, claim.probability) for claim in claims if claim.probability is not None]
+    shares = [share if flagged else 1 - share for flagged, share in known]
+    return aggregated(shares, "noisy_or") if shares else None
 
 
 def _most(values: Sequence[float | None]) -> float | None:

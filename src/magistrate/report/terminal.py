@@ -25,6 +25,7 @@ from magistrate.report.formatting import (
     plain,
     without_heat,
 )
+from magistrate.report.trial import TrialHeard, trial_of
 from magistrate.report.values import FOOTNOTE, NAMES, JudgeReport, Report, fact_lines
 from magistrate.types import (
     FAITHFUL,
@@ -226,13 +227,40 @@ def _verdict(verdict: Verdict, sample: Sample, console: Console) -> None:
     for number, claim in enumerate(verdict.claims, 1):
         sure = "" if claim.probability is None else f", probability {decimal(claim.probability)}"
         _block(console, f"claim {number}: {claim.kind}{sure}", _claim(claim, sample))
+    if (trial := trial_of(verdict.details)) is not None:
+        _trial(trial, console)
+
+
+def _trial(trial: TrialHeard, console: Console) -> None:
+    """What was said of every charge, in order, and what the arbiters found."""
+    from rich.text import Text
+
+    _block(console, "trial", f"{plain(trial.opening)}; {plain(trial.ended)}")
+    for charge in trial.charges:
+        lines = [Text.assemble("against the words  ", (plain(charge.words), "bold underline"))]
+        for said in charge.said:
+            line = Text.assemble((f"{plain(said.side)}  ", "cyan"), plain(said.does))
+            if said.quote:
+                line.append(f"quotes {OPEN}{plain(said.quote)}{CLOSE}", style="bold underline")
+            if said.argument:
+                line.append(f": {plain(said.argument)}")
+            lines.append(line)
+        lines += [Text(f"arbiter  {plain(vote)}", style="dim") for vote in charge.votes]
+        title = f"charge {charge.number}: {charge.kind}, {charge.ruling}"
+        _block(console, title, Text("\n").join(lines), indent=2)
 
 
 def _claim(claim: Claim, sample: Sample) -> Text:
     """Both quotes where they stand, one below the other, then what was thought of them."""
     from rich.text import Text
 
-    lines = [Text.assemble("output   ", _excerpt(sample.output or "", claim.output_quote))]
+    if claim.output_quote.start == claim.output_quote.end and claim.output_text:
+        quote: Text | str = (
+            f"{OPEN}{plain(claim.output_text[:LONGEST])}{CLOSE}"  # of a call, not of the output
+        )
+    else:
+        quote = _excerpt(sample.output or "", claim.output_quote)
+    lines = [Text.assemble("output   ", quote)]
     if claim.context_quote is not None:
         index = claim.context_index or 0
         source = sample.sources[index] if index < len(sample.sources) else ""

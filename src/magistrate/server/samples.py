@@ -32,6 +32,7 @@ from magistrate.report.html.outcomes import (
     source_marks,
     source_title,
 )
+from magistrate.report.trial import TrialHeard, trial_of
 from magistrate.server.outcomes import ALL, ListFilter, neighbours
 from magistrate.server.responses import (
     error_responses,
@@ -87,6 +88,7 @@ class Evidence:
     output: Text | None
     sources: tuple[Text, ...]
     heat: HeatMap | None
+    trial: TrialHeard | None
     data: tuple[tuple[str, str], ...]
 
     @property
@@ -120,6 +122,7 @@ def evidence_of(sample: Sample, outcome: Outcome | None, claim: int | None = Non
             for at, text in enumerate(sample.sources)
         ),
         heat=heat_map(sample, verdict, HEATED),
+        trial=trial_of(verdict.details) if verdict else None,
         data=tuple(_sample_data(sample, verdict)),
     )
 

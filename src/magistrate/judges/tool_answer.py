@@ -1,0 +1,114 @@
+"""The judge `tool_answer`: whether the final answer is faithful to what the tools answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from magistrate.engines.base import Engine
+from magistrate.judges.auto import Auto
+from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.tool_calls import (
+    Event,
+    Result,
+    Said,
+    UnreadableMessages,
+    events_of,
+    flattened,
+    is_json,
+    unreadable,
+)
+from magistrate.judges.verdicts import check_binary
+from magistrate.types import Abstention, Claim, Outcome, Sample, Turn, Verdict
+
+NO_RESULTS = "no tool has answered before the output, and the sample has no context"
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """Judges the output by `of`, with the answers of the tools as its context, after the sample's own.
+
+    JSON that a tool answered is given as lines of `path: value`. Of the conversation only what the user and
+    the system said is kept: what the application said before is no source. Where the output or a source is
+    program code, or JSON that cannot be read as lines, it abstains: judges of prose cannot tell there.
+    """
+
+    of: Judge = field(default_factory=Auto)
+    name: str = "tool_answer"
+
+    def __post_init__(self) -> None:
+        check_binary(self.of.info, "tool_answer")
+
+    @property
+    def info(self) -> JudgeInfo:
+        of = self.of.info
+        return replace(
+            of,
+            name=self.name,
+            version=1,
+            summary=f"the answer against what tools answered, by {of.name}",
+            reads=tuple(dict.fromkeys(("context", "messages", *of.reads))),
+            requires=("output",),
+            prompt=f"{of.name}@{of.version}+{of.prompt}",
+            calibrated_on=None,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """What the judge plans for the sample as it reads it; nothing where it cannot."""
+        reduced = self._read(sample)
+        return [] if isinstance(reduced, Abstention) else list(planned_calls(self.of, reduced))
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        reduced = self._read(sample)
+        if isinstance(reduced, Abstention):
+            return reduced
+        found = await run_judge(self.of, reduced, engine)
+        if not isinstance(found, Verdict):
+            return replace(found, judge=self.name, message=f"{self.of.info.name}: {found.message}")
+        claims = tuple(_restored(claim, reduced, sample) for claim in found.claims)
+        details = {**found.details, "judged_by": self.of.info.name, "sources": list(reduced.context)}
+        return replace(found, judge=self.name, claims=claims, details=details)
+
+    def _read(self, sample: Sample) -> Sample | Abstention:
+        """The sample with what tools answered as its context; an abstention where it cannot be judged so."""
+        try:
+            events = events_of(sample)
+        except UnreadableMessages as error:
+            return Abstention(sample.id, self.name, "missing_input", str(error))
+        output = sample.output or ""
+        if is_json(output):
+            return Abstention(
+                sample.id, self.name, "uncertain", "the output is bare JSON, which no judge of prose reads"
+            )
+        if problem := unreadable(output):
+            return Abstention(
+                sample.id, self.name, "uncertain", f"the output {problem}, which no judge of prose reads"
+            )
+        return observed(sample, events, output, self.name)
+
+
+def observed(sample: Sample, events: list[Event], output: str, name: str) -> Sample | Abstention:
+    """A sample of `output` and, as its context, the sample's own and what tools answered in `events`."""
+    sources = [*sample.context, *(each.text for each in events if isinstance(each, Result))]
+    if not any(text.strip() for text in sources):
+        return Abstention(sample.id, name, "no_context", NO_RESULTS)
+    for number, text in enumerate(sources, 1):
+        if problem := unreadable(text):
+            told = f"source {number} of {len(sources)} {problem}, which no judge of prose reads"
+            return Abstention(sample.id, name, "uncertain", told)
+    said = tuple(
+        Turn(each.role, each.text)
+        for each in events
+        if isinstance(each, Said) and not each.by_assistant and each.text != sample.input
+    )
+    return replace(sample, output=output, context=tuple(map(flattened, sources)), messages=said, spans=())
+
+
+def _restored(claim: Claim, reduced: Sample, sample: Sample) -> Claim:
+    """A claim with its quote where it stands in the sample; with no place where the source was rewritten."""
+    at = claim.context_index
+    if at is None or not 0 <= at < len(reduced.sources):
+        return claim
+    text = reduced.sources[at]
+    if text in sample.sources:
+        return replace(claim, context_index=sample.sources.index(text))
+    return replace(claim, context_index=None, context_quote=None)

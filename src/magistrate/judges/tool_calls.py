@@ -1,0 +1,270 @@
+"""The tool calls of a sample, what tools answered, and what was said, in the order in which it came.
+
+A sample's `messages` keep roles and texts only. Where a file's messages say more, as calls do, they are kept
+as they came in `metadata["messages"]`; the tools that there were are in `metadata["tools"]`, and the calls
+that are the output itself may be in `metadata["tool_calls"]`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from magistrate.datasets.spans.conventions.values import CALLS, RESULTS, ROLES, as_text
+from magistrate.detectors.windows import lines
+from magistrate.errors import InputError
+from magistrate.types import ASSISTANTS, Sample
+
+ARGUMENTS = ("arguments", "args", "input", "parameters")  # how formats call what a tool is called with
+PARAMETERS = ("parameters", "input_schema", "inputSchema")  # and the schema of it
+THE_READ = ("messages", "input", "output")
+
+
+class UnreadableMessages(InputError):
+    """What should be messages, tools or calls, and is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Words of a participant. `final` are those of the output itself."""
+
+    role: str
+    text: str
+    final: bool = False
+
+    @property
+    def by_assistant(self) -> bool:
+        """Whether the application said them: they are no source for what it says next."""
+        return self.role in ASSISTANTS
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool answered."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call, numbered from 1; `problem` says why its arguments cannot be read, empty where they can."""
+
+    number: int
+    name: str
+    arguments: Mapping[str, Any]
+    problem: str = ""
+
+
+Event = Said | Result | ToolCall
+
+
+def events_of(sample: Sample) -> list[Event]:
+    """All that happened, the output last. Raises `UnreadableMessages`."""
+    found: list[Event] = []
+    raw = sample.metadata.get("messages")
+    if isinstance(raw, list | tuple) and raw:
+        for number, message in enumerate(raw, 1):
+            if not isinstance(message, Mapping):
+                raise UnreadableMessages(f"message {number} in the metadata is no object")
+            found += _of_message(message, number)
+    else:
+        for turn in sample.messages:
+            role = _role(turn.role)
+            found.append(Result(turn.text) if role == "tool" else Said(role, turn.text))
+    asked = sample.input
+    if asked and not any(isinstance(each, Said) and each.text == asked for each in found):
+        found.insert(0, Said("user", asked))
+    if sample.output:
+        if (
+            found
+            and isinstance(found[-1], Said)
+            and found[-1].by_assistant
+            and found[-1].text == sample.output
+        ):
+            found.pop()
+        found.append(Said("assistant", sample.output, final=True))
+    own = sample.metadata.get("tool_calls")
+    if own is not None:
+        found += _calls(own, "tool_calls in the metadata")
+    calls = iter(range(1, len(found) + 1))
+    return [
+        ToolCall(next(calls), each.name, each.arguments, each.problem) if isinstance(each, ToolCall) else each
+        for each in found
+    ]
+
+
+def calls_of(events: Sequence[Event]) -> list[ToolCall]:
+    """The calls among what happened."""
+    return [each for each in events if isinstance(each, ToolCall)]
+
+
+def tools_of(sample: Sample) -> dict[str, Any]:
+    """The JSON Schema of each declared tool's arguments by its name; empty where none is declared.
+
+    Declarations of OpenAI, Anthropic and MCP are read, and a mapping of names to schemas. A tool without a
+    schema takes any arguments. Raises `UnreadableMessages` for a declaration without a name.
+    """
+    given = sample.metadata.get("tools")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return {}
+    if isinstance(given, Mapping):
+        given = [{"name": name, "parameters": schema} for name, schema in given.items()]
+    if not isinstance(given, list | tuple) or all(isinstance(each, str) for each in given):
+        return {}  # texts are what tools answered
+    found: dict[str, Any] = {}
+    for number, each in enumerate(given, 1):
+        inner = each.get("function", each) if isinstance(each, Mapping) else None
+        name = inner.get("name") if isinstance(inner, Mapping) else None
+        if not isinstance(inner, Mapping) or not isinstance(name, str):
+            raise UnreadableMessages(f"tool {number} in the metadata has no name")
+        found[name] = next((inner[key] for key in PARAMETERS if inner.get(key) is not None), True)
+    return found
+
+
+def _role(role: Any) -> str:
+    said = role.lower() if isinstance(role, str) else "user"
+    return ROLES.get(said, said)
+
+
+def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
+    """What a message holds: texts, calls and results, each in its place."""
+    role, kind = _role(message.get("role")), _kind(message)
+    where = f"message {number}"
+    if kind in CALLS:
+        yield from _calls([message], where)
+        return
+    if kind in RESULTS or role == "tool":
+        yield Result(_result(message))
+        return
+    content = message.get("content", message.get("text", message.get("parts")))
+    parts = content if isinstance(content, list | tuple) else [content]
+    for part in parts:
+        if isinstance(part, str):
+            yield Said(role, part)
+        elif isinstance(part, Mapping):
+            if _kind(part) in CALLS:
+                yield from _calls([part], where)
+            elif _kind(part) in RESULTS:
+                yield Result(_result(part))
+            elif isinstance(text := part.get("text", part.get("content")), str):
+                yield Said(role, text)
+        elif part is not None:
+            raise UnreadableMessages(f"{where} in the metadata holds neither text nor calls")
+    if message.get("tool_calls") is not None:
+        yield from _calls(message["tool_calls"], where)
+    if message.get("function_call") is not None:
+        yield from _calls([message["function_call"]], where)
+
+
+def _kind(part: Mapping[str, Any]) -> str:
+    kind = part.get("type")
+    return kind.replace("-", "_") if isinstance(kind, str) else ""
+
+
+def _result(part: Mapping[str, Any]) -> str:
+    return next(
+        (as_text(part[key]) for key in ("response", "result", "output", "content") if key in part), ""
+    )
+
+
+def _calls(given: Any, where: str) -> Iterator[ToolCall]:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = None
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise UnreadableMessages(f"{where}: its tool calls are no list")
+    for each in given:
+        inner = each.get("function", each) if isinstance(each, Mapping) else None
+        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+            raise UnreadableMessages(f"{where}: a tool call has no name")
+        arguments: Any = next((inner[key] for key in ARGUMENTS if inner.get(key) is not None), {})
+        read, problem = _arguments(arguments)
+        yield ToolCall(0, inner["name"], read, problem)
+
+
+def _arguments(given: Any) -> tuple[Mapping[str, Any], str]:
+    if isinstance(given, str):
+        if not given.strip():
+            return {}, ""
+        try:
+            given = json.loads(given, parse_constant=_no_json)
+        except (ValueError, RecursionError) as error:
+            return {}, f"its arguments are not JSON: {error}"
+    return (given, "") if isinstance(given, Mapping) else ({}, "its arguments are no JSON object")
+
+
+def _no_json(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+# --- texts that judges of prose can read -----------------------------------------------------------
+
+
+MOST_FLAT = 200_000  # characters of a value that are written as lines
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_CODE = re.compile(
+    r"[;{}]\s*$|^\s*(?:def|class|import|from\s+\S+\s+import|function|const|let|var|return|if\s*\(|for\s*\(|while\s*\(|"
+    r"#include|public|private|package|using|SELECT|INSERT|UPDATE|CREATE|@\w+)\b|^\s*[\w.\[\]]+\s*(?:[-+*/]?=)\s*\S|"
+    r"^\s*[\w.]+\([^)]*\)\s*$|^\s*(?://|/\*|\*/|#!)|^(?:diff --git|@@ |\+\+\+ |--- )|\):\s*$"
+)
+_BEGUN = re.compile(r"""\{\s*["}]|\[\s*(?:["{\[]|(?:-?\d[\d.]*|true|false|null)\s*,)""")
+LEAST_CODE = 0.5  # of the lines
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is a JSON object or list and nothing else, a code block around it or not."""
+    inner = _unfenced(text).strip()
+    if inner[:1] + inner[-1:] not in ("{}", "[]"):
+        return False
+    try:
+        json.loads(inner)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_code(text: str) -> bool:
+    """Whether most lines of a text are program code, as far as their look says so."""
+    rows = [row for row in text.splitlines() if row.strip()]
+    fenced, within, coded = 0, False, 0
+    for row in rows:
+        if _FENCE.match(row):
+            within, fenced = not within, fenced + 1
+            continue
+        coded += within or bool(_CODE.search(row[:500]))
+    told = len(rows) - fenced
+    return told > 0 and coded >= LEAST_CODE * told and (coded >= 2 or fenced > 0)
+
+
+def _unfenced(text: str) -> str:
+    rows = text.strip().split("\n")
+    fenced = len(rows) > 1 and rows[0].startswith("```") and rows[-1].strip() == "```"
+    return "\n".join(rows[1:-1]) if fenced else text
+
+
+def flattened(text: str) -> str:
+    """A JSON text as lines of `path: value`; any other text as it is."""
+    if not is_json(text):
+        return text
+    told = "\n".join(line for _, _, line in lines(_unfenced(text).strip()))
+    return told[:MOST_FLAT]
+
+
+def unreadable(text: str) -> str:
+    """Why a judge of prose cannot read a text, empty where it can: it is code, or JSON that is cut off."""
+    stripped = text.strip()
+    if is_json(stripped):
+        return ""
+    if _BEGUN.match(stripped):
+        return "begins like JSON and is none"
+    return "is program code" if is_code(stripped) else ""

@@ -1,0 +1,158 @@
+"""The judge `trajectory`: the first step of an agent that what it had seen until then does not support."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from magistrate.engines.base import Engine
+from magistrate.judges.auto import Auto
+from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
+from magistrate.judges.composite import suspicion
+from magistrate.judges.tool_answer import NO_RESULTS, observed
+from magistrate.judges.tool_calls import (
+    Event,
+    Result,
+    Said,
+    UnreadableMessages,
+    events_of,
+    is_json,
+    unreadable,
+)
+from magistrate.judges.verdicts import check_binary
+from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
+
+SHOWN = 2000  # characters of a step that a claim keeps
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What the application said, as the number `number` of its sayings, after tools had answered."""
+
+    number: int
+    said: Said
+    sample: Sample | Abstention
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Judges by `of` one after the other what an agent said once a tool had answered, the output last.
+
+    The context of each is what tools had answered until then, as `tool_answer` reads it. The first that is
+    hallucinated decides, is the claim, and ends it; where there is none, the score is the worst. What is
+    code or bare JSON is passed over and counted (`passed_over`). A step without a verdict leaves it open
+    which is the first, so that there is none for the whole.
+    """
+
+    of: Judge = field(default_factory=Auto)
+    name: str = "trajectory"
+
+    def __post_init__(self) -> None:
+        check_binary(self.of.info, "trajectory")
+
+    @property
+    def info(self) -> JudgeInfo:
+        of = self.of.info
+        return replace(
+            of,
+            name=self.name,
+            version=1,
+            summary=f"the first step that what tools had answered does not support, by {of.name}",
+            reads=tuple(dict.fromkeys(("context", "messages", *of.reads))),
+            requires=("output",),
+            prompt=f"{of.name}@{of.version}+{of.prompt}",
+            calibrated_on=None,
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """What the judge plans for every step."""
+        try:
+            steps = list(self._steps(sample))
+        except UnreadableMessages:
+            return []  # `judge` says so
+        readable = [step.sample for step in steps if isinstance(step.sample, Sample)]
+        return [call for each in readable for call in planned_calls(self.of, each)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        try:
+            steps = list(self._steps(sample))
+        except UnreadableMessages as error:
+            return Abstention(sample.id, self.name, "missing_input", str(error))
+        if not steps:
+            return Abstention(sample.id, self.name, "no_context", NO_RESULTS)
+        told: list[dict[str, Any]] = []
+        passed, last = 0, None
+        for step in steps:
+            if isinstance(step.sample, Abstention):
+                if step.sample.reason != "uncertain":
+                    return step.sample
+                passed, last = passed + 1, step.sample
+                continue
+            found = await run_judge(self.of, step.sample, engine)
+            if not isinstance(found, Verdict):
+                message = f"step {step.number}, {self.of.info.name}: {found.message}"
+                return replace(found, judge=self.name, message=message)
+            score = suspicion(found, self.of.info)
+            told.append({"step": step.number, "label": found.label, "score": score})
+            if found.label == HALLUCINATED:
+                return self._fault(sample, step, found, told, passed)
+        if not told:
+            assert last is not None
+            return last
+        worst = max(each["score"] for each in told)
+        return Verdict(
+            sample.id,
+            self.name,
+            FAITHFUL,
+            worst,
+            explanation=f"all {len(told)} steps that could be judged are supported",
+            details={"steps": told, "passed_over": passed, "judged_by": self.of.info.name},
+        )
+
+    def _fault(
+        self, sample: Sample, step: Step, found: Verdict, told: list[dict[str, Any]], passed: int
+    ) -> Verdict:
+        """The verdict of the first step that is not supported."""
+        text, why = step.said.text, found.explanation or "not supported by what tools had answered"
+        place = Span(0, len(text)) if step.said.final else Span(0, 0)
+        claim = Claim(
+            "unsupported",
+            place,
+            reasoning=f"step {step.number}: {why}",
+            probability=found.probability,
+            output_text=text if step.said.final else text[:SHOWN],
+        )
+        return Verdict(
+            sample.id,
+            self.name,
+            HALLUCINATED,
+            told[-1]["score"],
+            found.probability,
+            f"step {step.number} is the first that is not supported: {why}",
+            claims=(claim,),
+            details={
+                "steps": told,
+                "first": step.number,
+                "passed_over": passed,
+                "judged_by": self.of.info.name,
+            },
+        )
+
+    def _steps(self, sample: Sample) -> Iterator[Step]:
+        """What was said after a tool had answered, each with what may support it."""
+        before: list[Event] = []
+        number = 0
+        for event in events_of(sample):
+            if isinstance(event, Said) and event.by_assistant and event.text.strip():
+                number += 1
+                if any(isinstance(each, Result) for each in before) or (event.final and sample.context):
+                    yield Step(number, event, self._seen(sample, before, event.text))
+            before.append(event)
+
+    def _seen(self, sample: Sample, before: list[Event], text: str) -> Sample | Abstention:
+        problem = "is bare JSON" if is_json(text) else unreadable(text)
+        if problem:
+            told = f"a step {problem}, which no judge of prose reads"
+            return Abstention(sample.id, self.name, "uncertain", told)
+        return observed(sample, before, text, self.name)
