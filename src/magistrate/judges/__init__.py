@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from magistrate.judges.definitions import judge_from_file, judge_from_package
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
+    from magistrate.judges.jury import Jury
     from magistrate.judges.likelihood import Likelihood
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "Form": "grade",
     "Grade": "grade",
     "Hallucination": "hallucination",
+    "Jury": "jury",
     "Likelihood": "likelihood",
     "Passages": "passages",
     "Label": "question",
@@ -68,6 +70,7 @@ __all__ = [
     "Hallucination",
     "Judge",
     "JudgeInfo",
+    "Jury",
     "Label",
     "Likelihood",
     "Passages",
