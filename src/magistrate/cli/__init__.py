@@ -41,6 +41,7 @@ COMMANDS = (
     "watch",
     "agree",
     "compare",
+    "jury",
     "power",
     "audit",
     "calibrate",

@@ -115,6 +115,7 @@ class Jury:
                 ],
                 "aggregate": self.aggregate,
                 **({"weights": list(self.weights)} if self.weights else {}),
+                "least": self.least,
                 "counted": len(counted),
                 "left_out": len(said) - len(counted),
                 "spread": max(scores) - min(scores),
