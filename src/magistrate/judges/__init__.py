@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
     from magistrate.judges.definitions import judge_from_file, judge_from_package
+    from magistrate.judges.geval import GEval
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
     from magistrate.judges.jury import Jury
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "judge_from_package": "definitions",
     "Form": "grade",
     "Grade": "grade",
+    "GEval": "geval",
     "Hallucination": "hallucination",
     "Jury": "jury",
     "Likelihood": "likelihood",
@@ -66,6 +68,7 @@ __all__ = [
     "Classify",
     "Criterion",
     "Form",
+    "GEval",
     "Grade",
     "Hallucination",
     "Judge",
