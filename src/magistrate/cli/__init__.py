@@ -42,6 +42,7 @@ COMMANDS = (
     "agree",
     "compare",
     "jury",
+    "rank",
     "power",
     "audit",
     "calibrate",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from magistrate.judges.hallucination import Hallucination
     from magistrate.judges.jury import Jury
     from magistrate.judges.likelihood import Likelihood
+    from magistrate.judges.pairwise import Pairwise
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
     from magistrate.judges.recorded_logprob import RecordedLogprob
@@ -49,6 +50,7 @@ _MODULE_OF = {
     "Hallucination": "hallucination",
     "Jury": "jury",
     "Likelihood": "likelihood",
+    "Pairwise": "pairwise",
     "Passages": "passages",
     "Label": "question",
     "RecordedLogprob": "recorded_logprob",
@@ -76,6 +78,7 @@ __all__ = [
     "Jury",
     "Label",
     "Likelihood",
+    "Pairwise",
     "Passages",
     "RecordedLogprob",
     "Rubric",
