@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from magistrate.judges.candidates import Candidates
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
+    from magistrate.judges.correctness import Correctness
     from magistrate.judges.definitions import judge_from_file, judge_from_package
     from magistrate.judges.geval import GEval
     from magistrate.judges.grade import Form, Grade
@@ -41,6 +42,7 @@ _MODULE_OF = {
     "Classify": "classify",
     "Criterion": "classify",
     "classifier": "classify",
+    "Correctness": "correctness",
     "decided": "rubric",
     "judge_from_file": "definitions",
     "judge_from_package": "definitions",
@@ -68,6 +70,7 @@ __all__ = [
     "Candidates",
     "ChainPoll",
     "Classify",
+    "Correctness",
     "Criterion",
     "Form",
     "GEval",
