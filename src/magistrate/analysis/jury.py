@@ -330,7 +330,7 @@ def _left_out(votes: Votes, labelled: NDArray[np.bool_]) -> dict[str, int]:
 
 
 def _unlabelled(votes: Votes, row: Callable[..., Row]) -> Unlabelled:
-    some = votes.given.any(1)
+    some: NDArray[np.bool_] = np.any(votes.given, axis=1)
     cast = np.where(votes.given, votes.said, NO_VOTE).astype(np.int64)
     found = dawid_skene(cast[some])
     scores = np.zeros(len(votes.samples))

@@ -119,7 +119,8 @@ def ranking(
             Candidate(
                 names[at],
                 None if undefined else rank,
-                *(ranks[at] if ranks else (None, None)),
+                ranks[at][0] if ranks else None,
+                ranks[at][1] if ranks else None,
                 ratings[at],
                 int(wins[at].sum()),
                 int(wins[:, at].sum()),

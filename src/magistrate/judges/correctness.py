@@ -169,7 +169,7 @@ def single_value(text: str) -> tuple[Any, ...] | None:
     dates, numbers = dates_and_numbers(bare)
     if len(dates) + len(numbers) != 1:
         return None
-    span = (*dates, *numbers)[0].span
+    span = dates[0].span if dates else numbers[0].span
     if span.end != len(bare) or bare[: span.start] not in ("", "-", "−", "+"):
         return None
     if numbers:

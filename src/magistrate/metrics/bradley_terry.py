@@ -63,7 +63,8 @@ class PairCounts:
         import numpy as np
 
         size = self.low.size * 3
-        return np.stack([np.bincount(self._cell, each, size) for each in weights]).reshape(-1, size // 3, 3)
+        counts = [np.bincount(self._cell, each, size) for each in weights]
+        return np.array(counts, dtype=np.float64).reshape(-1, size // 3, 3)
 
     def wins(self) -> NDArray[np.float64]:
         """`[k, k]`: how often the row beat the column."""
