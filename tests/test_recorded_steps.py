@@ -13,7 +13,8 @@ from magistrate.engines.base import Attempt, Choice, Generation, Option, Unusabl
 from magistrate.engines.cache import Cached, CallCache
 from magistrate.engines.scripted import EVERYTHING, ScriptedEngine
 from magistrate.judges import registry
-from magistrate.runs.execute import Recorded, code_of, judge_one
+from magistrate.judges.outcomes import code_of
+from magistrate.runs.execute import Recorded, judge_one
 from magistrate.server.samples import steps_of
 from magistrate.types import Failure, Prompt, Sample, Usage
 

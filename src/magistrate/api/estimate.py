@@ -15,9 +15,9 @@ from magistrate.engines.base import Engine
 from magistrate.engines.prices import Price
 from magistrate.errors import OverLength, SpecError
 from magistrate.judges.base import Judge, PlansCalls, planned_calls, present, shortage
+from magistrate.judges.outcomes import FATAL
 from magistrate.report.estimate import Estimate as Estimate
 from magistrate.report.estimate import JudgeEstimate
-from magistrate.runs.execute import FATAL
 from magistrate.runs.prepare import RunPlan, price_for
 from magistrate.types import Sample, Usage
 

@@ -43,6 +43,8 @@ COMMANDS = (
     "watch",
     "agree",
     "compare",
+    "jury",
+    "rank",
     "power",
     "audit",
     "calibrate",

@@ -198,6 +198,43 @@ def new(name: str, kind: str | None, folder: Path, force: bool, as_json: bool) -
         click.echo(f"wrote {plain(str(path))}\ntry it: {plain(following)}")
 
 
+@command.command(
+    epilog="Example: magistrate judges steps tone.yaml --criteria 'Politeness: the reply is friendly.'; "
+    "magistrate run answers.jsonl --judge geval:file=tone.yaml"
+)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--criteria", required=True, help="What is to be graded, in a sentence or two.")
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@model_options
+@json_option
+def steps(
+    file: Path, criteria: str, force: bool, model: str | None, settings: EngineSettings, as_json: bool
+) -> None:
+    """Let a model write the steps of the judge `geval` into FILE, once. Read them before you use them.
+
+    They are part of the judge from then on, and no run writes them anew.
+    """
+    from magistrate import _async
+    from magistrate.errors import SpecError
+    from magistrate.judges import registry
+    from magistrate.judges.geval import GEval, criteria_text, write_steps
+    from magistrate.report.formatting import plain
+
+    if file.suffix not in (".yaml", ".yml"):
+        raise SpecError(f"the steps are a YAML file, FILE.yaml; got {file}")
+    if file.exists() and not force:
+        raise SpecError(f"{file} is there already; use --force to replace it")
+    criteria = GEval(criteria).criteria
+    engine = registry.engine(model, settings)
+    written = _async.run(write_steps(criteria, engine))
+    _write(file, criteria_text(criteria, written, engine.info.model), replace=force)
+    if as_json:
+        print_json({"path": str(file), "criteria": criteria, "steps": list(written)})
+    else:
+        click.echo("\n".join(f"{at}. {plain(step)}" for at, step in enumerate(written, 1)))
+        click.echo(f"wrote {plain(str(file))}\nuse it: --judge geval:file={plain(str(file))}")
+
+
 def _write(path: Path, text: str, *, replace: bool) -> None:
     """Make a file; a link of that name is never followed, so nothing is written elsewhere."""
     from magistrate.errors import SpecError

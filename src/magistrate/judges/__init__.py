@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from magistrate.judges.candidates import Candidates
     from magistrate.judges.chainpoll import ChainPoll
     from magistrate.judges.classify import Classify, Criterion, classifier
+    from magistrate.judges.correctness import Correctness
     from magistrate.judges.definitions import judge_from_file, judge_from_package
+    from magistrate.judges.geval import GEval
     from magistrate.judges.grade import Form, Grade
     from magistrate.judges.hallucination import Hallucination
+    from magistrate.judges.jury import Jury
     from magistrate.judges.likelihood import Likelihood
+    from magistrate.judges.pairwise import Pairwise
     from magistrate.judges.passages import Passages
     from magistrate.judges.question import Label
     from magistrate.judges.recorded_logprob import RecordedLogprob
@@ -38,13 +42,17 @@ _MODULE_OF = {
     "Classify": "classify",
     "Criterion": "classify",
     "classifier": "classify",
+    "Correctness": "correctness",
     "decided": "rubric",
     "judge_from_file": "definitions",
     "judge_from_package": "definitions",
     "Form": "grade",
     "Grade": "grade",
+    "GEval": "geval",
     "Hallucination": "hallucination",
+    "Jury": "jury",
     "Likelihood": "likelihood",
+    "Pairwise": "pairwise",
     "Passages": "passages",
     "Label": "question",
     "RecordedLogprob": "recorded_logprob",
@@ -62,14 +70,18 @@ __all__ = [
     "Candidates",
     "ChainPoll",
     "Classify",
+    "Correctness",
     "Criterion",
     "Form",
+    "GEval",
     "Grade",
     "Hallucination",
     "Judge",
     "JudgeInfo",
+    "Jury",
     "Label",
     "Likelihood",
+    "Pairwise",
     "Passages",
     "RecordedLogprob",
     "Rubric",

@@ -49,7 +49,8 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
     """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
 
     Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
-    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`. The folder that
+    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`, and
+    `jury:members=novelty+(rubric:most=2)` where an option takes several judges. The folder that
     a judge is loaded from needs no key, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
     A judge with options is named as it was written, but for where its files and folders lie.
     `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
@@ -102,11 +103,28 @@ def _named(options: str, bare: str | None) -> str:
         inner = unenclosed(value)
         if bare is not None and key in (None, bare):
             value = _enclosed(Path(os.path.normpath(Path(inner).expanduser().absolute())).name)
+        elif key not in PATTERNS and names_several(inner):
+            value = "+".join(_member_named(piece) for piece in split_words(inner))
         elif needs_folder(inner):
             name, _, others = inner.partition(":")
             value = f"({name}:{_named(others, folder_option(name))})"
         told.append(value if key is None else f"{key}={value}")
     return ENCLOSED.sub(r"\1", FOLDER.sub("", ",".join(told)))
+
+
+def names_several(value: str) -> bool:
+    """Whether an option's value names several judges, one of them at least in parentheses."""
+    pieces = split_words(value)
+    bare = [each for each in pieces if unenclosed(each) == each]
+    return len(bare) < len(pieces) > 1 and not any(set(each) & set(":=") for each in bare)
+
+
+def _member_named(words: str) -> str:
+    """One of several judges in an option as it stands in a judge's name."""
+    name, colon, others = unenclosed(words).partition(":")
+    if not colon or not needs_folder(unenclosed(words)):
+        return words
+    return f"({name}:{_named(others, folder_option(name))})"
 
 
 def folder_option(name: str) -> str | None:
@@ -138,7 +156,9 @@ def needs_folder(words: str) -> bool:
         return False
     if folder_option(name) is not None:
         return True
-    return any(needs_folder(unenclosed(keyed(word, None)[1])) for word in split_options(options))
+    values = [unenclosed(keyed(word, None)[1]) for word in split_options(options)]
+    judges = [each for value in values for each in (split_words(value) if names_several(value) else [value])]
+    return any(needs_folder(unenclosed(each)) for each in judges)
 
 
 def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
@@ -198,10 +218,23 @@ def split_options(text: str) -> list[str]:
     >>> split_options(r"pattern=\\d{1,3}[),]\\(,whole=true")
     ['pattern=\\\\d{1,3}[),]\\\\(', 'whole=true']
     """
+    return _split(text, ",")
+
+
+def split_words(text: str) -> list[str]:
+    """What stands between the plus signs that are in no parentheses: the several words of one option.
+
+    >>> split_words("novelty+(rubric:flag=contradiction+unsupported)")
+    ['novelty', '(rubric:flag=contradiction+unsupported)']
+    """
+    return _split(text, "+")
+
+
+def _split(text: str, at: str) -> list[str]:
     found, depth = [""], 0
     for piece in PIECE.findall(text):
         depth += {"(": 1, ")": -1}.get(piece, 0)
-        if piece == "," and depth == 0:
+        if piece == at and depth == 0:
             found.append("")
         else:
             found[-1] += piece
@@ -301,6 +334,10 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outs
     if isinstance(given, str):
         if option not in PATTERNS:  # its parentheses are part of a pattern
             given = unenclosed(given)
+        if Judge in kinds and get_origin(hint) is tuple:
+            return tuple(
+                judge(unenclosed(each), engines, outside=outside) for each in split_words(given) if each
+            )
         if Judge in kinds:
             return judge(given, engines, outside=outside)
         if Engine in kinds:
@@ -443,5 +480,5 @@ def spell(value: Any) -> str:
     if isinstance(value, PurePath):
         return value.name  # where it lies differs from machine to machine; what it holds has a digest
     if isinstance(value, frozenset | tuple):
-        return "+".join(sorted(value) if isinstance(value, frozenset) else value)
+        return "+".join(map(spell, sorted(value) if isinstance(value, frozenset) else value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -41,20 +41,15 @@ from magistrate.engines.base import (
     require,
 )
 from magistrate.errors import (
-    EngineBusy,
     EngineGone,
-    EngineRefused,
-    EngineTimeout,
     InvalidOutput,
-    MissingPackage,
-    ModelError,
     OverLength,
     SpecError,
-    StoreError,
 )
 from magistrate.judges.base import Judge, run_judge
+from magistrate.judges.outcomes import FATAL, code_of, is_cancelled, sound
 from magistrate.runs.limits import DEADLINE, UNLIMITED, Gate, Limits
-from magistrate.types import Abstention, Failure, FailureCode, Outcome, Prompt, Sample, Step, Usage, Verdict
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Prompt, Sample, Step, Usage
 
 if TYPE_CHECKING:
     from magistrate.constraints import Constraint
@@ -65,16 +60,7 @@ Answer = TypeVar("Answer")
 
 GRACE = 5.0  # seconds that cancelled work gets to end
 
-# A failure's code for the errors that have one of their own.
-CODES: Mapping[type[Exception], FailureCode] = {
-    InvalidOutput: "invalid_output",
-    EngineBusy: "rate_limited",
-    EngineRefused: "refused",
-    EngineTimeout: "timeout",
-}
 ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limited", "timeout", "refused"})
-# After one of these no other call can succeed, so the stream ends.
-FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +90,13 @@ async def judge_one(
     name = judge.info.name
     outcome: Outcome
     try:
-        outcome = _sound(await within(deadline, _contained(run_judge(judge, sample, recorded))))
+        outcome = sound(await within(deadline, _contained(run_judge(judge, sample, recorded))))
     except (*FATAL, Stopped):
         raise
     except OverLength as error:
         outcome = Abstention(sample.id, name, "over_length", str(error))
     except asyncio.CancelledError:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         outcome = Failure(sample.id, name, "cancelled", "the engine gave the request up")
     except DeadlineExceeded as error:
@@ -125,11 +111,6 @@ async def judge_one(
         usage=recorded.usage,
         seconds=clock() - start,
     )
-
-
-def code_of(error: Exception) -> FailureCode:
-    """The code of the failure that an error is turned into."""
-    return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
 async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
@@ -300,7 +281,7 @@ class _Worker:
                 if not await self._sample(sample):
                     break
         except BaseException as error:  # the stream must hear of everything
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             await self.ready.put(error)
         else:
@@ -333,23 +314,6 @@ class _Worker:
         await self.ready.put(Judged(sample, outcome))
 
 
-def _sound(outcome: Outcome) -> Outcome:
-    """What a judge returned. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
-    if not isinstance(outcome, Verdict | Failure | Abstention):
-        raise InvalidOutput(
-            f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
-        )
-    if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
-        raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
-    return outcome
-
-
-def _is_cancelled() -> bool:
-    """Whether this task itself was cancelled, and not only something that it waited for."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
 # --- outputs that are made first ----------------------------------------------------------------
 
 
@@ -360,7 +324,7 @@ async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample
     try:
         return await within(deadline, _answered(task, sample))
     except asyncio.CancelledError:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         return "the task was cancelled"
     except DeadlineExceeded as error:

@@ -324,6 +324,9 @@ def _option_paths(folder: Path, words: str, bare: str | None) -> str:
         inner = registry.unenclosed(value)
         if bare is not None and key in (None, bare):
             value = f"({_within(folder, inner)})"
+        elif key not in registry.PATTERNS and registry.names_several(inner):
+            joined = "+".join(_member_path(folder, each) for each in registry.split_words(inner))
+            value = joined if inner == value else f"({joined})"
         elif registry.needs_folder(inner):
             value = f"({_judge_path(folder, inner)})"
         elif registry.CALIBRATION.fullmatch(inner):
@@ -332,6 +335,12 @@ def _option_paths(folder: Path, words: str, bare: str | None) -> str:
             value = f"({_judge_path(folder, inner)})"
         options.append(f"{key}={value}" if key is not None else value)
     return ":" + ",".join(options)
+
+
+def _member_path(folder: Path, words: str) -> str:
+    """One of several judges in an option, its paths whole; what is in no parentheses names no path."""
+    inner = registry.unenclosed(words)
+    return words if inner == words else f"({_judge_path(folder, inner)})"
 
 
 def _model(folder: Path, model: str | None) -> str | None:

@@ -1,0 +1,62 @@
+"""`magistrate jury`: what a jury is worth beside its members."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from magistrate.cli.options import json_option, store_option
+from magistrate.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from magistrate.metrics.pooling import Pooling
+
+EXAMPLE = (
+    "Example: magistrate run labelled.jsonl --judge jury:members=novelty+detector; magistrate jury last; "
+    "magistrate jury last --judge novelty --judge detector --judge faithfulness --aggregate logit"
+)
+POOLINGS = ("mean", "median", "logit", "majority", "geometric_median")
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("run")
+@click.option(
+    "--judge",
+    "judges",
+    multiple=True,
+    help="The jury that is meant; repeated, judges that are taken as a jury (default: all of the run).",
+)
+@click.option("--aggregate", type=click.Choice(POOLINGS), help="Pool the scores in another way.")
+@click.option(
+    "--list",
+    "listed",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="How many disputed samples to show, those with the scores furthest apart first.",
+)
+@store_option
+@json_option
+def command(
+    run: str,
+    judges: tuple[str, ...],
+    aggregate: Pooling | None,
+    listed: int,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Say what the jury of RUN is worth beside each of its members.
+
+    RUN is a run of a jury, or of several judges, which are then taken as one. On its labelled samples: the
+    jury, each member alone, the jury without each, other ways to pool, and how alike their errors are. From
+    the votes alone: Dawid and Skene's estimate, and the samples that members dispute most.
+    """
+    from magistrate.api.jury import jury
+    from magistrate.report.jury import render_jury
+
+    report = jury(run, judges, aggregate=aggregate, store=store)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        render_jury(report, console(), listed)

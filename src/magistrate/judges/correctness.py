@@ -1,0 +1,187 @@
+"""The judge `correctness`: the output against the expected answer, by code where that can tell."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from magistrate._deadline import alone
+from magistrate.engines.base import Engine
+from magistrate.judges.base import Call, JudgeInfo
+from magistrate.judges.question import Answers, Label, choose_label
+from magistrate.judges.template import builtin_prompt, fields_of
+from magistrate.types import Abstention, Outcome, Prompt, Sample, Verdict
+
+CORRECT, INCORRECT, NOT_ATTEMPTED = "correct", "incorrect", "not_attempted"
+GRADES = (
+    Label(CORRECT, 1.0, "it says what a reference says, and nothing that contradicts it"),
+    Label(INCORRECT, 0.0, "it says something else, or contradicts the reference in part"),
+    Label(NOT_ATTEMPTED, 0.0, "it gives no answer: it declines, or says that it does not know"),
+)
+EDGES = " \t\r\n.,;:!?\"'“”‘’«»"
+ARTICLES = ("the ", "a ", "an ")
+LONGEST_VALUE = 80  # characters of a text that is read as a single number or date
+FAR = 0.05  # as a share: numbers further apart are no rounding of one another
+SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """Whether the output answers as `expected` does: `correct`, `incorrect` or `not_attempted`.
+
+    Code decides first and asks nothing: the output is a reference but for case, white space and punctuation
+    around it; or both are a single number with its unit, or a single whole date, and are the same, or surely
+    not. Otherwise a model chooses among the three grades in one forward pass; the score is the probability
+    of `correct`, and a high one is good. `references` is the name in a sample's metadata under which further
+    right answers stand, of which any counts. `extra` says whether what an answer adds beyond the reference is
+    left out of account (`ignore`), or makes it incorrect (`forbid`); a contradiction always does. `permute`
+    averages over the orders of the grades.
+    """
+
+    extra: Literal["ignore", "forbid"] = "ignore"
+    references: str = "references"
+    permute: bool = False
+    name: str = "correctness"
+
+    @property
+    def info(self) -> JudgeInfo:
+        prompt = builtin_prompt("correctness")
+        content = repr((prompt.source, GRADES, self.extra, self.references))
+        return JudgeInfo(
+            name=self.name,
+            version=prompt.version,
+            summary="the output against the expected answer: by code where it can tell, else by one pass",
+            labels=tuple(each.name for each in GRADES),
+            direction="maximize",
+            reads=("input", "expected", self.references, "output"),
+            requires=("output",),
+            needs=frozenset({"choose"}),
+            prompt=hashlib.sha256(content.encode()).hexdigest()[:12],
+            constraint="choice",
+        )
+
+    def plan(self, sample: Sample) -> list[Call]:
+        """One choice, or one an order; none where code decides, or there is nothing to compare with."""
+        right = self._right(sample)
+        if not right or by_code(sample.output or "", right) is not None:
+            return []
+        return [Call(self._prompt(sample, right, Answers(GRADES)), times=len(GRADES) if self.permute else 1)]
+
+    async def judge(self, sample: Sample, engine: Engine) -> Outcome:
+        right = self._right(sample)
+        if not right:
+            told = (
+                f"judge {self.name!r} reads 'expected' or metadata.{self.references}, and the sample has none"
+            )
+            return Abstention(sample.id, self.name, "missing_input", told)
+        with alone():
+            decided = by_code(sample.output or "", right)
+        if decided is not None:
+            label, because = decided
+            score = float(label == CORRECT)
+            return Verdict(
+                sample.id, self.name, label, score, explanation=because, details={"method": "rule"}
+            )
+        found = await choose_label(
+            engine, GRADES, lambda answers: self._prompt(sample, right, answers), permute=self.permute
+        )
+        details: dict[str, Any] = {"method": found.method, "references": len(right)}
+        if found.probabilities is not None:
+            details["probabilities"] = dict(found.probabilities)
+        return Verdict(
+            sample_id=sample.id,
+            judge=self.name,
+            label=found.best,
+            score=min(max(found.probability(CORRECT), 0.0), 1.0),
+            probability=None if found.probabilities is None else found.probability(found.best),
+            mass=found.mass,
+            details=details,
+        )
+
+    def _right(self, sample: Sample) -> tuple[str, ...]:
+        """All right answers, the expected one first."""
+        more = sample.metadata.get(self.references)
+        several = more if isinstance(more, list | tuple) else [more]
+        texts = [sample.expected, *(str(each) for each in several if isinstance(each, str | int | float))]
+        return tuple(dict.fromkeys(text for text in texts if text and text.strip()))
+
+    def _prompt(self, sample: Sample, right: Sequence[str], answers: Answers) -> Prompt:
+        fields = {**fields_of(sample, ("input", "output")), "references": tuple(right)}
+        words = {"extra": self.extra, "several": len(right) > 1, "reply": answers.reply()}
+        return builtin_prompt("correctness").prompt(fields, words)
+
+
+# --- what code can tell ---------------------------------------------------------------------------
+
+
+def by_code(output: str, right: Sequence[str]) -> tuple[str, str] | None:
+    """The grade and why, where code can tell; None where a model has to.
+
+    >>> by_code("Paris.", ["paris"]), by_code("1,000 m", ["1 km"])
+    (('correct', 'it is the expected text'), ('correct', 'it is the same number'))
+    >>> by_code("2021-05-03", ["May 4, 2021"]), by_code("about 5", ["5"])
+    (('incorrect', 'it is another date'), None)
+    """
+    mine = single_value(output)
+    verdicts = [_compared(output, mine, each) for each in right]
+    if found := next((each for each in verdicts if each is not None and each[0] == CORRECT), None):
+        return found
+    return verdicts[0] if None not in verdicts else None
+
+
+def _compared(output: str, mine: tuple[Any, ...] | None, expected: str) -> tuple[str, str] | None:
+    theirs = single_value(expected)
+    if mine is not None and theirs is not None and mine[0] == theirs[0]:
+        value, other = mine[1], theirs[1]
+        if mine[0][0] == "date":
+            same = value == other
+            return (CORRECT, "it is the same date") if same else (INCORRECT, "it is another date")
+        if mine[2] and theirs[2] and value != other:
+            return INCORRECT, "it is another year"
+        gap = abs(value - other) / (max(abs(value), abs(other)) or 1.0)
+        if gap <= SAME:
+            return CORRECT, "it is the same number"
+        return (INCORRECT, "it is another number") if gap > FAR else None
+    return (CORRECT, "it is the expected text") if text_form(output) == text_form(expected) != "" else None
+
+
+def text_form(text: str) -> str:
+    """A text without case, runs of white space, punctuation around it and an article before it."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    words = " ".join(folded.split()).strip(EDGES)
+    return next((words[len(each) :] for each in ARTICLES if words.startswith(each)), words)
+
+
+def single_value(text: str) -> tuple[Any, ...] | None:
+    """What a text says that is a single number or whole date and nothing else: its kind and its value, and
+    of a number, whether it looks like a year.
+
+    None for anything more, for a rough number, and for dates that countries read differently.
+    """
+    from magistrate.features.facts import dates_and_numbers
+
+    bare = text.strip().rstrip(".!").strip()
+    if not bare or len(bare) > LONGEST_VALUE:
+        return None
+    dates, numbers = dates_and_numbers(bare)
+    if len(dates) + len(numbers) != 1:
+        return None
+    span = dates[0].span if dates else numbers[0].span
+    if span.end != len(bare) or bare[: span.start] not in ("", "-", "−", "+"):
+        return None
+    if numbers:
+        (number,) = numbers
+        if number.code is not None or number.about:
+            return None
+        return ("number", number.measure), number.value * number.worth, False
+    (date,) = dates
+    if span.start:
+        return None
+    if date.is_year and len(bare) == 4:
+        return ("number", None), float(date.year or 0), True  # or a number of four digits
+    if None in (date.year, date.month, date.day):
+        return None
+    return ("date",), (date.year, date.month, date.day)

@@ -1,0 +1,76 @@
+"""What becomes of a judgement that goes wrong: errors as failures and abstentions, and checked outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+from magistrate import _logging
+from magistrate._deadline import DeadlineExceeded, Stopped
+from magistrate.engines.base import Engine
+from magistrate.errors import (
+    EngineBusy,
+    EngineGone,
+    EngineRefused,
+    EngineTimeout,
+    InvalidOutput,
+    MissingPackage,
+    ModelError,
+    OverLength,
+    StoreError,
+)
+from magistrate.judges.base import Judge, run_judge
+from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
+
+# A failure's code for the errors that have one of their own.
+CODES: Mapping[type[Exception], FailureCode] = {
+    InvalidOutput: "invalid_output",
+    EngineBusy: "rate_limited",
+    EngineRefused: "refused",
+    EngineTimeout: "timeout",
+}
+# After one of these no other call can succeed, so the stream ends.
+FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
+
+
+def code_of(error: Exception) -> FailureCode:
+    """The code of the failure that an error is turned into."""
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
+
+
+def sound(outcome: Outcome) -> Outcome:
+    """What a judge returned. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
+    if not isinstance(outcome, Verdict | Failure | Abstention):
+        raise InvalidOutput(
+            f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
+        )
+    if isinstance(outcome, Verdict) and not 0 <= outcome.score <= 1:
+        raise InvalidOutput(f"the judge's score is {outcome.score}; it must be in [0, 1]", str(outcome))
+    return outcome
+
+
+def is_cancelled() -> bool:
+    """Whether this task itself was cancelled, and not only something that it waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def member_outcome(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
+    """What one of several judges says of a sample; an error of its own is its `Failure`, not the others'.
+
+    Raises only what would end all of them: the errors in `FATAL`, a deadline that is over, a cancellation.
+    """
+    name = judge.info.name
+    try:
+        return replace(sound(await run_judge(judge, sample, engine)), sample_id=sample.id, judge=name)
+    except (*FATAL, Stopped, DeadlineExceeded):
+        raise
+    except OverLength as error:
+        return Abstention(sample.id, name, "over_length", str(error))
+    except asyncio.CancelledError:
+        if is_cancelled():
+            raise
+        return Failure(sample.id, name, "cancelled", "the engine gave the request up")
+    except Exception as error:
+        return Failure(sample.id, name, code_of(error), _logging.error_text(error))

@@ -1,0 +1,151 @@
+"""A jury beside its members, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from magistrate._text import decimal, percent, signed
+from magistrate.analysis.jury import JuryReport, Row
+from magistrate.report.formatting import cut, distinct_names, estimated, lines, numbers, plain, tally
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+LONGEST = 32  # columns for the name of a member
+MOST_PAIRS = 8  # members up to which the table of pairs is shown
+KEY = (
+    "Brackets: 95 % intervals; those of the gain and of errors by a bootstrap of whole contexts. Errors: the "
+    "correlation of being wrong about the same samples. Effective votes: how many members with independent "
+    "errors these are worth, k / (1 + (k - 1) r)."
+)
+
+
+def render_jury(report: JuryReport, console: Console, listed: int = 10) -> None:
+    """Print the jury and its members, their common errors, what votes alone say, and `listed` disputes."""
+    for part in _parts(report, console, listed):
+        console.print(part)
+
+
+def _parts(report: JuryReport, console: Console, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(plain(report.source), style="bold cyan")
+    contexts = f", {report.n_contexts} contexts" if report.n_common else ""
+    measured = f"{report.n_common} of them labelled and judged by every member{contexts}"
+    yield Text(plain(f"run {report.run}  ·  {report.n_judged} of {report.n_total} samples; {measured}"))
+    if report.left_out:
+        yield Text(plain(f"not measured: {tally(report.left_out)}"))
+    yield ""
+    yield _rows(report)
+    if report.best is not None:
+        yield ""
+        gain = report.gain
+        within = "" if gain.low is None else f" [{signed(gain.low)}, {signed(gain.high)}]"
+        yield Text(
+            plain(
+                f"jury minus {report.best}, the best single member: balanced accuracy "
+                f"{signed(gain.value)}{within}"
+            ),
+            style="bold",
+        )
+    if report.n_common:
+        yield ""
+        yield from _errors(report)
+    yield ""
+    yield from _unlabelled(report)
+    if report.remarks:
+        yield ""
+        yield lines(*(("remark", each) for each in report.remarks), style="yellow")
+    yield from _disputed(report, console.width, listed)
+    if report.n_common:
+        yield ""
+        yield Text(KEY, style="dim")
+
+
+def _rows(report: JuryReport) -> Table:
+    table = numbers("judge", "verdicts", "balanced accuracy", "AUROC")
+
+    def add(row: Row, style: str = "") -> None:
+        table.add_row(
+            cut(row.name, LONGEST),
+            str(row.verdicts),
+            estimated(row.metrics["balanced_accuracy"]),
+            estimated(row.metrics["auroc"]),
+            style=style,
+        )
+
+    add(report.jury, "bold")
+    for group in (report.members, report.without, (*report.pools, report.unlabelled.row)):
+        table.add_section()
+        for row in group:
+            add(row)
+    return table
+
+
+def _errors(report: JuryReport) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    names = [row.name for row in report.members]
+    if len(names) <= MOST_PAIRS:
+        short = distinct_names(names, 14)
+        table = numbers("correlation of errors", *short)
+        for at, name in enumerate(names):
+            row = report.errors.pairs[at]
+            table.add_row(
+                cut(name, LONGEST), *("" if at == to else decimal(row[to]) for to in range(len(names)))
+            )
+        yield table
+    votes = report.errors.effective
+    yield Text.assemble(
+        "mean ",
+        estimated(report.errors.mean),
+        f"; {len(names)} members are worth ",
+        estimated(votes),
+        " independent votes",
+    )
+    if report.errors.mean.undefined:
+        yield Text(report.errors.mean.undefined, style="dim")
+
+
+def _unlabelled(report: JuryReport) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    found = report.unlabelled
+    if found.recall is None or found.specificity is None:
+        told = (
+            f"without labels (Dawid and Skene): the shares of the votes stand for it, since {found.fallback}"
+        )
+        yield Text(told, style="dim")
+        return
+    rounds = f"{found.rounds} rounds{'' if found.converged else ', not converged'}"
+    yield Text(
+        f"without labels (Dawid and Skene, {rounds}): {percent(found.share)} hallucinated; each member "
+        "beside the others"
+    )
+    table = numbers("member", "finds hallucinated", "finds faithful")
+    for name, recall in found.recall.items():
+        table.add_row(cut(name, LONGEST), percent(recall), percent(found.specificity[name]))
+    yield table
+
+
+def _disputed(report: JuryReport, width: int, listed: int) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    found = report.disputed
+    if not found or not listed:
+        return
+    yield ""
+    shown = f", the {min(listed, len(found))} furthest apart" if len(found) > listed else ""
+    yield Text(f"{len(found)} disputed samples{shown}", style="bold")
+    names = [row.name for row in report.members][:MOST_PAIRS]
+    table = numbers("sample", "gold", *distinct_names(names, 14))
+    room = width - 24 - 14 - 16 * len(names)
+    if room >= 12:
+        table.add_column("output", overflow="fold")
+    for each in found[:listed]:
+        row = [cut(each.sample_id, 24), cut(each.label or "-", 12)]
+        row += [decimal(each.scores.get(name)) for name in names]
+        table.add_row(*row, *([cut(each.excerpt, room)] if room >= 12 else []))
+    yield table
