@@ -22,6 +22,7 @@ from magistrate.store.codec import dumps, recipes_body, sample_body, scoring_bod
 from magistrate.store.connection import RunLock, explained, held, hold, open_engine, place_of
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
+from magistrate.store.outbox import Outbox
 from magistrate.store.outcome_lists import OutcomeLists
 from magistrate.store.runs import (
     LAST,
@@ -34,7 +35,9 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
+from magistrate.store.watched import Watched
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -151,6 +154,21 @@ class Store(DatasetShelf):
     def traces(self) -> Traces:
         """Spans, targets, rules and decisions of what is watched."""
         return Traces(self._writing, self._reading)
+
+    @property
+    def watched(self) -> Watched:
+        """How far watching is, and the states of its alerts."""
+        return Watched(self._writing, self._reading)
+
+    @property
+    def trace_deletion(self) -> TraceDeletion:
+        """What deletes traces with all that was made of them."""
+        return TraceDeletion(self._writing, self._reading)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What goes out to other programs."""
+        return Outbox(self._writing, self._reading)
 
     # --- questions ------------------------------------------------------------------------------
 
