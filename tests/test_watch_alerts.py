@@ -228,6 +228,7 @@ def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: p
     assert "chat: the webhook does not answer" in done.err and "secret-path" not in done.err
     assert "mail: the mail server at 127.0.0.1" in done.err and "554" in done.err
     assert "safe: the mail server at" in done.err and "STARTTLS" in done.err, "it is not sent unencrypted"
+    assert read_rule_file(file).sinks["log"].file == str(home.parent / "told.jsonl"), "from its folder on"
     (message,) = told(home.parent / "told.jsonl")
     assert (message["state"], message["alert"]) == ("test", "test")
     monkeypatch.delenv("TEST_HOOK")

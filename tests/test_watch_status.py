@@ -67,7 +67,7 @@ def test_the_states_sum_to_what_was_seen_and_nothing_missing_is_0(store: Store, 
     assert judge.rate.share.low < 0.3 < judge.rate.share.high
     assert judge.rate.n == found.states["judged"] and judge.rate.coverage is not None
     assert judge.rate.coverage < 1
-    assert judge.corrected.value is None and "takes 30 labelled samples" in str(judge.corrected.undefined)
+    assert judge.corrected.value is None and "it takes 30 labels" in str(judge.corrected.undefined)
     assert found.day.spent.calls == found.states["judged"] and found.day.budget == {"calls": 50}
     assert json.loads(json.dumps(status(store, clock(), DAY).to_dict()))["rules"][0]["n"] == 60
 

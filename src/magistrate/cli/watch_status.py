@@ -110,7 +110,7 @@ def _print_outbox(queues: Sequence[Queue]) -> None:
             [each.destination, ", ".join(f"{n:,} {state}" for state, n in each.states.items()), each.remark]
             for each in queues
         ]
-        print_table(["going out", "results", "remark"], rows, wrapped={"remark": 20})
+        print_table(["going out", "state", "remark"], rows, wrapped={"remark": 20})
         click.echo()
 
 

@@ -183,7 +183,10 @@ class SinkPart(Part):
     webhook: WebhookPart | None = Field(default=None, description="A POST of JSON.")
     mail: MailPart | None = Field(default=None, description="Mail by SMTP.")
     file: str | None = Field(
-        default=None, min_length=1, max_length=500, description="A file that gets a line of JSON each."
+        default=None,
+        min_length=1,
+        max_length=500,
+        description="A file, from the rules' folder on, that gets a line of JSON each.",
     )
 
     @model_validator(mode="after")

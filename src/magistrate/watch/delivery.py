@@ -122,7 +122,7 @@ class ResultSender:
                 else sender.send("traces", as_spans(chosen))
             )
         except SendError as error:
-            told = _logging.error_text(error)
+            told = _logging.without_keys(str(error))
             if error.status not in BAD_CONTENT:
                 again = pause.begin(self._clock(), error.wait)
                 outbox.put_off(parcels, again, told)

@@ -234,10 +234,14 @@ def read_rules(path: Path) -> list[Rule]:
 
 
 def read_rule_file(path: Path) -> RuleFile:
-    """All that a file of rules says, with whole paths of judges and models. Raises `SpecError`."""
-    found = rule_file_of(read_document(path))
-    rules = [_anchored(rule, path.absolute().parent) for rule in found.rules]
-    return found.model_copy(update={"rules": rules})
+    """All that a file of rules says, with whole paths of judges, models and files. Raises `SpecError`."""
+    found, folder = rule_file_of(read_document(path)), path.absolute().parent
+    sinks = {
+        name: sink if sink.file is None else sink.model_copy(update={"file": str(folder / sink.file)})
+        for name, sink in found.sinks.items()
+    }
+    rules = [_anchored(rule, folder) for rule in found.rules]
+    return found.model_copy(update={"rules": rules, "sinks": sinks})
 
 
 def rules_of(document: Document) -> list[Rule]:

@@ -249,8 +249,8 @@ def _corrected(
     positives = int(known.truth.sum())
     if known.n < LEAST_LABELS or min(positives, known.n - positives) < LEAST_OF_EITHER:
         return Estimate.none(
-            f"takes {LEAST_LABELS} labelled samples, {LEAST_OF_EITHER} of either class; "
-            f"there are {known.n}, {positives} of them {HALLUCINATED}"
+            f"it takes {LEAST_LABELS} labels, {LEAST_OF_EITHER} of either class; there are "
+            + (f"{known.n}, {positives} of them {HALLUCINATED}" if known.n else "none")
         ), ""
     in_own = other.id == own.id
     groups = [each.partition(".")[0] if in_own else f"label {each}" for each in known.ids]
