@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from magistrate.server.app import create_app
 from magistrate.server.settings import Settings
 from magistrate.store import Store
 from magistrate.types import HALLUCINATED, Verdict
+from magistrate.watch.outputs import SendPart
+from magistrate.watch.rules import RuleFile
+from receivers import Collector, listening
 from terminal import Call
 from test_otlp import JSON, a_span, as_json, attribute, exported
 from watched import rules
@@ -63,6 +67,27 @@ def test_what_is_sent_is_judged_while_the_server_runs(tmp_path: Path) -> None:
     with Store.open(place.store) as store:
         (run,) = store.runs()
         assert [each.label for each in store.outcomes(run.id) if isinstance(each, Verdict)] == [HALLUCINATED]
+
+
+def test_verdicts_go_out_and_figures_are_among_the_metrics(tmp_path: Path) -> None:
+    collector = Collector((503, {"retry-after": "1"}, b""), (200, {}, b"{}"))
+    with listening(collector) as address:
+        place = settings(tmp_path, "name: people\njudges: [novelty]\nquiet: 0")
+        send = SendPart.model_validate({"endpoint": address, "as": ["spans"]})
+        file = RuleFile(rules=list(place.rules), send=[send])
+        with TestClient(create_app(replace(place, rule_file=file))) as client:
+            client.post("/v1/traces", content=export("Bern has 9 people."), headers={"content-type": JSON})
+            until = time.monotonic() + 60
+            while len(collector.asked) < 2 and time.monotonic() < until:
+                time.sleep(0.05)
+            lines = client.get("/metrics").text.splitlines()
+    assert [path for path, _, _ in collector.asked] == ["/v1/traces"] * 2
+    assert collector.asked[0][2] == collector.asked[1][2]
+    found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("magistrate_watch_"))
+    assert found['magistrate_watch_decisions{rule="people",state="judged"}'] == "1.0"
+    assert found['magistrate_watch_flag_rate{bound="value",judge="novelty",rule="people"}'] == "1.0"
+    assert 'magistrate_watch_flag_rate{bound="low",judge="novelty",rule="people"}' not in found, "no data"
+    assert 'magistrate_watch_queue_age_seconds{rule="people"}' not in found
 
 
 def test_a_rule_whose_judge_cannot_be_made_keeps_the_server_from_starting(tmp_path: Path) -> None:

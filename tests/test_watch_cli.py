@@ -13,7 +13,8 @@ from magistrate._yaml import read_document
 from magistrate.datasets.spans.span import Span
 from magistrate.errors import SpecError
 from magistrate.store import Store
-from magistrate.watch.rules import duration, read_rules, schema
+from magistrate.watch.parts import duration
+from magistrate.watch.rules import read_rules, schema
 from terminal import Call
 from watched import answer
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from magistrate.types import Abstention, Failure, Outcome, Recipe, Scoring, Verd
 from magistrate.watch import otlp
 from magistrate.watch.otlp import Encoding, Signal
 from magistrate.watch.results import Result, Sender, SendError, Sent, as_logs, as_spans, encoded
+from receivers import Collector, listening
 from served import served
 from test_otlp import SPAN, TRACE
 
@@ -72,6 +69,7 @@ def test_a_verdict_is_an_event_on_the_judged_span() -> None:
         "gen_ai.evaluation.explanation": VERDICT.explanation,
         "gen_ai.response.id": "r-1",
         "gen_ai.evaluation.evaluator.version": a_result().identifier,
+        "log.record.uid": event["attributes"]["log.record.uid"],
         "magistrate.score.direction": "minimize",
     }
 
@@ -128,6 +126,13 @@ def test_ids_are_of_what_was_judged_by_whom() -> None:
     assert len({ids(each) for each in (one, *others)}) == 5
 
 
+def test_a_record_of_a_log_is_told_from_a_later_one_and_not_from_itself() -> None:
+    def uid(result: Result) -> str:
+        return str(the_event(result)["attributes"]["log.record.uid"])
+
+    assert uid(a_result()) == uid(a_result()) != uid(a_result(time_ns=5))
+
+
 def test_keys_and_length_of_an_explanation_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "very-private-0123")
     said = the_event(a_result(replace(VERDICT, explanation="very-private-0123 " + "x" * 99_999)))[
@@ -157,42 +162,6 @@ def test_both_encodings_say_the_same(signal: Signal) -> None:
 
 
 # --- sending -------------------------------------------------------------------------------------
-
-
-class Collector:
-    """A server that gives the answers it was told, one after another, the last for ever."""
-
-    def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
-        self.answers = list(answers)
-        self.asked: list[tuple[str, dict[str, str], bytes]] = []
-
-    def take(self, path: str, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append((path, headers, body))
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-
-@contextmanager
-def listening(collector: Collector) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, more, answer = collector.take(self.path, headers, body)
-            self.send_response(status)
-            for name, value in {**more, "content-length": str(len(answer))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def a_sender(address: str, waits: list[float], **more: Any) -> Sender:

@@ -91,13 +91,13 @@ def command(
 
     require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
     from magistrate.server.settings import Settings
-    from magistrate.watch.rules import read_rules
+    from magistrate.watch.rules import read_rule_file
 
     if grpc_port is not None and rules is None:
         raise click.UsageError("--grpc-port takes spans, which --watch FILE judges: give both")
-    watched = () if rules is None else tuple(read_rules(Path(rules)))
+    watched = None if rules is None else read_rule_file(Path(rules))
     token, is_made = _token(token, host)
-    place = checked_store(store, may_be_new=store is None or bool(watched))
+    place = checked_store(store, may_be_new=store is None or watched is not None)
     path = _path(place, opened) if opened else ""
     settings = Settings(
         store=place,
@@ -105,8 +105,9 @@ def command(
         port=port,
         token=token,
         allowed_hosts=allowed_hosts,
-        watch=bool(watched),
-        rules=watched,
+        watch=watched is not None,
+        rules=() if watched is None else tuple(watched.rules),
+        rule_file=watched,
         grpc_port=grpc_port,
     )
     serve_pages(settings, path if opened is not None else None, token=token if is_made else None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import click
 
+from magistrate.cli.watch_alerts import test_alert
+from magistrate.cli.watch_delete import delete
 from magistrate.cli.watch_explain import explain
 from magistrate.cli.watch_run import run, schema
+from magistrate.cli.watch_status import status
 
 EXAMPLE = "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once"
 
@@ -15,6 +18,9 @@ def command() -> None:
     """Judge what an application does in production, from its traces and by rules."""
 
 
+command.add_command(delete)
 command.add_command(explain)
 command.add_command(run)
 command.add_command(schema)
+command.add_command(status)
+command.add_command(test_alert)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from magistrate.datasets.spans.span import Span
     from magistrate.report.estimate import Estimate
     from magistrate.store import Store
+    from magistrate.store.outbox import Queue
     from magistrate.store.traces import TargetRecord
-    from magistrate.watch.rules import Rule
+    from magistrate.watch.rules import Rule, RuleFile
 
 RUN = (
     "Example: magistrate watch run --rules rules.yaml --from spans.jsonl --once; "
@@ -45,6 +46,13 @@ def schema() -> int:
 )
 @click.option("--since", metavar="TIME", help="Decide also of what was stored since so long ago, such as 7d.")
 @click.option("--dry-run", is_flag=True, help="Say what would be judged and what it takes; ask no model.")
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DAYS",
+    help="Delete traces of which nothing came for so long, with all that was made of them (default: as the "
+    "rules say, else never).",
+)
 @click.option("--once", is_flag=True, help="End when nothing is due, rather than wait for more.")
 @store_option
 @json_option
@@ -53,6 +61,7 @@ def run(
     source: str | None,
     since: str | None,
     dry_run: bool,
+    keep_days: float | None,
     once: bool,
     store: str | None,
     as_json: bool,
@@ -60,28 +69,32 @@ def run(
     """Judge what is stored of an application's traces, by rules, until Ctrl-C.
 
     Every answer, or call, gets a decision of every rule: judged, or why not. With --once the counts are
-    printed, and the exit code is 3 where something failed, is to be tried again, or did not fit a budget.
+    printed, and the exit code is 3 where something failed, is to be tried or sent again, or did not fit a
+    budget.
     """
     from magistrate._paths import default_store
-    from magistrate.watch.rules import duration, read_rules
+    from magistrate.watch.parts import duration
+    from magistrate.watch.rules import read_rule_file
 
-    rules = read_rules(Path(file))
+    read = read_rule_file(Path(file))
+    if keep_days is not None:
+        read = read.model_copy(update={"keep_days": keep_days})
     begin = None if since is None else datetime.now(UTC) - duration(since)
     spans, problems = ([], []) if source is None else _read(source)
     for problem in problems:
         click.echo(f"left out: {problem}", err=True)
     place = store or str(default_store())
     if dry_run:
-        return _print_estimate(rules, spans, begin, place, as_json)
+        return _print_estimate(read.rules, spans, begin, place, as_json)
     from magistrate.store import Store
 
     with Store.open(place) as opened:
-        return _work(opened, rules, spans, begin, once, as_json)
+        return _work(opened, read, spans, begin, once, as_json)
 
 
 def _work(
     store: Store,
-    rules: Sequence[Rule],
+    file: RuleFile,
     spans: Sequence[Span],
     since: datetime | None,
     once: bool,
@@ -90,24 +103,33 @@ def _work(
     """Work on the store until nothing is due, or for ever."""
     from magistrate import _async
     from magistrate.cli.exit_codes import DONE, ENGINE_GONE
+    from magistrate.watch.upkeep import Upkeep, UpkeepThread, destinations
     from magistrate.watch.worker import Watcher
 
     def now() -> datetime:
         return datetime.now(UTC)
 
-    watcher = Watcher(store, rules, clock=now)
+    watcher = Watcher(store, file.rules, clock=now, send_to=destinations(file))
+    upkeep = Upkeep(store, file, clock=now)
     _async.run(watcher.prepare())
     watcher.register(since)
     if spans:
         store.traces.put(spans, now())
         watcher.read_whole(sorted({span.trace_id for span in spans}))
     if not once:
-        _async.run(watcher.run())
+        beside = UpkeepThread(store.place, file)
+        beside.start()
+        try:
+            _async.run(watcher.run())
+        finally:
+            beside.stop()
     _async.run(watcher.drain())
-    counts = {rule.name: store.traces.counts(rule.name) for rule in rules}
-    _print_counts(counts, as_json)
+    upkeep.finish()
+    counts = {rule.name: store.traces.counts(rule.name) for rule in file.rules}
+    unsent = [queue for queue in store.outbox.queues() if queue.waiting]
+    _print_counts(counts, unsent, as_json)
     left = sum(count.get(state, 0) for count in counts.values() for state in UNFINISHED)
-    return ENGINE_GONE if left else DONE
+    return ENGINE_GONE if left or unsent else DONE
 
 
 def _read(source: str) -> tuple[list[Span], list[str]]:
@@ -202,14 +224,21 @@ def _estimate(rule: Rule, targets: Sequence[TargetRecord]) -> tuple[Counter[str]
 # --- how it reads ----------------------------------------------------------------------------------
 
 
-def _print_counts(counts: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
+def _print_counts(counts: Mapping[str, Mapping[str, int]], unsent: Sequence[Queue], as_json: bool) -> None:
     from magistrate.report.formatting import plain
 
     if as_json:
-        print_json({"rules": [{"rule": name, "decisions": dict(each)} for name, each in counts.items()]})
+        told = [{"rule": name, "decisions": dict(each)} for name, each in counts.items()]
+        waiting = [
+            {"destination": each.destination, "unsent": each.waiting, "remark": each.remark}
+            for each in unsent
+        ]
+        print_json({"rules": told} | ({"unsent": waiting} if waiting else {}))
         return
     for name, each in counts.items():
         click.echo(f"{plain(name)}: {_counted(each)}")
+    for queue in unsent:
+        click.echo(f"{plain(queue.destination)}: {queue.waiting:,} unsent: {plain(queue.remark)}", err=True)
 
 
 def _counted(states: Mapping[str, int]) -> str:

@@ -139,6 +139,29 @@ def prevalence(
     )
 
 
+def corrected_share(
+    truth: ArrayLike, said: ArrayLike, others: ArrayLike, *, weights: ArrayLike, groups: ArrayLike
+) -> Estimate:
+    """Rogan and Gladen's estimate where the others were drawn with unequal probabilities.
+
+    `truth` and `said` bool `[n]` are labels, and what the judge called the same samples; `others` bool `[N]`
+    is what it called the samples asked about, `weights` `[N]` one over the probability with which each was
+    drawn. `groups` `[n + N]`: the same for samples that belong together. It is undefined for fewer than two
+    labelled groups and for no others. Raises `InputError` for shapes that do not match.
+    """
+    import numpy as np
+
+    y, f, u, w = (np.asarray(each, dtype=np.float64) for each in (truth, said, others, weights))
+    numbers = np.asarray(groups)
+    if f.shape != y.shape or w.shape != u.shape or numbers.shape != (y.size + u.size,):
+        raise InputError(f"shapes do not match: {y.shape}, {f.shape}, {u.shape}, {w.shape}, {numbers.shape}")
+    _, members = np.unique(numbers, return_inverse=True)
+    n_groups = int(np.unique(members[: y.size]).size)
+    if not u.size or n_groups < 2:
+        return Estimate.none("no data" if not u.size else "fewer than two independent labelled samples")
+    return _rogan_gladen(y > 0, f, u, _Spread(members, y.size), n_groups, {}, w)
+
+
 def _labelled_mean(labels: Floats, members: NDArray[np.int64]) -> Estimate:
     """The mean of all labels."""
     import numpy as np
@@ -232,6 +255,7 @@ def _rogan_gladen(
     spread: _Spread,
     n_groups: int,
     beyond: dict[str, tuple[float, float, float]],
+    weights: Floats | None = None,
 ) -> Estimate:
     import numpy as np
 
@@ -243,10 +267,12 @@ def _rogan_gladen(
         return Estimate.none(
             f"recall and specificity ({recall:.2f} and {specificity:.2f}) are those of chance"
         )
-    naive = float(others.mean())
+    shares = np.ones(others.size) if weights is None else weights
+    shares = shares / shares.sum()
+    naive = float((shares * others).sum())
     value = (naive + specificity - 1) / informed
     moves = np.zeros(truth.size)
     moves[truth] = -value * (said[truth] - recall) / truth.sum()
     moves[~truth] = (1 - value) * (1 - said[~truth] - specificity) / (~truth).sum()
-    error = spread.error(moves / informed, (others - naive) / others.size / informed)
+    error = spread.error(moves / informed, shares * (others - naive) / informed)
     return _interval(_Unclipped(value, error, n_groups, 2), "rogan_gladen", beyond)

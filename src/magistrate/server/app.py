@@ -27,6 +27,7 @@ from magistrate.server import (
     run,
     runs,
     samples,
+    watch_metrics,
 )
 from magistrate.server.responses import compile_templates, error_response
 from magistrate.server.settings import Settings
@@ -65,6 +66,8 @@ def create_app(settings: Settings) -> FastAPI:
     )
     stores, jobs = StorePool(settings.store), JobQueue()
     counter, metrics = RunCounter(stores), monitoring.Metrics()
+    if settings.watch:
+        watch_metrics.register(metrics.registry, stores)
     app.state.settings = settings
     app.state.stores = stores
     app.state.jobs = jobs

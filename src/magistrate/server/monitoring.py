@@ -254,7 +254,8 @@ def _where(error: Exception) -> dict[str, str]:
 async def metrics(request: Request) -> Response:
     """The server's numbers, for Prometheus."""
     found: Metrics = request.app.state.metrics
-    return Response(found.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+    text = await run_in_threadpool(found.text)  # what is watched is read from the store
+    return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def health_router(check: Callable[[], None]) -> APIRouter:

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, ip_address
 from magistrate.errors import SpecError
 from magistrate.store.connection import place_of
 from magistrate.watch.otlp import LIMITS, PATHS, Limits
-from magistrate.watch.rules import Rule
+from magistrate.watch.rules import Rule, RuleFile
 
 PORT = 8421
 TOKEN_VARIABLE = "MAGISTRATE_TOKEN"
@@ -30,7 +30,8 @@ class Settings:
     `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
     disconnected. One address has at most `connections_each` connections at a time. A session lasts
     `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`, and at `grpc_port`, if there is
-    one, by gRPC; what has come is judged by its `rules`. Raises `SpecError`.
+    one, by gRPC; what has come is judged by its `rules`, and `rule_file` says what is done beside. Raises
+    `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -46,6 +47,7 @@ class Settings:
     session_seconds: float = 12 * 3600.0
     watch: bool = False
     rules: tuple[Rule, ...] = ()
+    rule_file: RuleFile | None = None
     otlp: Limits = LIMITS
     grpc_port: int | None = None
 

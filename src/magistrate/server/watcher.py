@@ -14,7 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from magistrate import _logging
 from magistrate.server.settings import Settings
 from magistrate.store import Store
-from magistrate.watch.rules import Rule
+from magistrate.watch.rules import Rule, RuleFile
+from magistrate.watch.upkeep import UpkeepThread, destinations
 from magistrate.watch.worker import Watcher
 
 PAUSE = 10.0  # seconds after which it goes on when something failed that is nobody's verdict
@@ -27,15 +28,22 @@ _log = _logging.get("watch")
 async def watching(settings: Settings) -> AsyncIterator[None]:
     """While the block runs, traces of the store are judged by the rules of the settings, if there are any.
 
-    Raises what keeps a judge or an engine of a rule from being made.
+    Beside it goes what else their file asks for: results and alerts are sent, old traces deleted. Raises what
+    keeps a judge or an engine of a rule from being made, or what is sent from being sent.
     """
     if not settings.rules:
         yield
         return
-    worker = _WorkerThread(settings.store, settings.rules)
+    file = settings.rule_file or RuleFile(rules=list(settings.rules))
+    worker = _WorkerThread(settings.store, settings.rules, destinations(file))
     await run_in_threadpool(worker.start)
     try:
-        yield
+        beside = UpkeepThread(settings.store, file)
+        await run_in_threadpool(beside.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(beside.stop)
     finally:
         await run_in_threadpool(worker.stop)
 
@@ -43,8 +51,8 @@ async def watching(settings: Settings) -> AsyncIterator[None]:
 class _WorkerThread:
     """A watcher in a thread, with an event loop and a store of its own."""
 
-    def __init__(self, place: str, rules: Sequence[Rule]) -> None:
-        self._place, self._rules = place, rules
+    def __init__(self, place: str, rules: Sequence[Rule], send_to: Sequence[str]) -> None:
+        self._place, self._rules, self._send_to = place, rules, send_to
         self._began: Future[asyncio.Task[None]] = Future()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="magistrate-watch", daemon=True)
@@ -71,7 +79,7 @@ class _WorkerThread:
             self._began.set_exception(error)
 
     async def _watch(self, store: Store) -> None:
-        watcher = Watcher(store, self._rules, clock=lambda: datetime.now(UTC))
+        watcher = Watcher(store, self._rules, clock=lambda: datetime.now(UTC), send_to=self._send_to)
         await watcher.prepare()
         watcher.register()
         task = asyncio.current_task()

@@ -351,6 +351,37 @@ _LABELS = (
     )""",
 )
 
+# What goes out to other programs until they have taken it, and the alerts of what is watched.
+_WATCH_OUT = (
+    """CREATE TABLE outbox (
+        key TEXT NOT NULL PRIMARY KEY,
+        destination TEXT NOT NULL,
+        state TEXT NOT NULL,
+        remark TEXT NOT NULL,
+        body TEXT NOT NULL,
+        target TEXT,
+        outcome_id {id},
+        made_at TEXT NOT NULL,
+        due_at TEXT NOT NULL,
+        attempts BIGINT NOT NULL,
+        lease TEXT,
+        lease_until TEXT,
+        FOREIGN KEY (target) REFERENCES targets (id) ON DELETE CASCADE,
+        FOREIGN KEY (outcome_id) REFERENCES outcomes (id) ON DELETE CASCADE
+    )""",
+    "CREATE INDEX outbox_due ON outbox (destination, state, due_at)",
+    "CREATE INDEX outbox_target ON outbox (target)",
+    "CREATE INDEX outbox_outcome ON outbox (outcome_id)",
+    """CREATE TABLE alerts (
+        name TEXT NOT NULL PRIMARY KEY,
+        firing BIGINT NOT NULL,
+        changed_at TEXT NOT NULL,
+        checked_at TEXT NOT NULL,
+        body TEXT NOT NULL
+    )""",
+    "CREATE INDEX traces_last ON traces (last_at)",
+)
+
 MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _FIRST,
     _COUNTS,
@@ -360,6 +391,7 @@ MIGRATIONS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     _WATCH,
     _LOST,
     _LABELS,
+    _WATCH_OUT,
 )
 LATEST = len(MIGRATIONS)
 

@@ -246,6 +246,7 @@ traces = Table(
     Column("ended", BigInteger, nullable=False),
     Column("changed", BigInteger, nullable=False),
     Column("read", BigInteger, nullable=False),
+    Index("traces_last", "last_at"),
 )
 Index(
     "traces_unread",
@@ -443,6 +444,38 @@ label_gold = Table(
     Column("labels", Text, nullable=False),
     Column("at", Instant, nullable=False),
     _of_an_item(),
+)
+
+# What goes out to a `destination`, once for each `key`: a judge's outcome, or an alert in `body`.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("destination", Words, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("remark", Words, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("target", Text, ForeignKey("targets.id", ondelete="CASCADE")),
+    Column("outcome_id", Number, ForeignKey("outcomes.id", ondelete="CASCADE")),
+    Column("made_at", Instant, nullable=False),
+    Column("due_at", Instant, nullable=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("lease", Text),
+    Column("lease_until", Instant),
+    Index("outbox_due", "destination", "state", "due_at"),
+    Index("outbox_target", "target"),
+    Index("outbox_outcome", "outcome_id"),
+)
+
+# Whether an alert fires, since when, and what was seen when it was last looked at.
+alerts = Table(
+    "alerts",
+    metadata,
+    Column("name", Words, primary_key=True),
+    Column("firing", BigInteger, nullable=False),
+    Column("changed_at", Instant, nullable=False),
+    Column("checked_at", Instant, nullable=False),
+    Column("body", Text, nullable=False),
 )
 
 

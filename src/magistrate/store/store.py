@@ -23,6 +23,7 @@ from magistrate.store.connection import RunLock, explained, held, hold, open_eng
 from magistrate.store.datasets import DatasetShelf
 from magistrate.store.figures import KeptFigures, RunLists, keep_figures
 from magistrate.store.labels import Labels
+from magistrate.store.outbox import Outbox
 from magistrate.store.outcome_lists import OutcomeLists
 from magistrate.store.runs import (
     LAST,
@@ -35,7 +36,9 @@ from magistrate.store.runs import (
     resolve,
     shown,
 )
+from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
+from magistrate.store.watched import Watched
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -157,6 +160,21 @@ class Store(DatasetShelf):
     def labels(self) -> Labels:
         """Queues of what people are to label, and what they said."""
         return Labels(self._writing, self._writing_for_good, self._reading)
+
+    @property
+    def watched(self) -> Watched:
+        """How far watching is, and the states of its alerts."""
+        return Watched(self._writing, self._reading)
+
+    @property
+    def trace_deletion(self) -> TraceDeletion:
+        """What deletes traces with all that was made of them."""
+        return TraceDeletion(self._writing, self._reading)
+
+    @property
+    def outbox(self) -> Outbox:
+        """What goes out to other programs."""
+        return Outbox(self._writing, self._reading)
 
     # --- questions ------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ import magistrate.store.outcomes as outcome_rows
 import magistrate.store.runs as runs
 from magistrate.datasets.spans.span import Span
 from magistrate.datasets.spans.targets import Target
+from magistrate.store import outbox
 from magistrate.store.codec import dumps, loads, sample_body, sample_from
 from magistrate.store.schema import (
     Instant,
@@ -191,7 +192,9 @@ class Hour:
 class Change:
     """What becomes of a leased decision; the lease ends unless it is `kept`.
 
-    `spent` is what came to it since the last change, `so_far` all that was spent on it in this lease.
+    `spent` is what came to it since the last change, `so_far` all that was spent on it in this lease. The
+    outcome that is stored with it goes out to the destinations `send_to`; `by` says whether a model judged or
+    only code.
     """
 
     state: str
@@ -202,6 +205,8 @@ class Change:
     kept: bool = False
     spent: Spent = Spent()
     so_far: Spent = Spent()
+    send_to: Sequence[str] = ()
+    by: str = "llm"
 
 
 Decide = Callable[[TargetRecord], Iterable[Draft]]
@@ -441,6 +446,16 @@ class Traces:
             asked = [dict(each) for each in change.asked]
             if outcome is not None:
                 values["outcome_id"] = _keep(connection, outcome[0], leased.sample, outcome[1])
+                for destination in change.send_to:
+                    outbox.put(
+                        connection,
+                        destination,
+                        (leased.rule, leased.target, outcome[1].judge),
+                        change.now,
+                        body={"by": change.by},
+                        target=leased.target,
+                        outcome_id=values["outcome_id"],
+                    )
                 if asked and asked[-1]["judge"] == outcome[1].judge:
                     asked[-1]["outcome"] = values["outcome_id"]
             if asked:

@@ -53,7 +53,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class JudgedAnswer:
     """One verdict: whether it flags, and the probability with which it was asked for."""
 
     trace: str
@@ -79,15 +79,18 @@ def rates(
     while begin < until:
         end = min(begin + step, until)
         inside = [row for row in rows if begin <= row[0] < end]
-        found.append(_rate(begin.astimezone(UTC), end.astimezone(UTC), inside, judge, label))
+        found.append(rate_of(begin.astimezone(UTC), end.astimezone(UTC), inside, judge, label))
         begin = end
     return found
 
 
-def _rate(begin: datetime, end: datetime, rows: Sequence[Any], judge: str, label: str) -> Rate:
+def rate_of(
+    begin: datetime, end: datetime, rows: Sequence[Any], judge: str, label: str = HALLUCINATED
+) -> Rate:
+    """The share of answers in rows of `Traces.answers` that a judge gave this label."""
     about = [row for row in rows if row[3] not in OUTSIDE]
     drawn = [row for row in about if row[3] != UNDRAWN]
-    answers = list(_answers(drawn, judge, label))
+    answers = list(answers_by(drawn, judge, label))
     return Rate(
         begin=begin,
         end=end,
@@ -104,11 +107,12 @@ def _rate(begin: datetime, end: datetime, rows: Sequence[Any], judge: str, label
     )
 
 
-def _answers(rows: Iterable[Any], judge: str, label: str) -> Iterator[_Answer]:
+def answers_by(rows: Iterable[Any], judge: str, label: str = HALLUCINATED) -> Iterator[JudgedAnswer]:
+    """The verdicts of a judge among rows of `Traces.answers`."""
     for _, trace, _, _, inclusion, asked in rows:
         for said in asked:
             if said["judge"] == judge and said["kind"] == "verdict" and inclusion:
-                yield _Answer(trace, said["label"] == label, inclusion * said["inclusion"])
+                yield JudgedAnswer(trace, said["label"] == label, inclusion * said["inclusion"])
 
 
 def _coverage(rows: Sequence[Any], judge: str) -> float | None:

@@ -2,7 +2,8 @@
 
 The event `gen_ai.evaluation.result` is a log record on the judged span. The span is of kind EVALUATOR, in a
 trace of its own, with exactly one link, to the judged span; its ids are made of what was judged by whom, so
-that sending a result again changes nothing and a later outcome takes the place of an earlier one.
+that sending a result again changes nothing and a later outcome takes the place of an earlier one. Of records
+of a log none takes another's place: one that is sent again has the same `log.record.uid`.
 Sources: github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/gen-ai-events.md`;
 github.com/Arize-ai/openinference, `spec/annotations.md`.
 """
@@ -23,6 +24,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, build_opener
 from urllib.request import Request as HttpRequest
+from uuid import UUID
 
 from magistrate import _logging
 from magistrate._version import __version__
@@ -71,6 +73,11 @@ class Result:
         digest = sha256(replace(self.recipe, n=0).line().encode()).hexdigest()
         return f"{self.recipe.judge}+{digest[:16]}"
 
+    def digest(self, *more: str) -> str:
+        """The sha256 of what was judged by whom, and of `more`, from which ids are made."""
+        of = ("magistrate:result:v1", self.trace_id, self.span_id, self.outcome.judge, self.identifier, *more)
+        return sha256("\0".join(of).encode()).hexdigest()
+
     @property
     def said(self) -> dict[str, Any]:
         """`score`, `label` and `explanation`, as far as there are any. A failure has neither of the first."""
@@ -118,6 +125,7 @@ def _event(result: Result) -> dict[str, Any]:
         "gen_ai.response.id": result.response_id,
         "error.type": result.error,
         "gen_ai.evaluation.evaluator.version": result.identifier,
+        "log.record.uid": str(UUID(result.digest(str(result.time_ns))[:32])),
         "magistrate.score.direction": result.scoring.direction if "score" in said else None,
     }
     return {
@@ -132,9 +140,7 @@ def _event(result: Result) -> dict[str, Any]:
 
 
 def _span(result: Result) -> dict[str, Any]:
-    outcome = result.outcome
-    of = f"magistrate:result:v1\0{result.trace_id}\0{result.span_id}\0{outcome.judge}\0{result.identifier}"
-    digest = sha256(of.encode()).hexdigest()
+    outcome, digest = result.outcome, result.digest()
     more = {"magistrate": __version__, "recipe": result.recipe.line(), "direction": result.scoring.direction}
     fields = {
         "name": outcome.judge,
@@ -208,12 +214,15 @@ def _with_base64(value: Any) -> Any:
 
 
 class SendError(MagistrateError):
-    """Results that could not be sent; `retryable` where later they may."""
+    """Results that could not be sent; `retryable` where later they may, `status` as the server answered."""
 
-    def __init__(self, message: str, *, retryable: bool, wait: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retryable: bool, wait: float | None = None, status: int | None = None
+    ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.wait = wait
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +260,7 @@ class Sender:
         self._headers, self._encoding, self._timeout = dict(headers or {}), encoding, timeout
         self._attempts, self._sleep, self._clock = attempts, sleep, clock
         self._randomness = randomness or random.SystemRandom()
-        self._opener: OpenerDirector = build_opener(_NoRedirect)
+        self._opener: OpenerDirector = build_opener(NoRedirect)
 
     def send(self, signal: Signal, value: Mapping[str, Any]) -> Sent:
         """Send a request in OTLP/JSON, as `as_logs` and `as_spans` make it. Raises `SendError`."""
@@ -285,6 +294,7 @@ class Sender:
                     f"the OTLP server at {self._host} answered {error.code}",
                     retryable=error.code in RETRYABLE,
                     wait=retry_after(named, self._clock()),
+                    status=error.code,
                 ) from None
         except (OSError, HTTPException) as error:  # URLError and time-outs are the former
             reason = getattr(error, "reason", None) or error
@@ -325,6 +335,8 @@ def _response(signal: Signal, body: bytes) -> Any:
         raise ValueError(str(error)) from None
 
 
-class _NoRedirect(HTTPRedirectHandler):
+class NoRedirect(HTTPRedirectHandler):
+    """Takes a redirect for the answer: what is sent may hold keys that are for one place."""
+
     def redirect_request(self, *_: Any) -> None:
         return None

@@ -16,65 +16,29 @@ rules:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from magistrate._yaml import Document, read_document
 from magistrate.errors import SpecError
 from magistrate.judges.verdicts import check_binary
 from magistrate.runs.spec import DEFAULT, EnginePart, JudgeWords, RunSpec, anchored, judges_of, spec_from
+from magistrate.watch.alert_rules import AlertPart, SinkPart
+from magistrate.watch.outputs import SendPart
+from magistrate.watch.parts import Part, Seconds, under
 
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-DURATION = re.compile(r"(\d{1,6})([smhdw])")
 COMPARED = ("above", "at_least", "below", "at_most")
 ENVIRONMENT = ("deployment.environment.name", "deployment.environment")
 
 Plain = str | int | float | bool
 
 
-def duration(words: str) -> timedelta:
-    """What `30s`, `5m`, `12h`, `7d` or `2w` means. Raises `SpecError` for anything else.
-
-    >>> duration("7d")
-    datetime.timedelta(days=7)
-    """
-    found = DURATION.fullmatch(words.strip())
-    if found is None:
-        raise SpecError(f"a time is a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
-
-
-def _seconds(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return duration(value).total_seconds()
-    except SpecError as error:
-        raise ValueError(str(error)) from None
-
-
-def _under(key: str, value: Any) -> Any:
-    """A bare value is short for a part of which only one key is set."""
-    return value if isinstance(value, Mapping | BaseModel) else {key: value}
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True
-    )
-
-
-class Condition(_Part):
+class Condition(Part):
     """What the value of an attribute must be; all that is said must hold."""
 
     equals: Plain | None = Field(default=None, description="Exactly this.")
@@ -155,14 +119,14 @@ class JudgePart(EnginePart):
         return self.uncertain or (0.2, 0.8)
 
 
-class SamplePart(_Part):
+class SamplePart(Part):
     """Which share of the traces is judged."""
 
     rate: float = Field(default=1.0, gt=0, le=1, description="The share, in (0, 1].")
     cohort: str = Field(default="", description="Rules of one cohort take the same traces.")
 
 
-class Amount(_Part):
+class Amount(Part):
     """What may be spent in one window; all that is said holds."""
 
     calls: int | None = Field(default=None, ge=1, description="Calls of a model.")
@@ -170,7 +134,7 @@ class Amount(_Part):
     dollars: float | None = Field(default=None, gt=0, description="US dollars, by the judge's price.")
 
 
-class BudgetPart(_Part):
+class BudgetPart(Part):
     """What a rule may spend in an hour and in a day of UTC; what does not fit is judged in the next one."""
 
     hour: Amount = Field(default=Amount(), description="In each hour.")
@@ -184,16 +148,14 @@ class BudgetPart(_Part):
 
 Conditions = dict[
     str,
-    Annotated[
-        Condition, BeforeValidator(partial(_under, "equals"), json_schema_input_type=Plain | Condition)
-    ],
+    Annotated[Condition, BeforeValidator(partial(under, "equals"), json_schema_input_type=Plain | Condition)],
 ]
 Judges = list[
-    Annotated[JudgePart, BeforeValidator(partial(_under, "judge"), json_schema_input_type=str | JudgePart)]
+    Annotated[JudgePart, BeforeValidator(partial(under, "judge"), json_schema_input_type=str | JudgePart)]
 ]
 
 
-class Rule(_Part):
+class Rule(Part):
     """What is judged, by which judges, and how much of it."""
 
     name: str = Field(min_length=1, max_length=100, description="What it is called in counts and reports.")
@@ -210,7 +172,7 @@ class Rule(_Part):
     )
     judges: Judges = Field(min_length=1, description="The cheap one first.")
     sample: Annotated[
-        SamplePart, BeforeValidator(partial(_under, "rate"), json_schema_input_type=float | SamplePart)
+        SamplePart, BeforeValidator(partial(under, "rate"), json_schema_input_type=float | SamplePart)
     ] = Field(default=SamplePart(), description="Which share of the traces is judged.")
     budget: BudgetPart = Field(default=BudgetPart(), description="What may be spent.")
     quiet: Seconds = Field(
@@ -252,25 +214,68 @@ class Rule(_Part):
         return found
 
 
-class RuleFile(_Part):
-    """The rules of what is watched."""
+class RuleFile(Part):
+    """The rules of what is watched, and what is to be done with what they find."""
 
     rules: list[Rule] = Field(min_length=1, description="Each decides for itself.")
+    send: list[SendPart] = Field(default=[], description="Where verdicts are sent, over OTLP.")
+    alerts: list[AlertPart] = Field(default=[], description="Bounds that should not be passed.")
+    sinks: dict[str, SinkPart] = Field(default={}, description="Who is told of alerts, by name.")
+    keep_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="Traces that nothing came of for so long are deleted; none if not said.",
+    )
 
 
 def read_rules(path: Path) -> list[Rule]:
     """The rules in a file. Raises `SpecError` with the file, the line and the key of what cannot be used."""
-    return [_anchored(rule, path.absolute().parent) for rule in rules_of(read_document(path))]
+    return read_rule_file(path).rules
+
+
+def read_rule_file(path: Path) -> RuleFile:
+    """All that a file of rules says, with whole paths of judges, models and files. Raises `SpecError`."""
+    found, folder = rule_file_of(read_document(path)), path.absolute().parent
+    sinks = {
+        name: sink if sink.file is None else sink.model_copy(update={"file": str(folder / sink.file)})
+        for name, sink in found.sinks.items()
+    }
+    rules = [_anchored(rule, folder) for rule in found.rules]
+    return found.model_copy(update={"rules": rules, "sinks": sinks})
 
 
 def rules_of(document: Document) -> list[Rule]:
     """The rules of a document; judges are made once to see that they can be."""
-    rules = document.read_as(RuleFile).rules
-    for number, rule in enumerate(rules):
-        if rule.name in [each.name for each in rules[:number]]:
+    return rule_file_of(document).rules
+
+
+def rule_file_of(document: Document) -> RuleFile:
+    """All that a document of rules says; judges are made once to see that they can be."""
+    found = document.read_as(RuleFile)
+    for number, rule in enumerate(found.rules):
+        if rule.name in [each.name for each in found.rules[:number]]:
             raise document.error(("rules", number, "name"), f"{rule.name!r} is there twice")
         _check_judges(document, number, rule)
-    return rules
+    for number, part in enumerate(found.send):
+        if part.destinations.keys() & {name for each in found.send[:number] for name in each.destinations}:
+            raise document.error(("send", number), "the same is sent to this endpoint already")
+    for number, alert in enumerate(found.alerts):
+        _check_alert(document, found, number, alert)
+    return found
+
+
+def _check_alert(document: Document, file: RuleFile, number: int, alert: AlertPart) -> None:
+    names = [rule.name for rule in file.rules]
+    if alert.name in [each.name for each in file.alerts[:number]]:
+        raise document.error(("alerts", number, "name"), f"{alert.name!r} is there twice")
+    if alert.rule is None and len(names) > 1:
+        raise document.error(("alerts", number), f"says no rule; known: {', '.join(names)}")
+    if alert.rule is not None and alert.rule not in names:
+        raise document.error(("alerts", number, "rule"), f"no rule {alert.rule!r}; known: {', '.join(names)}")
+    for name in alert.to or ():
+        if name not in file.sinks:
+            known = ", ".join(file.sinks) or "there are none"
+            raise document.error(("alerts", number, "to"), f"no sink {name!r}; known: {known}")
 
 
 def _check_judges(document: Document, number: int, rule: Rule) -> None:

@@ -21,6 +21,7 @@ from magistrate.runs.execute import Judged, stream
 from magistrate.runs.prepare import RunPlan, prepare_judges
 from magistrate.runs.resume import recipe_differences
 from magistrate.store import Store
+from magistrate.store.trace_deletion import WATCH_TAG
 from magistrate.store.traces import (
     Change,
     Decide,
@@ -42,7 +43,6 @@ LEASE = 120.0  # seconds; it is renewed while its work is under way
 AT_ONCE = 100  # traces that are read, and targets that are decided of, before anything is judged
 BATCHES = 4  # times the concurrency of a rule: so many are leased at once
 POLL = 1.0  # seconds between looking whether anything is due
-TAG = "watch"
 
 _log = _logging.get("watch")
 
@@ -80,7 +80,7 @@ class Watcher:
 
     `register` first; then `step` does what is due now, `drain` does so until nothing is, and `run` until it
     is cancelled. `plans` takes the place of the judges and engines that a rule names, by the rule's name: one
-    plan a judge.
+    plan a judge. What judges say goes into the store's outbox for the destinations `send_to`.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Watcher:
         plans: Mapping[str, Sequence[RunPlan]] | None = None,
         most_wait: float = MOST_WAIT,
         lease: float = LEASE,
+        send_to: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._traces = store.traces
@@ -103,6 +104,7 @@ class Watcher:
         self._plans = {name: list(each) for name, each in (plans or {}).items()}
         self._most_wait = most_wait
         self._lease = lease
+        self._send_to = tuple(send_to)
 
     def register(self, since: datetime | None = None) -> None:
         """Make the rules known to the store; with `since` they also decide of what was seen from then on."""
@@ -286,7 +288,14 @@ class Watcher:
             if decisions.next_judge(rule, each.asked, each.leased.trace_id) is None:
                 change = replace(change, state=decisions.ended(each.asked), kept=False)
         reason = "" if change.kept else decisions.told(outcome)
-        change = replace(change, reason=reason, asked=each.asked)
+        is_final = not isinstance(outcome, Failure) or change.state == "failed"
+        change = replace(
+            change,
+            reason=reason,
+            asked=each.asked,
+            send_to=self._send_to if is_final else (),
+            by=judge.info.kind,
+        )
         held = self._traces.settle(replace(each.leased, sample=each.sample), change, (run_id, outcome))
         if not held:
             _log.info("decision.lost", rule=rule.name, target=each.leased.target)
@@ -335,9 +344,9 @@ class Watcher:
             engine_fingerprint=engine.fingerprint,
             recipes=recipes,
             scoring={name: each for plan in plans for name, each in plan.scoring.items()},
-            settings={TAG: {"rule": rule.name, "version": record.version}},
+            settings={WATCH_TAG: {"rule": rule.name, "version": record.version}},
             name=f"watch {rule.name} v{record.version}",
-            tags=(TAG,),
+            tags=(WATCH_TAG,),
         )
         store.finish_run(run_id, "done")  # it has an outcome for whatever is in it, at any time
         chosen = self._traces.keep_run(record, run_id)

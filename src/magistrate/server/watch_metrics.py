@@ -1,0 +1,101 @@
+"""How watching stands, as gauges for Prometheus: read from the store when they are asked for.
+
+What is not known has no sample: a share without verdicts is absent, and not 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+
+from magistrate import _logging
+from magistrate.errors import MagistrateError
+from magistrate.server.state import StorePool
+from magistrate.watch.status import WatchStatus, status
+
+WINDOW = timedelta(hours=1)
+REMEMBERED = 15.0  # seconds: asked again within them, the store is left alone
+PREFIX = "magistrate_watch"
+
+_log = _logging.get("server")
+
+
+class WatchCollector:
+    """The gauges of what is watched in a store, by the last hour. `clock` counts seconds."""
+
+    def __init__(self, stores: StorePool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stores, self._clock = stores, clock
+        self._read_at = float("-inf")
+        self._found: WatchStatus | None = None
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: what there is depends on the store, which is not read when this is registered."""
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The gauges as they are now; none where the store cannot be read."""
+        if self._clock() - self._read_at >= REMEMBERED:
+            try:
+                with self._stores.one() as store:
+                    self._found = status(store, datetime.now(UTC), WINDOW)
+            except MagistrateError as error:
+                self._found = None
+                _log.warning("watch.unread", error=_logging.error_text(error))
+            self._read_at = self._clock()
+        if self._found is not None:
+            yield from gauges(self._found)
+
+
+def gauges(found: WatchStatus) -> Iterator[GaugeMetricFamily]:
+    """A status as gauges."""
+    decisions = _gauge("decisions", "Answers of the last hour, by what was decided of them.", "rule", "state")
+    share = _gauge(
+        "flag_rate", "Share of flagged answers of the last hour, and its interval.", "rule", "judge", "bound"
+    )
+    verdicts = _gauge("verdicts", "Verdicts on answers of the last hour.", "rule", "judge")
+    coverage = _gauge("coverage", "Share of what was drawn that has a verdict.", "rule", "judge")
+    waiting = _gauge("queue", "Answers that wait to be judged.", "rule")
+    age = _gauge("queue_age_seconds", "How long the oldest of them has waited.", "rule")
+    spent = _gauge("spent_this_hour", "What was spent in this hour.", "rule", "measure")
+    for rule in found.rules:
+        for state, n in rule.states.items():
+            decisions.add_metric([rule.rule, state], n)
+        for judge in rule.judges:
+            rate = judge.rate
+            verdicts.add_metric([rule.rule, judge.judge], rate.n)
+            for bound, value in (
+                ("value", rate.share.value),
+                ("low", rate.share.low),
+                ("high", rate.share.high),
+            ):
+                if value is not None:
+                    share.add_metric([rule.rule, judge.judge, bound], value)
+            if rate.coverage is not None:
+                coverage.add_metric([rule.rule, judge.judge], rate.coverage)
+        waiting.add_metric([rule.rule], rule.waiting)
+        if rule.queue_age is not None:
+            age.add_metric([rule.rule], rule.queue_age)
+        for measure in ("calls", "tokens", "dollars"):
+            amount = getattr(rule.hour.spent, measure)
+            if amount is not None:
+                spent.add_metric([rule.rule, measure], amount)
+    unsent = _gauge("unsent", "Results and alerts that are not sent yet.", "destination")
+    for queue in found.queues:
+        unsent.add_metric([queue.destination], queue.waiting)
+    alert = _gauge("alert", "1 while an alert fires.", "alert")
+    for each in found.alerts:
+        alert.add_metric([each.name], int(each.firing))
+    yield from (decisions, share, verdicts, coverage, waiting, age, spent, unsent, alert)
+
+
+def register(registry: CollectorRegistry, stores: StorePool) -> None:
+    """Have the gauges among the metrics of a server."""
+    registry.register(WatchCollector(stores))
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)

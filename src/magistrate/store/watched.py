@@ -1,0 +1,144 @@
+"""How far watching is: what has no decision yet, what waits and failed, and which alerts fire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, func, select, update
+
+from magistrate.store import outbox
+from magistrate.store.codec import dumps, loads
+from magistrate.store.schema import alerts, decisions, insert_missing, rules, targets
+from magistrate.store.traces import DUE, SUPERSEDED, RuleRecord
+
+Transaction = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRecord:
+    """Whether an alert fires, since when that is so, and what was seen when it was last looked at."""
+
+    name: str
+    firing: bool
+    changed_at: datetime
+    checked_at: datetime
+    seen: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Questions about what is watched, and the states of alerts, reached as `store.watched`."""
+
+    _writing: Transaction
+    _reading: Transaction
+
+    def rules(self) -> list[RuleRecord]:
+        """The newest version of every rule, by name."""
+        newest = select(rules.c.name, func.max(rules.c.version).label("version")).group_by(rules.c.name)
+        last = newest.subquery()
+        asked = select(rules).join(last, (rules.c.name == last.c.name) & (rules.c.version == last.c.version))
+        with self._reading() as connection:
+            rows = connection.execute(asked.order_by(rules.c.name)).all()
+        return [
+            RuleRecord(
+                name=row.name,
+                version=row.version,
+                digest=row.digest,
+                spec=loads(row.spec),
+                since=row.since,
+                run_id=row.run_id,
+            )
+            for row in rows
+        ]
+
+    def n_undecided(self, rule: str, kind: str, since: datetime) -> int:
+        """How many targets that were seen since a moment have no decision of the rule."""
+        live = select(decisions.c.target).where(
+            decisions.c.target == targets.c.id, decisions.c.rule == rule, decisions.c.state != SUPERSEDED
+        )
+        asked = select(func.count()).where(
+            targets.c.kind == kind, targets.c.gone == 0, targets.c.seen_at >= since, ~live.exists()
+        )
+        with self._reading() as connection:
+            return connection.scalar(asked) or 0
+
+    def waiting(self, rule: str) -> tuple[int, datetime | None]:
+        """How much waits to be judged, and since when the oldest of it does."""
+        asked = select(func.count(), func.min(decisions.c.made_at))
+        with self._reading() as connection:
+            n, oldest = connection.execute(
+                asked.where(decisions.c.rule == rule, decisions.c.state.in_(DUE))
+            ).one()
+        return n, oldest
+
+    def reasons(
+        self, rule: str, states: Sequence[str], since: datetime, limit: int
+    ) -> list[tuple[str, str, int]]:
+        """The most frequent reasons for some states of targets seen since a moment: state, reason, number."""
+        n = func.count()
+        asked = select(decisions.c.state, decisions.c.reason, n).join(targets)
+        asked = asked.where(
+            decisions.c.rule == rule, decisions.c.state.in_(states), targets.c.seen_at >= since
+        )
+        asked = asked.group_by(decisions.c.state, decisions.c.reason)
+        with self._reading() as connection:
+            rows = connection.execute(asked.order_by(n.desc(), decisions.c.reason).limit(limit)).all()
+        return [(state, reason, number) for state, reason, number in rows]
+
+    def has_price(self, rule: str, since: datetime) -> bool:
+        """Whether a price is known for all that the rule has judged since a moment."""
+        unpriced = select(decisions.c.target).where(
+            decisions.c.rule == rule, decisions.c.changed_at >= since, decisions.c.dollars.is_(None)
+        )
+        with self._reading() as connection:
+            return connection.execute(unpriced.limit(1)).one_or_none() is None
+
+    # --- alerts -----------------------------------------------------------------------------------
+
+    def alerts(self) -> list[AlertRecord]:
+        """All alerts that were ever looked at, by name."""
+        with self._reading() as connection:
+            rows = connection.execute(select(alerts).order_by(alerts.c.name)).all()
+        return [
+            AlertRecord(
+                name=row.name,
+                firing=bool(row.firing),
+                changed_at=row.changed_at,
+                checked_at=row.checked_at,
+                seen=loads(row.body),
+            )
+            for row in rows
+        ]
+
+    def note_alert(
+        self,
+        name: str,
+        before: bool,
+        firing: bool,
+        seen: Mapping[str, Any],
+        now: datetime,
+        messages: Iterable[tuple[str, Mapping[str, Any]]],
+    ) -> bool:
+        """Note what was seen, and whether the alert fires now; True where that is not as it was `before`.
+
+        `before` is what the caller has read, and has to be so still: of several processes that see the same
+        change one gets True, and one that has read too early does not. Only with True do the `messages`, each
+        with its destination, go into the outbox, in the same transaction.
+        """
+        with self._writing() as connection:
+            unseen = {"name": name, "firing": 0, "changed_at": now, "checked_at": now, "body": "{}"}
+            connection.execute(insert_missing(connection, alerts).values(unseen))
+            here = alerts.c.name == name
+            connection.execute(update(alerts).where(here).values(checked_at=now, body=dumps(dict(seen))))
+            if firing == before:
+                return False
+            turning = update(alerts).where(here, alerts.c.firing == int(before))
+            if connection.execute(turning.values(firing=int(firing), changed_at=now)).rowcount != 1:
+                return False
+            for destination, body in messages:
+                outbox.put(connection, destination, (name, str(body["id"])), now, body=body)
+        return True

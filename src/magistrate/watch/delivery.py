@@ -1,0 +1,167 @@
+"""Sends what is in the outbox: leases a batch, sends it, and notes what became of it.
+
+A receiver that does not answer is left alone for a while, twice as long each time, and nothing is given up:
+only what it refuses by itself is not sent again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from magistrate import _logging
+from magistrate.store import RunRecord, Store
+from magistrate.store.outbox import Judgement, Parcel
+from magistrate.watch.outputs import Form, SendPart
+from magistrate.watch.results import Result, Sender, SendError, as_logs, as_spans, encoded
+
+BATCH = 100
+LEASE = 300.0  # seconds; a batch takes less, also where the receiver is slow and the batch is halved
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 3600.0
+MOST_REQUESTS = 20  # of one destination in one step
+BAD_CONTENT = (400, 413, 422)
+"""Answers that may be about one of several results; others are about the request, or its key."""
+
+_log = _logging.get("watch")
+
+
+class Pause:
+    """How long a receiver that fails is left alone: twice as long after each failure in a row."""
+
+    def __init__(self, randomness: random.Random) -> None:
+        self._randomness = randomness
+        self._failures = 0
+        self._until: datetime | None = None
+
+    def is_over(self, now: datetime) -> bool:
+        """Whether it may be tried again."""
+        return self._until is None or now >= self._until
+
+    def begin(self, now: datetime, asked: float | None = None) -> datetime:
+        """It failed; the answer is when it is tried again. `asked` is how many seconds it asked to wait."""
+        seconds = min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE) * self._randomness.uniform(0.75, 1)
+        self._failures = min(self._failures + 1, 20)
+        self._until = now + timedelta(seconds=max(seconds, min(asked or 0.0, LONGEST_PAUSE)))
+        return self._until
+
+    def end(self) -> None:
+        """It has answered."""
+        self._failures, self._until = 0, None
+
+
+class ResultSender:
+    """Sends the outcomes of a store to the OTLP servers of a rules file, as they wait in the outbox.
+
+    Raises `SpecError` where an environment variable of a header is not set, `MissingExtra` without the
+    package for protobuf.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        parts: Sequence[SendPart],
+        *,
+        clock: Callable[[], datetime],
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._randomness = randomness or random.SystemRandom()
+        self._routes: dict[str, tuple[Form, Sender, Pause]] = {}
+        self._runs: dict[str, RunRecord] = {}
+        for part in parts:
+            encoded("logs", as_logs(()), part.encoding)  # whether its package is there is said now
+            sender = Sender(
+                part.endpoint,
+                part.headers(),
+                encoding=part.encoding,
+                attempts=1,  # what fails waits in the outbox
+                clock=lambda: self._clock().timestamp(),
+            )
+            for destination, form in part.destinations.items():
+                self._routes[destination] = form, sender, Pause(self._randomness)
+
+    def step(self) -> int:
+        """Send what is due; the answer is how many results were taken."""
+        return sum(map(self._send_all, self._routes))
+
+    def _send_all(self, destination: str) -> int:
+        taken, (_, _, pause) = 0, self._routes[destination]
+        for _ in range(MOST_REQUESTS):
+            now = self._clock()
+            if not pause.is_over(now):
+                break
+            lease = f"{self._randomness.getrandbits(64):016x}"
+            until = now + timedelta(seconds=LEASE)
+            parcels = self._store.outbox.take(destination, lease, until, now, BATCH)
+            if not parcels:
+                break
+            taken += self._send(destination, parcels)
+        return taken
+
+    def _send(self, destination: str, parcels: Sequence[Parcel]) -> int:
+        found = self._store.outbox.judgements(parcels)
+        results = {each.key: self._result(each, found[each.key]) for each in parcels if each.key in found}
+        unread = [each for each in parcels if each.key not in results]
+        if unread:  # those that are deleted are not in the outbox any more
+            self._store.outbox.end(unread, "refused", "what was judged cannot be read")
+        return self._send_results(destination, [each for each in parcels if each.key in results], results)
+
+    def _send_results(
+        self, destination: str, parcels: Sequence[Parcel], results: Mapping[str, Result]
+    ) -> int:
+        """Send results in one request, and in smaller ones where the receiver refuses their content."""
+        if not parcels:
+            return 0
+        form, sender, pause = self._routes[destination]
+        outbox, chosen = self._store.outbox, [results[each.key] for each in parcels]
+        try:
+            said = (
+                sender.send("logs", as_logs(chosen))
+                if form == "events"
+                else sender.send("traces", as_spans(chosen))
+            )
+        except SendError as error:
+            told = _logging.without_keys(str(error))
+            if error.status not in BAD_CONTENT:
+                again = pause.begin(self._clock(), error.wait)
+                outbox.put_off(parcels, again, told)
+                _log.warning("results.unsent", to=destination, error=told, again_at=again.isoformat())
+                return 0
+            pause.end()
+            if len(parcels) == 1:
+                outbox.end(parcels, "refused", told)
+                return 0
+            half = len(parcels) // 2
+            return sum(
+                self._send_results(destination, each, results) for each in (parcels[:half], parcels[half:])
+            )
+        pause.end()
+        if said.rejected >= len(parcels):
+            outbox.end(parcels, "refused", f"rejected: {said.message}")
+        elif said.rejected:
+            remark = f"of {len(parcels)} results in the request {said.rejected} were rejected: {said.message}"
+            outbox.end(parcels, "partly", remark)
+        else:
+            outbox.end(parcels, "sent", said.message)
+        return max(len(parcels) - said.rejected, 0)
+
+    def _result(self, parcel: Parcel, judgement: Judgement) -> Result:
+        """A result as it is sent, which is the same each time."""
+        run, outcome = self._run(judgement.run_id), judgement.outcome
+        return Result(
+            trace_id=judgement.trace_id,
+            span_id=judgement.span_id,
+            outcome=outcome,
+            recipe=run.recipes[outcome.judge],
+            scoring=run.scoring[outcome.judge],
+            time_ns=round(parcel.made_at.timestamp() * 1_000_000) * 1_000,
+            kind="code" if parcel.body["by"] == "code" else "llm",
+            response_id=judgement.response_id,
+        )
+
+    def _run(self, run_id: str) -> RunRecord:
+        """The run of an outcome, whose recipes and scoring do not change."""
+        if run_id not in self._runs:
+            self._runs[run_id] = self._store.find_run(run_id)
+        return self._runs[run_id]

@@ -1,0 +1,70 @@
+"""Where verdicts go, as a rules file says it.
+
+send:
+  - endpoint: http://localhost:4318
+    as: [events, spans]
+    headers_env: {Authorization: OTLP_AUTHORIZATION}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from magistrate.watch.parts import Part, Variable, read_variable
+
+Form = Literal["events", "spans"]
+
+
+def _address(value: str) -> str:
+    """An address that can be stored and shown: keys and passwords belong into the environment."""
+    try:
+        parts = urlsplit(value)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError("an address begins with http:// or https:// and a host")
+    if "@" in value or "?" in value or "#" in value:
+        raise ValueError("holds no password, ? or #; a key goes into an environment variable: headers_env")
+    return value.rstrip("/")
+
+
+Address = Annotated[str, Field(max_length=500), AfterValidator(_address)]
+HeadersFrom = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$", max_length=100)], Variable]
+
+
+class SendPart(Part):
+    """A server that takes verdicts over OTLP."""
+
+    endpoint: Address = Field(description="Its address, to which /v1/logs and /v1/traces are added.")
+    forms: list[Form] = Field(
+        default=["events", "spans"],
+        alias="as",
+        min_length=1,
+        description="As `gen_ai.evaluation.result` events on the judged span, and as OpenInference's "
+        "evaluator spans with a link to it.",
+    )
+    headers_env: HeadersFrom = Field(
+        default={}, description="Headers, by name, and the environment variables that hold them."
+    )
+    encoding: Literal["json", "protobuf"] = Field(
+        default="json", description="Of requests; protobuf takes the extra otlp."
+    )
+
+    @property
+    def destinations(self) -> dict[str, Form]:
+        """What each form that is sent there is called in the outbox."""
+        return {f"{form} to {self.endpoint}": form for form in self.forms}
+
+    def headers(self) -> Mapping[str, str]:
+        """The headers, from the environment as it is now. Raises `SpecError`."""
+        return read_headers(self.headers_env)
+
+
+def read_headers(named: Mapping[str, str]) -> dict[str, str]:
+    """Headers from the environment variables that are named. Raises `SpecError` for one that is not set."""
+    return {name: read_variable(variable, f"the header {name}") for name, variable in named.items()}

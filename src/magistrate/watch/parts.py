@@ -1,0 +1,74 @@
+"""What the parts of a rules file are made of: strict values, times, names of environment variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from magistrate.errors import SpecError
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+DURATION = re.compile(r"(\d{1,6})([smhdw])")
+
+
+def duration(words: str) -> timedelta:
+    """What `30s`, `5m`, `12h`, `7d` or `2w` means. Raises `SpecError` for anything else.
+
+    >>> duration("7d")
+    datetime.timedelta(days=7)
+    """
+    found = DURATION.fullmatch(words.strip())
+    if found is None:
+        raise SpecError(f"a time is a number and one of s, m, h, d, w, such as 7d; got {words!r:.40}")
+    return timedelta(**{UNITS[found[2]]: int(found[1])})
+
+
+def _seconds(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return duration(value).total_seconds()
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
+
+
+def under(key: str, value: Any) -> Any:
+    """A bare value is short for a part of which only one key is set."""
+    return value if isinstance(value, Mapping | BaseModel) else {key: value}
+
+
+class Part(BaseModel):
+    """A mapping in a rules file: nothing is converted, and no key is passed over."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, populate_by_name=True
+    )
+
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+
+
+def _variable(value: str) -> str:
+    if NAME.fullmatch(value) is None:  # it may be the key itself, so it is not quoted
+        raise ValueError("is the name of an environment variable that holds it, such as OTLP_TOKEN")
+    return value
+
+
+Variable = Annotated[str, AfterValidator(_variable), Field(description="An environment variable.")]
+"""The name of an environment variable, which holds what must not stand in a file."""
+
+
+def read_variable(name: str, what: str) -> str:
+    """What an environment variable holds. Raises `SpecError` where it is not set, or empty."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise SpecError(f"{what} is to be in the environment variable {name}, which is not set")
+    return value

@@ -1,0 +1,154 @@
+"""Tells people of alerts: a webhook, mail, or a file gets a message.
+
+A message is a mapping: `id` (the same when it is sent again), `alert`, `state` (`firing`, `resolved` or
+`test`), `rule`, `when`, `at`, `text` (for people) and `windows`, what was seen in each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import smtplib
+import ssl
+from collections.abc import Callable, Mapping
+from email.message import EmailMessage
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request as HttpRequest
+from urllib.request import build_opener
+
+from magistrate import _logging
+from magistrate.errors import MagistrateError, SpecError
+from magistrate.watch.alert_rules import MailPart, SinkPart, WebhookPart
+from magistrate.watch.outputs import read_headers
+from magistrate.watch.parts import read_variable
+from magistrate.watch.results import NoRedirect
+
+TIMEOUT = 10.0
+Message = Mapping[str, Any]
+Tell = Callable[[Message], None]
+
+
+class SinkError(MagistrateError):
+    """A message that did not go out; what it says holds no key."""
+
+
+def sink(part: SinkPart) -> Tell:
+    """A function that sends one message, and raises `SinkError` where it did not go out.
+
+    Raises `SpecError` where an environment variable that the part names is not set.
+    """
+    if part.webhook is not None:
+        return _webhook(part.webhook)
+    if part.mail is not None:
+        return _mail(part.mail)
+    assert part.file is not None
+    return _file(part.file)
+
+
+def _file(path: str) -> Tell:
+    def tell(message: Message) -> None:
+        line = json.dumps(dict(message), sort_keys=True) + "\n"
+        try:
+            # One write of what is appended: lines of several processes do not mix.
+            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(handle, line.encode("ascii"))
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise SinkError(f"cannot write {path}: {error.strerror}") from None
+
+    return tell
+
+
+# --- webhooks -----------------------------------------------------------------------------------------
+
+
+def _webhook(part: WebhookPart) -> Tell:
+    url = part.url if part.url_env is None else read_variable(part.url_env, "the address of a webhook")
+    assert url is not None
+    if not url.startswith(("http://", "https://")):
+        raise SpecError(f"what is in {part.url_env} is no address of http or https")
+    headers = {"Content-Type": "application/json", **read_headers(part.headers_env)}
+    opener = build_opener(NoRedirect)
+
+    def tell(message: Message) -> None:
+        value = slack(message) if part.format == "slack" else dict(message)
+        try:
+            request = HttpRequest(url, json.dumps(value).encode("ascii"), headers, method="POST")
+            with opener.open(request, timeout=TIMEOUT):
+                pass
+        except HTTPError as error:
+            with error:
+                raise SinkError(f"the webhook answered {error.code}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            # The address may be a secret, and errors may quote it.
+            reason = getattr(error, "reason", None) or type(error).__name__
+            told = _logging.without_keys(str(reason), (url,))
+            raise SinkError(f"the webhook does not answer: {told}") from None
+
+    return tell
+
+
+def slack(message: Message) -> dict[str, Any]:
+    """A message as Slack's incoming webhooks take it."""
+    icon = {"firing": ":red_circle:", "resolved": ":large_green_circle:"}.get(
+        str(message["state"]), ":wrench:"
+    )
+    return {"text": f"{icon} {_escaped(title(message))}\n{_escaped(str(message['text']))}"}
+
+
+def _escaped(text: str) -> str:
+    """Text in which Slack reads no mention and no link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def title(message: Message) -> str:
+    """`firing: NAME`, on one line."""
+    return " ".join(f"{message['state']}: {message['alert']}".split())
+
+
+# --- mail ---------------------------------------------------------------------------------------------
+
+
+def _connected(part: MailPart) -> smtplib.SMTP:
+    """A connection to the mail server, encrypted as the part says; its certificate is checked."""
+    if part.security == "tls":
+        context = ssl.create_default_context()
+        return smtplib.SMTP_SSL(part.host, part.port, timeout=TIMEOUT, context=context)
+    server = smtplib.SMTP(part.host, part.port, timeout=TIMEOUT)
+    if part.security == "starttls":
+        try:
+            server.starttls(context=ssl.create_default_context())
+        except BaseException:
+            server.close()
+            raise
+    return server
+
+
+def _mail(part: MailPart) -> Tell:
+    login = None
+    if part.user_env is not None and part.password_env is not None:
+        login = (
+            read_variable(part.user_env, "the user of the mail server"),
+            read_variable(part.password_env, "the password of the mail server"),
+        )
+
+    def tell(message: Message) -> None:
+        mail = EmailMessage()
+        mail["Subject"] = f"Magistrate: {title(message)}"
+        mail["From"], mail["To"] = part.sender, ", ".join(part.to)
+        mail["Message-ID"] = f"<{message['id']}@magistrate.invalid>"
+        mail.set_content(f"{message['text']}\n\n{json.dumps(dict(message), indent=2)}\n")
+        try:
+            with _connected(part) as server:
+                if login is not None:
+                    server.login(*login)
+                server.send_message(mail)
+        except (OSError, smtplib.SMTPException) as error:
+            told = _logging.without_keys(f"{type(error).__name__}: {error}", login or ())
+            raise SinkError(f"the mail server at {part.host}:{part.port} did not take it: {told}") from None
+
+    return tell

@@ -1,0 +1,265 @@
+"""How watching stands: of each rule what was decided, how often its judges flag, what waits and was spent.
+
+What is not known is None, or an estimate that says why it is undefined: nothing missing counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from magistrate.analysis.columns import columns
+from magistrate.errors import SpecError
+from magistrate.metrics.classification import Estimate, fields_of
+from magistrate.metrics.prevalence import corrected_share
+from magistrate.store import Store
+from magistrate.store.outbox import Queue
+from magistrate.store.traces import SUPERSEDED, Hour, RuleRecord, Spent
+from magistrate.store.watched import AlertRecord
+from magistrate.types import HALLUCINATED, Recipe
+from magistrate.watch.rates import Rate, answers_by, rate_of
+from magistrate.watch.rules import Rule
+
+STATES = (
+    *("judged", "abstained", "queued", "waiting", "retrying", "budget_deferred", "failed", "shed", "expired"),
+    *("sampled_out", "filtered", "no_output", "no_context", "loop"),
+)
+PINS = ("judge", "model", "fingerprint", "prompt", "constraint")
+UNDECIDED = "undecided"
+MOST_REASONS = 3
+LEAST_LABELS, LEAST_OF_EITHER = 30, 5
+"""Below these the normal approximation of the corrected interval is no longer near 95 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeStatus:
+    """How often a judge of a rule flags, and what that is once its errors are taken off.
+
+    `labels` says on which labels those were measured, empty where on none.
+    """
+
+    judge: str
+    rate: Rate
+    corrected: Estimate
+    labels: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return fields_of(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What a rule has spent in a time that began at `begin`, and its budget for it, as far as it has one.
+
+    The dollars are None where no price is known.
+    """
+
+    begin: datetime
+    spent: Spent
+    budget: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        spent = {name: getattr(self.spent, name) for name in ("calls", "tokens", "dollars")}
+        return {"begin": self.begin.isoformat(), "spent": spent, "budget": dict(self.budget)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleStatus:
+    """How a rule stands: of what was seen `since`, how many targets are in which state; they sum to `n`.
+
+    `waiting` targets of any age are to be judged, the oldest for `queue_age` seconds: None where none waits.
+    `reasons` are the most frequent ones for what failed or is tried again: state, reason, number.
+    """
+
+    rule: str
+    version: int
+    target: str
+    since: datetime
+    n: int
+    states: Mapping[str, int]
+    judges: Sequence[JudgeStatus]
+    waiting: int
+    queue_age: float | None
+    reasons: Sequence[tuple[str, str, int]]
+    hour: Spending
+    day: Spending
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        keys = ("state", "reason", "n")
+        reasons = [dict(zip(keys, each, strict=True)) for each in self.reasons]
+        return fields_of(self) | {"since": self.since.isoformat(), "reasons": reasons}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchStatus:
+    """How watching stands in one store, at a moment."""
+
+    at: datetime
+    rules: Sequence[RuleStatus]
+    queues: Sequence[Queue]
+    alerts: Sequence[AlertRecord]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "at": self.at.isoformat(),
+            "rules": [each.to_dict() for each in self.rules],
+            "outbox": [
+                {
+                    "destination": each.destination,
+                    "states": dict(each.states),
+                    "unsent": each.waiting,
+                    "oldest_unsent": None if each.oldest is None else each.oldest.isoformat(),
+                    "remark": each.remark,
+                }
+                for each in self.queues
+            ],
+            "alerts": [
+                {
+                    "name": each.name,
+                    "firing": each.firing,
+                    "since": each.changed_at.isoformat(),
+                    "checked_at": each.checked_at.isoformat(),
+                    **each.seen,
+                }
+                for each in self.alerts
+            ],
+        }
+
+
+def status(
+    store: Store,
+    now: datetime,
+    since: timedelta,
+    *,
+    rule: str | None = None,
+    labelled: str | None = None,
+) -> WatchStatus:
+    """How watching stands, by what was seen in the time `since` until now; of one rule where it is named.
+
+    Judges' errors are measured on the labels of the rule's own run, or of the run `labelled`, by the same
+    judge with the same recipe. Raises `SpecError` for a rule or a run that is not known.
+    """
+    known = store.watched.rules()
+    if rule is not None and rule not in [each.name for each in known]:
+        names = ", ".join(each.name for each in known) or "there are none yet"
+        raise SpecError(f"no rule {rule!r} has watched this store; known: {names}")
+    label_run = None if labelled is None else store.find_run(labelled).id
+    chosen = [each for each in known if rule in (None, each.name)]
+    return WatchStatus(
+        at=now,
+        rules=[rule_status(store, each, now, since, label_run) for each in chosen],
+        queues=store.outbox.queues(),
+        alerts=store.watched.alerts(),
+    )
+
+
+def rule_status(
+    store: Store, record: RuleRecord, now: datetime, since: timedelta, label_run: str | None = None
+) -> RuleStatus:
+    """How one rule stands."""
+    rule = Rule.model_validate(record.spec, strict=False)
+    begin = max(now - since, record.since)
+    counts = store.traces.counts(record.name, begin)
+    undecided = store.watched.n_undecided(record.name, rule.target, begin)
+    states = {state: counts[state] for state in STATES if state in counts}
+    states |= {state: n for state, n in counts.items() if state not in (*STATES, SUPERSEDED)}
+    states |= {UNDECIDED: undecided} if undecided else {}
+    rows = store.traces.answers(record.name, begin, now + timedelta(microseconds=1))
+    waiting, oldest = store.watched.waiting(record.name)
+    hours = store.traces.hours(record.name, now)
+    priced = store.watched.has_price(record.name, now - timedelta(days=1))
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    return RuleStatus(
+        rule=record.name,
+        version=record.version,
+        target=rule.target,
+        since=begin,
+        n=sum(states.values()),
+        states=states,
+        judges=[
+            _judge_status(store, record, judge, begin, now, rows, label_run)
+            for judge in judges_of(rule, rows)
+        ],
+        waiting=waiting,
+        queue_age=None if oldest is None else max((now - oldest).total_seconds(), 0.0),
+        reasons=store.watched.reasons(record.name, ("failed", "retrying"), begin, MOST_REASONS),
+        hour=_spending(hours, hour, priced, rule.budget.hour.model_dump(exclude_none=True)),
+        day=_spending(hours, hour.replace(hour=0), priced, rule.budget.day.model_dump(exclude_none=True)),
+    )
+
+
+def judges_of(rule: Rule, rows: Sequence[Any]) -> list[str]:
+    """The judges that have said something, in their order; else the words by which the rule names its own."""
+    found = dict.fromkeys(said["judge"] for row in rows for said in row[5])
+    return list(found) or [part.judge for part in rule.judges]
+
+
+def _spending(hours: Sequence[Hour], begin: datetime, priced: bool, budget: Mapping[str, float]) -> Spending:
+    spent = sum((each.spent for each in hours if each.at >= begin), Spent())
+    return Spending(begin=begin, spent=spent if priced else replace(spent, dollars=None), budget=budget)
+
+
+# --- what judges get wrong ------------------------------------------------------------------------
+
+
+def _judge_status(
+    store: Store,
+    record: RuleRecord,
+    judge: str,
+    begin: datetime,
+    now: datetime,
+    rows: Sequence[Any],
+    label_run: str | None,
+) -> JudgeStatus:
+    rate = rate_of(begin, now, rows, judge)
+    corrected, labels = _corrected(store, record, judge, rows, label_run)
+    return JudgeStatus(judge=judge, rate=rate, corrected=corrected, labels=labels)
+
+
+def _differing(own: Recipe, other: Recipe) -> str:
+    """What makes it another judge, by whose errors nothing can be corrected."""
+    return ", ".join(name for name in PINS if getattr(own, name) != getattr(other, name))
+
+
+def _corrected(
+    store: Store, record: RuleRecord, judge: str, rows: Sequence[Any], label_run: str | None
+) -> tuple[Estimate, str]:
+    """The share without the judge's errors as labels show them, and which labels those are."""
+    answers = list(answers_by(rows, judge))
+    if not answers:
+        return Estimate.none("no data"), ""
+    if record.run_id is None:
+        return Estimate.none("no run yet"), ""
+    own = store.find_run(record.run_id)
+    other = own if label_run is None else store.find_run(label_run)
+    if judge not in own.recipes or judge not in other.recipes:
+        return Estimate.none(f"{other.name or other.id} has no verdicts of it"), ""
+    if told := _differing(own.recipes[judge], other.recipes[judge]):
+        return Estimate.none(f"{other.name or other.id} is of another judge: its {told} differs"), ""
+    with store.snapshot() as moment:
+        samples = {each.id: each for each in moment.samples(other.id) if each.label is not None}
+        said = [each for each in moment.bare_outcomes(other.id, judge) if each.sample_id in samples]
+    known = columns(samples, said, judge, other.scoring.get(judge))
+    positives = int(known.truth.sum())
+    if known.n < LEAST_LABELS or min(positives, known.n - positives) < LEAST_OF_EITHER:
+        return Estimate.none(
+            f"it takes {LEAST_LABELS} labels, {LEAST_OF_EITHER} of either class; there are "
+            + (f"{known.n}, {positives} of them {HALLUCINATED}" if known.n else "none")
+        ), ""
+    in_own = other.id == own.id
+    groups = [each.partition(".")[0] if in_own else f"label {each}" for each in known.ids]
+    share = corrected_share(
+        known.truth,
+        known.said,
+        [each.flagged for each in answers],
+        weights=[1 / each.inclusion for each in answers],
+        groups=groups + [each.trace for each in answers],
+    )
+    where = "its own answers" if in_own else f"run {other.name or other.id}"
+    return share, f"{known.n} labels of {where}, {positives} {HALLUCINATED}"

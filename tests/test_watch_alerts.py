@@ -1,0 +1,270 @@
+"""Alerts fire once and end once, whoever looks, and every sink is told; what has no data changes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import stat
+from collections.abc import Iterator
+from email import message_from_string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magistrate import _async
+from magistrate._yaml import parse_document
+from magistrate.errors import EngineBusy, SpecError
+from magistrate.store import Store
+from magistrate.types import Sample
+from magistrate.watch.alert_rules import AlertPart
+from magistrate.watch.alerts import Alerts, Seen, decide
+from magistrate.watch.rules import RuleFile, read_rule_file, rule_file_of
+from receivers import Collector, Mailbox, listening, mail_server
+from terminal import Call
+from watched import Clock, Obedient, answer, watcher
+
+OK = (200, {}, b"ok")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    with Store.open(tmp_path / "watched.db", clock=clock, randomness=random.Random(1)) as opened:
+        yield opened
+
+
+def a_file(text: str) -> RuleFile:
+    head = "rules:\n  - name: all\n    judges: [novelty]\n    budget: {hour: {calls: 1000}}\n"
+    return rule_file_of(parse_document(head + text, "rules.yaml"))
+
+
+def says(sample: Sample) -> object:
+    if "busy" in str(sample.output):
+        return EngineBusy("full")
+    return 0.9 if "wrong" in str(sample.output) else 0.1
+
+
+class Traffic:
+    """Answers that come and are judged, numbered on."""
+
+    def __init__(self, store: Store, file: RuleFile, clock: Clock) -> None:
+        self.store, self.clock, self.number = store, clock, 0
+        self.worker = watcher(store, file.rules, clock, Obedient(says))
+
+    def come(self, n: int, words: str) -> None:
+        for _ in range(n):
+            self.number += 1
+            self.store.traces.put(answer(self.number, f"{words} {self.number}"), self.clock())
+        self.clock.pass_(seconds=10)
+        _async.run(self.worker.drain())
+
+
+def alerts(store: Store, file: RuleFile, clock: Clock, seed: int = 1) -> Alerts:
+    return Alerts(store, file, clock=clock, randomness=random.Random(seed))
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def state(store: Store) -> Any:
+    (found,) = store.watched.alerts()
+    return found.seen["state"]
+
+
+def test_an_alert_fires_once_and_ends_once_whoever_looks(store: Store, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "told.jsonl"
+    file = a_file(
+        "alerts:\n  - {name: wrong, when: lower(flag_rate) > 0.1, n: 10, windows: [1h, 6h], clear: 0.05}\n"
+        f"sinks:\n  log: {{file: {path}}}\n"
+    )
+    traffic = Traffic(store, file, clock)
+    one, other = alerts(store, file, clock), alerts(store, file, clock, seed=2)
+
+    def look() -> list[str]:
+        for each in (one, other, alerts(store, file, clock, seed=3)):  # the third has just begun
+            each.check()
+            each.send()
+        return [each["state"] for each in told(path)]
+
+    assert look() == [] and state(store) == "no data"
+    traffic.come(9, "wrong")
+    assert look() == [] and state(store) == "no data", "fewer verdicts than it takes"
+    traffic.come(11, "right")
+    assert look() == ["firing"] and state(store) == "firing"
+    assert look() == ["firing"]
+    clock.pass_(minutes=61)
+    assert look() == ["firing"] and state(store) == "firing", "no data ends nothing"
+    traffic.come(100, "right")
+    assert look() == ["firing", "resolved"] and state(store) == "ok"
+    traffic.come(5, "wrong")
+    assert look() == ["firing", "resolved"]
+    first, last = told(path)
+    assert first["alert"] == "wrong" and first["rule"] == "all" and first["id"] != last["id"]
+    assert [each["seconds"] for each in first["windows"]] == [3600, 21_600]
+    assert "lower(flag_rate) > 0.1: .2" in first["text"] and " in 1h, .2" in first["text"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_both_windows_have_to_pass_the_bound_and_the_short_one_clears_it() -> None:
+    alert = AlertPart.model_validate(
+        {"name": "a", "when": "coverage < 0.9", "windows": ["1h", "6h"], "clear": 0.95}
+    )
+
+    def seen(*values: float | None) -> list[Seen]:
+        return [Seen(seconds=1, value=value) for value in values]
+
+    assert decide(alert, seen(0.5, 0.8), was_firing=False)
+    for values in ((0.95, 0.8), (0.5, 0.9), (None, 0.5), (0.5, None)):
+        assert not decide(alert, seen(*values), was_firing=False), values
+    for values, goes_on in (((0.93, 1.0), True), ((0.95, 0.5), False), ((None, None), True)):
+        assert decide(alert, seen(*values), was_firing=True) is goes_on, values
+
+
+def test_what_waits_failed_and_was_spent_can_be_bounded(store: Store, clock: Clock, tmp_path: Path) -> None:
+    bounds = {
+        "coverage": "coverage < 0.9",
+        "age": "queue_age > 10m",
+        "failures": "failures >= 2",
+        "calls": "spend.calls > 5",
+        "dollars": "spend.dollars > 0.05",
+        "silence": "verdicts < 1",
+    }
+    lines = "".join(f"  - {{name: {name}, when: {when}}}\n" for name, when in bounds.items())
+    file = a_file(f"alerts:\n{lines}")
+    traffic, looking = Traffic(store, file, clock), alerts(store, file, clock)
+
+    def firing() -> set[str]:
+        looking.check()
+        return {each.name for each in store.watched.alerts() if each.firing}
+
+    assert firing() == {"silence"}
+    states = {each.name: each.seen["state"] for each in store.watched.alerts()}
+    assert states["coverage"] == "no data" and states["age"] == "ok"
+    traffic.come(6, "right")
+    assert firing() == {"calls", "dollars"}
+    traffic.come(2, "busy")
+    assert firing() == {"calls", "dollars", "failures", "coverage"}
+    clock.pass_(minutes=11)
+    assert "age" in firing()
+    clock.pass_(hours=2)
+    assert firing() == {"age", "coverage", "silence"}, "of coverage there is no data, so it goes on"
+
+
+# --- who is told ----------------------------------------------------------------------------------
+
+
+def test_every_sink_is_told_and_one_that_fails_is_tried_again(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, chat, box = Collector((500, {}, b""), OK), Collector(OK), Mailbox()
+    with listening(plain) as url, listening(chat) as secret, mail_server(box) as port:
+        monkeypatch.setenv("TEST_HOOK", f"{secret}/services/T0/secret-path-1")
+        monkeypatch.setenv("TEST_KEY", "key-0123456789")
+        monkeypatch.setenv("TEST_MAIL_USER", "someone")
+        monkeypatch.setenv("TEST_MAIL_PASSWORD", "password-0123456789")
+        file = a_file(f"""
+alerts:
+  - {{name: "<!channel> quiet", when: verdicts < 1}}
+sinks:
+  plain: {{webhook: {{url: "{url}/hook", headers_env: {{X-Key: TEST_KEY}}}}}}
+  chat: {{webhook: {{url_env: TEST_HOOK, format: slack}}}}
+  mail:
+    mail:
+      host: 127.0.0.1
+      port: {port}
+      security: none
+      user_env: TEST_MAIL_USER
+      password_env: TEST_MAIL_PASSWORD
+      from: Watch <watch@example.org>
+      to: [team@example.org, lead@example.org]
+""")
+        Traffic(store, file, clock)
+        looking = alerts(store, file, clock)
+        assert looking.step() == 2
+        queues = {each.destination: each for each in store.outbox.queues()}
+        assert queues["alerts to plain"].waiting == 1 and "500" in queues["alerts to plain"].remark
+        clock.pass_(seconds=5)
+        assert looking.step() == 1
+    (first, again) = plain.asked
+    assert first[2] == again[2] and first[1]["x-key"] == "key-0123456789"
+    assert json.loads(first[2])["state"] == "firing"
+    path, _, body = chat.asked[0]
+    assert path == "/services/T0/secret-path-1"
+    assert "&lt;!channel&gt; quiet" in json.loads(body)["text"], "a name pings nobody"
+    sender, to, text = box.mails[0]
+    mail = message_from_string(text)
+    assert (sender, to) == ("<watch@example.org>", ["<team@example.org>", "<lead@example.org>"])
+    assert mail["subject"] == "Magistrate: firing: <!channel> quiet"
+    assert box.logins == ["\0someone\0password-0123456789"]
+    stored = "".join(
+        path.read_bytes().decode("latin-1") for path in Path(store.place).parent.glob("watched.db*")
+    )
+    for hidden in ("secret-path-1", "key-0123456789", "password-0123456789"):
+        assert hidden not in stored
+
+
+def test_a_test_message_goes_to_each_sink(call: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, box = home.parent / "rules.yaml", Mailbox(refuses="554 no")
+    head = "rules:\n  - name: all\n    judges: [novelty]\n"
+    test = ("watch", "test-alert", "--rules", file)
+    file.write_text(head)
+    assert "names no sinks" in call(*test).err
+    with mail_server(box) as port:
+        monkeypatch.setenv("TEST_HOOK", "http://127.0.0.1:9/secret-path-1")
+        file.write_text(f"""{head}sinks:
+  log: {{file: told.jsonl}}
+  chat: {{webhook: {{url_env: TEST_HOOK, format: slack}}}}
+  mail: {{mail: {{host: 127.0.0.1, port: {port}, security: none, from: a@b.c, to: [d@e.f]}}}}
+  safe: {{mail: {{host: 127.0.0.1, port: {port}, from: a@b.c, to: [d@e.f]}}}}
+""")
+        done = call(*test)
+    assert done.code == 3 and "log: sent" in done.out
+    assert "chat: the webhook does not answer" in done.err and "secret-path" not in done.err
+    assert "mail: the mail server at 127.0.0.1" in done.err and "554" in done.err
+    assert "safe: the mail server at" in done.err and "STARTTLS" in done.err, "it is not sent unencrypted"
+    assert read_rule_file(file).sinks["log"].file == str(home.parent / "told.jsonl"), "from its folder on"
+    (message,) = told(home.parent / "told.jsonl")
+    assert (message["state"], message["alert"]) == ("test", "test")
+    monkeypatch.delenv("TEST_HOOK")
+    done = call(*test)
+    assert done.code == 2 and "TEST_HOOK, which is not set" in done.err
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ("alerts:\n  - {name: a, when: flag_rate}", "rules.yaml, line 5, alerts.0.when: is a figure"),
+        ("alerts:\n  - {name: a, when: blame > 1}", "knows no figure 'blame'; known: flag_rate"),
+        ("alerts:\n  - {name: a, when: lower(coverage) < 1}", "lower() is for flag_rate"),
+        ("alerts:\n  - {name: a, when: coverage < 5m}", "a time is for queue_age"),
+        ("alerts:\n  - {name: a, when: coverage < 1, windows: [6h, 1h]}", "the short one first"),
+        ("alerts:\n  - {name: a, when: coverage < 0.9, clear: 0.8}", "is itself beyond"),
+        ("alerts:\n  - {name: a, when: coverage < 1, rule: b}", "no rule 'b'; known: all"),
+        ("alerts:\n  - {name: a, when: coverage < 1, to: [b]}", "no sink 'b'; known: there are none"),
+        ("sinks:\n  a: {}", "is exactly one of webhook, mail, file"),
+        ("sinks:\n  a: {webhook: {url: 'http://h', url_env: H}}", "takes either url or url_env"),
+        ("sinks:\n  a: {webhook: {url_env: 'https://hooks/secret-1'}}", "name of an environment variable"),
+        ("sinks:\n  a: {mail: {host: h, from: nobody, to: [a@b.c]}}", "is an address such as"),
+    ],
+)
+def test_what_cannot_be_watched_is_told_with_its_line(tmp_path: Path, wrong: str, said: str) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"rules:\n  - name: all\n    judges: [novelty]\n{wrong}\n")
+    with pytest.raises(SpecError) as raised:
+        read_rule_file(path)
+    assert said in str(raised.value) and "secret-1" not in str(raised.value)
+
+
+def test_who_has_read_too_early_turns_nothing(store: Store, clock: Clock) -> None:
+    assert store.watched.note_alert("a", False, True, {}, clock(), [])
+    assert not store.watched.note_alert("a", False, False, {}, clock(), []), "it did not see that it fires"
+    assert not store.watched.note_alert("a", False, True, {}, clock(), [])
+    (found,) = store.watched.alerts()
+    assert found.firing
+    assert store.watched.note_alert("a", True, False, {}, clock(), [])
