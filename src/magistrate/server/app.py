@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partial
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -24,14 +25,19 @@ from magistrate.server import (
     run,
     runs,
     samples,
+    traces,
+    watch,
 )
 from magistrate.server.responses import compile_templates, error_response
 from magistrate.server.settings import Settings
 from magistrate.server.state import JobQueue, RunCache, RunCounter, StorePool
 from magistrate.server.watcher import watching
 
-PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
-API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
+PAGES = (
+    *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
+    *(watch.router, traces.router),
+)
+API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api, watch.api, traces.api)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -62,6 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
     stores, jobs = StorePool(settings.store), JobQueue()
     counter, metrics = RunCounter(stores), monitoring.Metrics()
     app.state.settings = settings
+    app.state.clock = partial(datetime.now, UTC)
     app.state.stores = stores
     app.state.jobs = jobs
     app.state.counter = counter

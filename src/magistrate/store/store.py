@@ -35,6 +35,7 @@ from magistrate.store.runs import (
     shown,
 )
 from magistrate.store.traces import Traces
+from magistrate.store.watch_figures import WatchLists
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -42,7 +43,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, OutcomeLists):
+class Snapshot(RunLists, OutcomeLists, WatchLists):
     """The store at one moment, whatever is written meanwhile; valid inside the `with` that made it.
 
     Methods that take a run's id raise `SpecError` where there is no run of exactly this id.
