@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -9,40 +10,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from html import unescape
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from browsing import HOSTILE
+from hostile_store import watched_traces
 from magistrate import _async
-from magistrate.errors import EngineBusy
 from magistrate.server import watch
 from magistrate.server.app import create_app
 from magistrate.server.serve import wrap_app
 from magistrate.server.settings import Settings
-from magistrate.server.traces import keep_sample
+from magistrate.server.traces import keep_sample, trace_address
 from magistrate.store import Store
 from magistrate.store.watch_figures import AnswerFilter
-from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Sample, Span, Verdict
+from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 from magistrate.watch.rates import rates
-from watched import NOON, Clock, Obedient, answer, rules, watcher
-
-WRONG = "Bern has 999,999 people."
-RULE = "name: all <b>\njudges: [novelty]\nsample: .6\nwhere: {user: {in: [a, b]}}"
-
-
-def says(sample: Sample) -> Any:
-    text = str(sample.output)
-    if "hard" in text:
-        return EngineBusy("full")
-    if "maybe" in text:
-        return Abstention(sample.id, "obedient", "uncertain", "cannot tell")
-    wrong = text.startswith(WRONG)
-    quotes = Span(9, 16), Span(9, 16)
-    claims = (Claim("contradiction", *quotes, 0, "another number"),) if wrong else ()
-    label = HALLUCINATED if wrong else FAITHFUL
-    return Verdict(sample.id, "obedient", label, 0.9 if wrong else 0.1, claims=claims)
+from watched import MANY, NOON, WRONG, Clock, Obedient, answer, mixed, rules, watched_store, watcher
 
 
 @dataclass(frozen=True)
@@ -59,20 +46,8 @@ class Watched:
 @pytest.fixture(scope="module")
 def watched_once(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """Ninety answers in three of the last 24 hours, several of them at one moment; three are not read."""
-    place, clock = tmp_path_factory.mktemp("watched") / "runs.db", Clock()
-    outputs = [WRONG, "hard", "maybe", None, "Bern has 134,000 people.", "Bern has 134,000 people. ÄGYPTEN"]
-    with Store.open(place, clock=clock) as store:
-        worker = watcher(store, rules(RULE), clock, Obedient(says))
-        for hour in range(3):
-            for number in range(30):
-                user = "abc"[number // 6 % 3]
-                spans = answer(100 * hour + number, outputs[number % 6], begin=clock(), user=user)
-                store.traces.put(spans, clock())
-            clock.pass_(seconds=10)
-            _async.run(worker.drain())
-            clock.pass_(hours=1)
-        for number in range(3):
-            store.traces.put(answer(900 + number, user="a", begin=clock()), clock())
+    place = tmp_path_factory.mktemp("watched") / "runs.db"
+    clock = watched_store(place)
     return Watched(place, clock)
 
 
@@ -157,7 +132,7 @@ def test_shares_are_those_of_the_rates_and_an_hour_without_verdicts_has_none(
 def test_of_a_rule_without_verdicts_nothing_is_said_to_be_flagged(tmp_path: Path) -> None:
     clock = Clock()
     with Store.open(tmp_path / "runs.db", clock=clock) as store:
-        watcher(store, rules(RULE), clock, Obedient(says))
+        watcher(store, rules(MANY), clock, Obedient(mixed))
     with TestClient(create_app(Settings(store=str(tmp_path / "runs.db")))) as client:
         page = client.get("/watch").text
     assert 'Flagged</dt><dd><span class="no-data">no data</span>' in re.sub(r"\s*\n\s*", "", page)
@@ -350,7 +325,7 @@ def test_a_later_revision_and_the_one_before_are_both_to_be_seen(
         root, search = answer(number, "Bern has 134,000 people.", begin=NOON, user="a")
         there.clock.pass_(minutes=5)
         store.traces.put([replace(root, attributes=root.attributes | {"late": 1}), search], there.clock())
-        worker = watcher(store, rules(RULE), there.clock, Obedient(says))
+        worker = watcher(store, rules(MANY), there.clock, Obedient(mixed))
         there.clock.pass_(seconds=20)
         _async.run(worker.drain())
     data = changing.get(f"/api/watch/trace?id={line['trace_id']}").json()
@@ -360,3 +335,53 @@ def test_a_later_revision_and_the_one_before_are_both_to_be_seen(
     earlier = [unescape(each) for each in re.findall(r'<a href="([^"]+revision=1)">', page)]
     assert len(earlier) == 1
     assert "999,999" in changing.get(earlier[0]).text
+
+
+# --- hostile texts ------------------------------------------------------------------------------
+
+
+class _Elements(HTMLParser):
+    """What a page holds that only its author may put there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strange: list[str] = []
+        self.text = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        never = ("iframe", "img", "object", "embed", "base", "style", "marquee")
+        led = [given[name] for name in ("href", "src", "action") if name in given]
+        if (
+            tag in never
+            or (tag == "script" and not given.get("src", "").startswith("/static/"))
+            or any(name.startswith("on") or name in ("style", "srcdoc", "autofocus") for name in given)
+            or not all(each.startswith(("/", "#", "?")) and not each.startswith("//") for each in led)
+        ):
+            self.strange.append(f"{tag} {given}")
+
+
+def test_hostile_texts_stay_texts_on_every_page(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "runs.db") as store:
+        trace = watched_traces(store, itertools.cycle(HOSTILE).__next__)
+    with TestClient(create_app(Settings(store=str(tmp_path / "runs.db")))) as client:
+        lists = ["/watch/traces", "/watch/traces?state=unread", "/watch/traces?words=%3Cscript%3E%22"]
+        found = [re.findall(r'<a class="id" href="([^"]+)"', client.get(each).text) for each in lists]
+        assert (len(found[0]), len(found[1])) == (24, 1)
+        traces = [unescape(each) for each in [*found[0][:8], *found[1]]]
+        chosen = trace_address(trace, claim=1)
+        odd = "/watch/traces?rule=%22%3E%3Cscript%3E&label=%3Cimg%20src=x%3E&judge='&since=&state="
+        for path in ("/watch", "/watch?period=7d&label=%3Cb%3E", *lists, odd, *traces, chosen):
+            page = client.get(path)
+            assert page.status_code == 200, (path, page.text[-500:])
+            parser = _Elements()
+            parser.feed(page.text)
+            assert parser.strange == [], path
+            unseen = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+            assert not re.search(unseen, parser.text), path
+        assert '<mark class="contradiction chosen"' in client.get(chosen).text
+        for path in ("/api/watch", "/api/watch/traces", f"/api{chosen}"):
+            assert client.get(path).raise_for_status().headers["content-type"] == "application/json"

@@ -15,6 +15,7 @@ from magistrate._version import __version__
 from magistrate.errors import MagistrateError
 from magistrate.server import (
     compare,
+    guard,
     judges,
     judging,
     monitoring,
@@ -37,7 +38,10 @@ PAGES = (
     *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
     *(watch.router, traces.router),
 )
-API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api, watch.api, traces.api)
+API = (
+    *(runs.api, run.api, compare.api, samples.api, judging.api, guard.api, judges.api),
+    *(watch.api, traces.api),
+)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -75,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.run_cache = RunCache(stores, jobs, counter)
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
+    app.state.guard = guard.Doorkeeper(settings.guard, settings.guard_model)
     app.state.playground = playground.Playground(app.state.judging)
     app.state.ingest = otlp.Ingest(stores, metrics, settings.otlp)
     for kind in (MagistrateError, HTTPException, RequestValidationError, Exception):

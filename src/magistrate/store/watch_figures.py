@@ -12,7 +12,18 @@ from datetime import datetime
 from json import dumps as as_json
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, Text, and_, func, or_, select, type_coerce
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Text,
+    and_,
+    func,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+)
 
 from magistrate.store.codec import loads, sample_from
 from magistrate.store.schema import decisions, outcomes, rules, run_samples, spans, targets, traces
@@ -221,7 +232,8 @@ class WatchLists:
 
         A bucket is named by the beginning of its moments as text, such as `2026-11-21T12`.
         """
-        at = func.substr(type_coerce(targets.c.seen_at, Text), 1, PREFIX[bucket])
+        edges = (literal_column("1"), literal_column(str(PREFIX[bucket])))
+        at = func.substr(type_coerce(targets.c.seen_at, Text), *edges)
         asked = select(decisions.c.rule, at, decisions.c.state, func.count())
         asked = asked.join(targets, decisions.c.target == targets.c.id).where(*_seen(since, until))
         found: dict[str, dict[str, dict[str, int]]] = {}
@@ -234,18 +246,14 @@ class WatchLists:
     def queue(self, rule: str, now: datetime) -> Queue:
         """What waits to be judged by a rule, whenever it was seen."""
         due = (decisions.c.rule == rule, decisions.c.state.in_(DUE))
-        n, oldest = self._connection.execute(
-            select(func.count(), type_coerce(func.min(decisions.c.made_at), decisions.c.made_at.type)).where(
-                *due
-            )
-        ).one()
+        counted = select(func.count(), func.min(decisions.c.made_at)).where(*due)
+        n, oldest = self._connection.execute(counted).one()
         leased = self._connection.scalar(select(func.count()).where(*due, decisions.c.lease_until > now))
         return Queue(n=n, leased=leased or 0, oldest=oldest)
 
     def trace_counts(self) -> TraceCounts:
         """How many traces there are, and how many were not read since their last change."""
-        since = traces.c.since
-        unread = select(func.count(), type_coerce(func.min(since), since.type)).where(_UNREAD)
+        unread = select(func.count(), func.min(traces.c.since)).where(_UNREAD)
         n, oldest = self._connection.execute(unread).one()
         total = self._connection.scalar(select(func.count()).select_from(traces))
         return TraceCounts(n=total or 0, unread=n, oldest=oldest)
