@@ -63,6 +63,8 @@ class Furnished:
             "judge": "/judges/novelty",
             "judge-asking": "/judges/faithfulness",
             "models": "/models",
+            "watch": "/watch",
+            "traces": "/watch/traces",
         }
 
 

@@ -112,7 +112,8 @@ def watched_traces(store: Store, word: Callable[[], str]) -> str:
         told |= {"output.value": f"{word()} It closes at six."} if n % 4 < 3 else {}
         found = {"openinference.span.kind": "RETRIEVER", word()[:300]: [word()]}
         found["retrieval.documents.0.document.content"] = f"It closes at five. {word()}"
-        trace, begin = f"{n} {word()[:300]}", 10**18
+        # What a form sends back unchanged, as the id has to be.
+        trace, begin = f"{n} {next(text for _ in range(N) if (text := word()[:300]).isprintable())}", 10**18
         events = (Event(word(), begin, {word()[:300]: word()}),)
         resource = {"service.name": word(), word()[:300]: word()}
         more = {"resource": resource, "events": events, "scope": word(), "status": "error"}

@@ -307,8 +307,8 @@ def funnel(rule: RuleView, since: datetime) -> tuple[FunnelRow, ...]:
     rows += left((*DUE, *WITHOUT_VERDICT))
     rows += [row("judged", WORDS["judged"], rule.states.get("judged", 0), stage=True, state="judged")]
     for each in rule.shares:
-        told, query = f"{each.judge} says {each.label}", {"judge": each.judge, "label": each.label}
-        rows.append(row("flagged", told, each.whole.flagged, **query))
+        told = f"{each.judge} says {each.label}"
+        rows.append(row("flagged", told, each.whole.flagged, judge=each.judge, label=each.label))
     return (*rows, *left((SUPERSEDED,)))
 
 
