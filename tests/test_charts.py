@@ -106,7 +106,7 @@ def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:
 
 def test_words_hold_the_figures() -> None:
     truth, scores = drawn()
-    roc, curve, bins, histogram = all_of_them()
+    roc, curve, bins, histogram, *_ = all_of_them()
     mean = average_precision_score(truth, scores)
     assert f"Average precision is {mean:.2f}".replace("0.", ".") in curve.words
     assert f"{truth.mean():.2f}".removeprefix("0") in curve.words
