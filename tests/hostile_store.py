@@ -102,7 +102,7 @@ def watched_traces(store: Store, word: Callable[[], str]) -> str:
         return Verdict(sample.id, "obedient", "hallucinated", 0.9, 0.9, word(), claims=claims)
 
     these = [
-        Rule.model_validate({"name": f"{n} {word()}"[:100], "judges": ["novelty"], "quiet": 0.0})
+        Rule.model_validate({"name": f"{n} {_sent(word)}"[:100], "judges": ["novelty"], "quiet": 0.0})
         for n in range(2)
     ]
     worker = watcher(store, these, clock, Obedient(says))
@@ -112,8 +112,7 @@ def watched_traces(store: Store, word: Callable[[], str]) -> str:
         told |= {"output.value": f"{word()} It closes at six."} if n % 4 < 3 else {}
         found = {"openinference.span.kind": "RETRIEVER", word()[:300]: [word()]}
         found["retrieval.documents.0.document.content"] = f"It closes at five. {word()}"
-        # What a form sends back unchanged, as the id has to be.
-        trace, begin = f"{n} {next(text for _ in range(N) if (text := word()[:300]).isprintable())}", 10**18
+        trace, begin = f"{n} {_sent(word)}", 10**18
         events = (Event(word(), begin, {word()[:300]: word()}),)
         resource = {"service.name": word(), word()[:300]: word()}
         more = {"resource": resource, "events": events, "scope": word(), "status": "error"}
@@ -130,6 +129,11 @@ def watched_traces(store: Store, word: Callable[[], str]) -> str:
     _async.run(worker.drain())
     store.traces.put([replace(chain, trace_id=f"unread {word()}")], clock())
     return flagged
+
+
+def _sent(word: Callable[[], str]) -> str:
+    """A text that a form sends back unchanged: line ends and halves of surrogate pairs it does not."""
+    return next(text for _ in range(N) if (text := word()[:300]).isprintable())
 
 
 def _name(text: str) -> str:

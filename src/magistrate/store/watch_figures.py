@@ -232,7 +232,7 @@ class WatchLists:
 
         A bucket is named by the beginning of its moments as text, such as `2026-11-21T12`.
         """
-        end = literal_column(str(PREFIX[bucket]))
+        end: ColumnElement[int] = literal_column(str(PREFIX[bucket]))
         at = func.substr(type_coerce(targets.c.seen_at, Text), literal_column("1"), end)
         asked = select(decisions.c.rule, at, decisions.c.state, func.count())
         asked = asked.join(targets, decisions.c.target == targets.c.id).where(*_seen(since, until))
