@@ -74,6 +74,8 @@ class Furnished:
             "label-item": "/label/Bridges/1",
             "label-said": "/label/Bridges/2?verdict=1",
             "label-conflict": "/label/Bridges/conflicts/3",
+            "watch": "/watch",
+            "traces": "/watch/traces",
         }
 
 

@@ -6,17 +6,24 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from browsing import HOSTILE, PAYLOADS
 from furnished import run_of
+from magistrate import _async
+from magistrate.datasets.spans.span import Event, Link
+from magistrate.datasets.spans.span import Span as SpanOfTrace
 from magistrate.store import Store
 from magistrate.types import Abstention, Claim, Failure, Outcome, Sample, Span, Step, Turn, Usage, Verdict
+from magistrate.watch.rules import Rule
+from watched import Clock, Obedient, watcher
 
 N = 1000
 SAMPLES = 240
 IN_DETAIL = 8  # samples with many claims and steps
 CLAIMS, STEPS = 125, 40
+TRACES = 12
 LISTED = 60  # runs of which only the names are to be seen
 AROUND = [
     "",
@@ -51,13 +58,14 @@ def attacks() -> list[str]:
 
 @dataclass(frozen=True)
 class Attacked:
-    """The store, its two runs with samples, and the judges of the first one."""
+    """The store, its two runs with samples, the judges of the first one, and a trace that is watched."""
 
     place: Path
     run: str
     other: str
     judges: tuple[str, str]
     field: str
+    trace: str
 
 
 def filled(folder: Path, texts: Sequence[str]) -> Attacked:
@@ -81,7 +89,51 @@ def filled(folder: Path, texts: Sequence[str]) -> Attacked:
         turned = [replace(each, judge=texts[5]) for each in second]
         named = {"name": texts[12][:200], "dataset": word(), "model": word()}
         other = run_of(store, samples, turned, status="failed", reason=texts[9], **named)
-    return Attacked(place, run, other, judges, field)
+        trace = watched_traces(store, word)
+    return Attacked(place, run, other, judges, field, trace)
+
+
+def watched_traces(store: Store, word: Callable[[], str]) -> str:
+    """Rules, and traces with what they decided, judged with claims; the answer is the id of a flagged one."""
+    clock = Clock(datetime.now(UTC) - timedelta(minutes=5))
+
+    def says(sample: Sample) -> Verdict:
+        claims = tuple(Claim("contradiction", Span(0, 5), Span(0, 5), 0, word()) for _ in range(3))
+        return Verdict(sample.id, "obedient", "hallucinated", 0.9, 0.9, word(), claims=claims)
+
+    these = [
+        Rule.model_validate({"name": f"{n} {_sent(word)}"[:100], "judges": ["novelty"], "quiet": 0.0})
+        for n in range(2)
+    ]
+    worker = watcher(store, these, clock, Obedient(says))
+    flagged = ""
+    for n in range(TRACES):
+        told = {"openinference.span.kind": "CHAIN", "input.value": word(), word()[:300]: word()}
+        told |= {"output.value": f"{word()} It closes at six."} if n % 4 < 3 else {}
+        found = {"openinference.span.kind": "RETRIEVER", word()[:300]: [word()]}
+        found["retrieval.documents.0.document.content"] = f"It closes at five. {word()}"
+        trace, begin = f"{n} {_sent(word)}", 10**18
+        events = (Event(word(), begin, {word()[:300]: word()}),)
+        resource = {"service.name": word(), word()[:300]: word()}
+        more = {"resource": resource, "events": events, "scope": word(), "status": "error"}
+        chain = SpanOfTrace(
+            trace, f"a{word()[:300]}", None, word(), "internal", begin, begin + 9, told, **more
+        )
+        more["links"] = (Link(word(), word(), {word()[:300]: word()}),)
+        search = SpanOfTrace(
+            trace, f"b{word()}", chain.span_id, word(), "internal", begin + 1, begin + 2, found, **more
+        )
+        store.traces.put([chain, search], clock())
+        flagged = trace if n % 4 < 3 else flagged
+    clock.pass_(seconds=10)
+    _async.run(worker.drain())
+    store.traces.put([replace(chain, trace_id=f"unread {word()}")], clock())
+    return flagged
+
+
+def _sent(word: Callable[[], str]) -> str:
+    """A text that a form sends back unchanged: line ends and halves of surrogate pairs it does not."""
+    return next(text for _ in range(N) if (text := word()[:300]).isprintable())
 
 
 def _name(text: str) -> str:

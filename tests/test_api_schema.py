@@ -20,6 +20,8 @@ from schemathesis.specs.openapi.checks import (
 
 from browsing import pages_of
 from furnished import Furnished, furnished
+from magistrate.store import Store
+from watched import NOON, answer
 
 ASKED, MISTAKEN = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -35,6 +37,10 @@ OPERATIONS = [
     ("get", "/api/judges/{name}"),
     ("get", "/api/models"),
     ("post", "/api/judge"),
+    ("post", "/api/guard"),
+    ("get", "/api/watch"),
+    ("get", "/api/watch/traces"),
+    ("get", "/api/watch/trace"),
     ("delete", "/api/runs/{run_id}"),
 ]
 ALL_RIGHT = [  # whatever is asked there, no form of it is wrong
@@ -66,7 +72,9 @@ class Api:
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """The API over a store of this module's own, for runs of it are deleted."""
     house = furnished(tmp_path_factory.mktemp("api"))
-    with pages_of(house.place) as site:
+    with Store.open(house.place) as store:
+        store.traces.put(answer(1), NOON)
+    with pages_of(house.place, guard="novelty") as site:
         told = httpx.get(f"{site}/api/openapi.json").json()
         shape = told["components"]["schemas"]["ToJudge"]
         shape["required"] = ["judge"]  # the default one may ask a model
@@ -82,7 +90,7 @@ def hinted(told: dict[str, Any], house: Furnished) -> dict[str, Any]:
         "run_id": runs,
         "judge": ["rubric", "second"],
         "sample_id": ["bridge-002", "bridge-007", "bridge-008"],
-        "id": ["bridge-002", "bridge-039"],
+        "id": ["bridge-002", "bridge-039", f"{1:032x}"],
         "name": [*LIGHT, "faithfulness"],
         "by": ["built of", "n"],
         "said": ["hallucinated", "-failed"],

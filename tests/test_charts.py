@@ -30,7 +30,20 @@ def all_of_them(n: int = 200) -> list[charts.Chart]:
         charts.precision_recall(truth, scores),
         charts.reliability(reliability(truth, scores)),
         charts.scores_by_label(groups),
+        charts.shares_over_time("Flagged", TIMES, SHARES, "A share."),
+        charts.counts_over_time(
+            "Answers", TIMES, {"judged": [3, 0, None, 9], "queue": [0, 1, None, 0]}, "Few."
+        ),
     ]
+
+
+TIMES = ["12:00", "13:00", "14:00", "15:00"]
+SHARES = [
+    Estimate(0.02, 0.0, 0.04),
+    Estimate.none("no data"),
+    Estimate(0.0, 0.0, 0.03),
+    Estimate(0.01, None, None, "no interval from one trace"),
+]
 
 
 def test_a_picture_has_no_style_no_colour_of_its_own_and_no_address() -> None:
@@ -93,7 +106,7 @@ def test_the_curve_goes_through_the_points_of_scikit_learn() -> None:
 
 def test_words_hold_the_figures() -> None:
     truth, scores = drawn()
-    roc, curve, bins, histogram = all_of_them()
+    roc, curve, bins, histogram, *_ = all_of_them()
     mean = average_precision_score(truth, scores)
     assert f"Average precision is {mean:.2f}".replace("0.", ".") in curve.words
     assert f"{truth.mean():.2f}".removeprefix("0") in curve.words
@@ -110,3 +123,19 @@ def test_very_many_points_stay_a_small_picture() -> None:
 def test_one_group_is_a_picture_too() -> None:
     chart = charts.scores_by_label({"verdicts": [0.5]})
     assert "Verdicts: 1 sample, median score .50" in chart.words
+
+
+def test_a_time_without_data_has_a_dash_and_no_point_and_breaks_the_line() -> None:
+    shares = charts.shares_over_time("Flagged", TIMES, SHARES, "A share.")
+    root = ElementTree.fromstring(shares.svg)
+    texts = [each.text for each in root.iter() if each.tag == "text"]
+    circles = [each for each in root.iter() if each.tag == "circle"]
+    lines = [each.get("d", "") for each in root.iter() if each.get("stroke-width") == "1.8"]
+    assert texts.count("–") == 1 and len(circles) == 3
+    assert [each.count("L") for each in lines] == [1], "from the third to the fourth time, none to the second"
+    assert [each.get("class") for each in circles] == ["fill-accent", "fill-accent", "stroke-accent"]
+    assert shares.points[1] == "13:00: no data" and shares.points[2].startswith("14:00: .00 [.00")
+    assert "0.05" in texts and "0.1" not in texts, "the axis ends where all fits below"
+    counts = charts.counts_over_time("Answers", TIMES, {"judged": [3, 0, None, 9]}, "Few.")
+    assert counts.points == ("12:00: 3 judged", "13:00: 0 judged", "14:00: no data", "15:00: 9 judged")
+    assert counts.svg.count(">–</text>") == 1

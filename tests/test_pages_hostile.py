@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import NARROW, WIDE, Visit, fits, pages_of, settled
-from hostile_store import HARMLESS, IN_DETAIL, SAMPLES, Attacked, N, attacks, filled
+from hostile_store import HARMLESS, IN_DETAIL, SAMPLES, TRACES, Attacked, N, attacks, filled
 
 pytestmark = pytest.mark.full  # test_pages_smoke.py goes once round in every `make test`
 
@@ -107,7 +107,7 @@ def test_lists_of_runs(pages: str, visit: Look) -> None:
             expect(page.locator(further).get_by_text("Newer")).to_be_visible()
             check(page, heading)
             names += page.locator(".run h2, .pick h2").count()
-        assert names == 62
+        assert names == 64
     looked.shot("hostile-runs")
 
 
@@ -181,6 +181,38 @@ def test_a_comparison(pages: str, attacked: Attacked, visit: Look) -> None:
     looked.shot("hostile-compare")
 
 
+def test_what_is_watched(pages: str, attacked: Attacked, visit: Look) -> None:
+    looked = visit(pages, "/watch", expected=[422])
+    check(looked.page, "Watch")
+    assert looked.page.locator("section.watched").count() == 2
+    looked.shot("hostile-watch")
+    for path, n in (("/watch/traces", 2 * TRACES), ("/watch/traces?state=unread", 1)):
+        page = looked.go(path)
+        check(page, "Traces")
+        assert page.locator("li.answer").count() == n
+    odd = looked.go("/watch/traces").locator("select[name=rule] option").nth(1).get_attribute("value")
+    page.locator("select[name=rule]").select_option(odd)
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("li.answer")).to_have_count(TRACES)
+    expect(page.locator("select[name=rule]")).to_have_value(str(odd))
+    check(page, "Traces")
+    for address in addresses(page.locator("li.answer a.id")):
+        page.goto(address)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        check(page)
+    page = looked.go(f"/watch/trace?{urlencode({'id': attacked.trace}, errors='surrogatepass')}")
+    page.locator("a[data-claim]").nth(1).click()
+    expect(page.locator("mark.chosen").first).to_be_visible()
+    check(page)
+    page.get_by_role("button", name="Add the sample to it").click()
+    expect(page.locator("#kept .notice")).to_contain_text("flagged@1")
+    check(page)
+    page.get_by_label("Data set").fill("<script>alert(1)</script>:")
+    page.get_by_role("button", name="Add the sample to it").click()
+    check(page, "That cannot be read")
+    looked.shot("hostile-trace")
+
+
 def test_what_is_tried(pages: str, visit: Look) -> None:
     looked = visit(pages, "/try", expected=[422])
     page = looked.page
@@ -233,6 +265,9 @@ def test_there_are_no_more_elements_than_with_harmless_words(
         looked.go(f"/runs/{made.run}")
         looked.page.goto(addresses(looked.page.locator("li.outcome a.id"))[0])
         told.append(counted(looked.page))
+        trace = urlencode({"id": made.trace, "claim": 1}, errors="surrogatepass")
+        for path in ("/watch", "/watch/traces", "/watch/traces?state=unread", f"/watch/trace?{trace}"):
+            told.append(counted(looked.go(path)))
         for path in ("/compare", f"/compare?run={made.run}&run={made.other}", "/try", "/judges"):
             told.append(counted(settled(looked.go(path))))
         counts.append(told)

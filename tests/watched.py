@@ -6,18 +6,30 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from magistrate import _async
 from magistrate._yaml import parse_document
 from magistrate.datasets.spans.span import Span
 from magistrate.engines.base import Engine, Option
 from magistrate.engines.scripted import ScriptedEngine
-from magistrate.errors import EngineError
+from magistrate.errors import EngineBusy, EngineError
 from magistrate.judges.base import JudgeInfo
 from magistrate.runs.prepare import RunPlan
 from magistrate.runs.spec import spec_from
 from magistrate.store import Store
-from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Verdict
+from magistrate.types import (
+    FAITHFUL,
+    HALLUCINATED,
+    Abstention,
+    Claim,
+    Outcome,
+    Prompt,
+    Sample,
+    Verdict,
+)
+from magistrate.types import Span as Place
 from magistrate.watch.rules import Rule, rules_of
 from magistrate.watch.worker import Watcher
 
@@ -128,3 +140,45 @@ def watcher(
     found = Watcher(store, these, clock=clock, randomness=random.Random(seed), plans=plans, **options)
     found.register()
     return found
+
+
+# --- a store to look at -----------------------------------------------------------------------------
+
+WRONG = "Bern has 999,999 people."
+MANY = "name: all <b>\njudges: [novelty]\nsample: .6\nwhere: {user: {in: [a, b]}}"
+OUTPUTS = (WRONG, "hard", "maybe", None, "Bern has 134,000 people.", "Bern has 134,000 people. ÄGYPTEN")
+
+
+def mixed(sample: Sample) -> Any:
+    """What a judge says of `OUTPUTS`: verdicts, one with a claim, failures and abstentions."""
+    text = str(sample.output)
+    if "hard" in text:
+        return EngineBusy("full")
+    if "maybe" in text:
+        return Abstention(sample.id, "obedient", "uncertain", "cannot tell")
+    wrong = text.startswith(WRONG)
+    quotes = Place(9, 16), Place(9, 16)
+    claims = (Claim("contradiction", *quotes, 0, "another number"),) if wrong else ()
+    label = HALLUCINATED if wrong else FAITHFUL
+    return Verdict(sample.id, "obedient", label, 0.9 if wrong else 0.1, claims=claims)
+
+
+def watched_store(place: Path, begin: datetime = NOON) -> Clock:
+    """A store with ninety answers in three hours, several of them at one moment, and three unread traces.
+
+    The answer is the clock, three hours later.
+    """
+    clock = Clock(begin)
+    with Store.open(place, clock=clock) as store:
+        worker = watcher(store, rules(MANY), clock, Obedient(mixed))
+        for hour in range(3):
+            for number in range(30):
+                user = "abc"[number // 6 % 3]
+                spans = answer(100 * hour + number, OUTPUTS[number % 6], begin=clock(), user=user)
+                store.traces.put(spans, clock())
+            clock.pass_(seconds=10)
+            _async.run(worker.drain())
+            clock.pass_(hours=1)
+        for number in range(3):
+            store.traces.put(answer(900 + number, user="a", begin=clock()), clock())
+    return clock

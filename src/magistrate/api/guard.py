@@ -1,4 +1,8 @@
-"""`guard`: a decorator that judges a function's answers, and holds back those that are not faithful."""
+"""`guard`: a decorator that judges a function's answers, and holds back those that are not faithful.
+
+`Guard` is what decides, here and in front of a server (`server.guard`) or an application
+(`integrations.asgi`): where there is no verdict it lets answers out or not as it was told to, and says so.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +27,54 @@ from magistrate.types import HALLUCINATED, Abstention, Failure, Outcome, Sample,
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 Way = Literal["open", "closed"]
+Because = Literal["verdict", "timeout", "failure", "abstention"]
 
 DEADLINE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """One answer: what the function returned, the judge's outcome, and whether it was let through."""
+    """One answer: what the function returned, the judge's outcome, and whether it was let through.
+
+    `way` says whether the guard was open or closed to an answer without a verdict, None where there is one.
+    """
 
     answer: Any
     outcome: Outcome
     allowed: bool
+    way: Way | None = None
+
+    @property
+    def because(self) -> Because:
+        """What decided: a verdict, or that there was none, and why."""
+        match self.outcome:
+            case Verdict():
+                return "verdict"
+            case Failure(code="timeout"):
+                return "timeout"
+            case Failure():
+                return "failure"
+            case Abstention():
+                return "abstention"
+
+    @property
+    def reason(self) -> str:
+        """Why it was let through or held back, as a sentence without the judge's own words on the answer."""
+        match self.outcome:
+            case Verdict(label=label, score=score):
+                return f"{self.outcome.judge} says {label} ({score:.3f})"
+            case Failure(code=code):
+                told = f"{self.outcome.judge} gave no verdict: {code}"
+            case Abstention(reason=reason):
+                told = f"{self.outcome.judge} gave no verdict: it abstained, {reason}"
+        name = "on_timeout" if self.because == "timeout" else "on_failure"
+        return f"{told}; {name} is {self.way}"
+
+    @property
+    def header(self) -> str:
+        """The decision as a header: `allow; because=verdict`, `deny; because=timeout; fail=closed`."""
+        told = f"{'allow' if self.allowed else 'deny'}; because={self.because}"
+        return told if self.way is None else f"{told}; fail={self.way}"
 
 
 class Blocked(MagistrateError):
@@ -43,6 +84,66 @@ class Blocked(MagistrateError):
         super().__init__(f"the answer was held back: {outcome}")
         self.answer = answer
         self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """A judge in front of answers, and what happens to those that get no verdict in time, or none at all.
+
+    `deadline` is in seconds. The verdicts in `block` hold an answer back. Raises `SpecError` for a judge that
+    cannot give one of these labels.
+    """
+
+    judge: Judge
+    model: str | Path | Engine | None = None
+    deadline: float = DEADLINE
+    on_timeout: Way = "closed"
+    on_failure: Way = "closed"
+    block: Collection[str] = (HALLUCINATED,)
+
+    def __post_init__(self) -> None:
+        labels = self.judge.info.labels
+        if unknown := sorted(set(self.block) - set(labels)):
+            raise SpecError(
+                f"judge {self.judge.info.name!r} never says {', '.join(unknown)}; it says "
+                f"{', '.join(labels)}: name those that hold an answer back, as in block=['flagged']"
+            )
+        for name, way in (("on_timeout", self.on_timeout), ("on_failure", self.on_failure)):
+            if way not in ("open", "closed"):
+                raise SpecError(f"{name} is 'open' or 'closed', got {way!r}")
+        if not self.deadline > 0:
+            raise SpecError(f"deadline must be more than 0 seconds, got {self.deadline}")
+
+    def decided(self, answer: Any, outcome: Outcome) -> Guarded:
+        """What becomes of an answer with this outcome."""
+        if isinstance(outcome, Verdict):
+            return Guarded(answer, outcome, outcome.label not in self.block)
+        timed_out = isinstance(outcome, Failure) and outcome.code == "timeout"
+        way = self.on_timeout if timed_out else self.on_failure
+        return Guarded(answer, outcome, way == "open", way)
+
+    async def judged(self, sample: Sample) -> Outcome:
+        """The outcome; what goes wrong, the engine's loss included, is one too.
+
+        Raises what is wrong with the guard itself (`SpecError`, `CapabilityError`), which nothing lets pass.
+        """
+        name = self.judge.info.name
+        try:
+            async with asyncio.timeout(self.deadline):
+                engine = await _async.in_thread(registry.engine_for, [self.judge], self.model)
+                check_stream([self.judge], engine.info)
+                return await judge_one(sample, self.judge, engine, deadline=self.deadline)
+        except TimeoutError:
+            return self.late(sample)
+        except (SpecError, CapabilityError):
+            raise
+        except MagistrateError as error:
+            return Failure(sample.id, name, "engine_error", _logging.error_text(error))
+
+    def late(self, sample: Sample) -> Failure:
+        """The outcome of a sample that got no verdict in time."""
+        told = f"no verdict within {self.deadline:g} seconds"
+        return Failure(sample.id, self.judge.info.name, "timeout", told)
 
 
 def guard(
@@ -68,29 +169,24 @@ def guard(
     for a judge that cannot give one of the labels to block, a model that is not known, and a function that
     gives no answer with its context; `CapabilityError` for an engine that cannot do what the judge needs.
     """
-    asked = registry.judge(judge)
-    if unknown := sorted(set(block) - set(asked.info.labels)):
-        raise SpecError(
-            f"judge {asked.info.name!r} never says {', '.join(unknown)}; it says "
-            f"{', '.join(asked.info.labels)}: name those that hold an answer back, as in block=['flagged']"
-        )
-    for name, way in (("on_timeout", on_timeout), ("on_failure", on_failure)):
-        if way not in ("open", "closed"):
-            raise SpecError(f"{name} is 'open' or 'closed', got {way!r}")
-    if not deadline > 0:
-        raise SpecError(f"deadline must be more than 0 seconds, got {deadline}")
+    guarding = Guard(
+        judge=registry.judge(judge),
+        model=model,
+        deadline=deadline,
+        on_timeout=on_timeout,
+        on_failure=on_failure,
+        block=block,
+    )
 
     async def passed(answer: Any) -> Any:
-        sample = _sample(answer, read)
-        outcome = await _judged(sample, asked, model, deadline)
-        guarded = Guarded(answer, outcome, _allowed(outcome, block, on_timeout, on_failure))
+        guarded = guarding.decided(answer, await guarding.judged(sample_of(answer, read)))
         if watch is not None:
             watch(guarded)
         if guarded.allowed:
             return answer
         if fallback is not None:
             return fallback(guarded)
-        raise Blocked(answer, outcome)
+        raise Blocked(answer, guarded.outcome)
 
     def decorate(function: Callable[P, Answer]) -> Callable[P, Answer]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -112,36 +208,8 @@ def guard(
     return decorate
 
 
-def _allowed(outcome: Outcome, block: Collection[str], on_timeout: Way, on_failure: Way) -> bool:
-    match outcome:
-        case Verdict():
-            return outcome.label not in block
-        case Failure(code="timeout"):
-            return on_timeout == "open"
-        case Failure() | Abstention():
-            return on_failure == "open"
-
-
-async def _judged(sample: Sample, judge: Judge, model: Any, deadline: float) -> Outcome:
-    """The outcome; what goes wrong, the engine's loss included, is one too.
-
-    Raises what is wrong with the guard itself (`SpecError`, `CapabilityError`), which nothing lets pass.
-    """
-    name = judge.info.name
-    try:
-        async with asyncio.timeout(deadline):
-            engine = await _async.in_thread(registry.engine_for, [judge], model)
-            check_stream([judge], engine.info)
-            return await judge_one(sample, judge, engine, deadline=deadline)
-    except TimeoutError:
-        return Failure(sample.id, name, "timeout", f"no verdict within {deadline:g} seconds")
-    except (SpecError, CapabilityError):
-        raise
-    except MagistrateError as error:
-        return Failure(sample.id, name, "engine_error", _logging.error_text(error))
-
-
-def _sample(answer: Any, read: Callable[[Any], Any] | None) -> Sample:
+def sample_of(answer: Any, read: Callable[[Any], Any] | None = None) -> Sample:
+    """What an answer with its context is to a judge. Raises `SpecError` where it is none."""
     given = answer if read is None else read(answer)
     if isinstance(given, tuple) and len(given) == 2:
         given = {"output": given[0], "context": given[1]}

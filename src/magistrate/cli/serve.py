@@ -71,6 +71,13 @@ EXAMPLE = (
     type=click.IntRange(0, 65535),
     help="With --watch: take spans by gRPC too, on this port of the same host; 0 for any free one.",
 )
+@click.option(
+    "--guard",
+    "guard_judge",
+    metavar="JUDGE",
+    help="The judge that POST /api/guard asks; nobody who asks there can choose another (default: auto).",
+)
+@click.option("--guard-model", metavar="MODEL", help="The model that this judge asks, as --model elsewhere.")
 def command(
     store: str | None,
     host: str,
@@ -80,6 +87,8 @@ def command(
     allowed_hosts: tuple[str, ...],
     rules: str | None,
     grpc_port: int | None,
+    guard_judge: str | None,
+    guard_model: str | None,
 ) -> int:
     """Show the store's runs on a web page, and answer programs at /api, until Ctrl-C.
 
@@ -90,6 +99,8 @@ def command(
     from magistrate.errors import require_extra
 
     require_extra("server", "fastapi", "uvicorn", "prometheus_client", "python_multipart")
+    from magistrate.judges.registry import DEFAULT_JUDGE
+    from magistrate.server.guard import Doorkeeper
     from magistrate.server.settings import Settings
     from magistrate.watch.rules import read_rule_file
 
@@ -109,7 +120,11 @@ def command(
         rules=() if watched is None else tuple(watched.rules),
         rule_file=watched,
         grpc_port=grpc_port,
+        guard=guard_judge or DEFAULT_JUDGE,
+        guard_model=guard_model,
     )
+    if guard_judge is not None:
+        Doorkeeper(settings.guard, settings.guard_model).check()
     serve_pages(settings, path if opened is not None else None, token=token if is_made else None)
     return DONE
 

@@ -1,4 +1,4 @@
-"""Charts of how a judge's scores relate to the truth, drawn as SVG.
+"""Charts of how a judge's scores relate to the truth, and of what changes over time, drawn as SVG.
 
 The elements have classes (`fill-…`, `stroke-…`) and no style of their own: the style sheet of the page gives
 them their colours, and a policy that allows no inline styles lets them stand.
@@ -31,11 +31,21 @@ TICKS = ((0.0, "0.00"), (0.25, "0.25"), (0.5, "0.50"), (0.75, "0.75"), (1.0, "1.
 STEPS = 400  # steps along each axis that a curve is drawn in: finer ones would not be seen
 BINS = 20
 
+TOPS = (0.05, 0.1, 0.25, 0.5, 1.0)  # where an axis of shares may end
+TIMES = 4  # names of times along an axis, at most
+
 LINE = 'fill="none" class="stroke-accent" stroke-width="1.8"'
 CHANCE = 'fill="none" class="stroke-dim" stroke-width="1" stroke-dasharray="2 3"'
 BARS = (
     'class="fill-accent" fill-opacity="0.45"',
     'fill="none" class="stroke-second" stroke-width="1.6" stroke-dasharray="6.4 2.4"',
+)
+
+STACK = (
+    'class="fill-accent"',
+    'class="fill-second"',
+    'class="fill-ink" fill-opacity="0.55"',
+    'class="fill-dim" fill-opacity="0.35"',
 )
 
 
@@ -196,6 +206,94 @@ def scores_by_label(groups: Mapping[str, ArrayLike]) -> Chart:
     return Chart("Scores", words, _svg(area, ("score", "samples"), parts, y_ticks), area)
 
 
+# --- over time --------------------------------------------------------------------------------------
+
+
+def shares_over_time(title: str, times: Sequence[str], shares: Sequence[Estimate], words: str) -> Chart:
+    """A share in each of several times, with its 95 % interval; a time without one has a gap and a dash.
+
+    A point whose interval is not known is hollow. The axis ends at the least of `TOPS` that all fits below.
+    """
+    most = max((each.high or each.value or 0.0 for each in shares), default=0.0)
+    top = next(each for each in TOPS if most <= each or each == TOPS[-1])
+    area = Area((LEFT, RIGHT), (BOTTOM, TOP), (0.0, -MARGIN * top), (len(times), top * (1 + MARGIN)))
+    parts, line = list[str](), list[tuple[float, float]]()
+    for at, share in enumerate(shares):
+        x = at + 0.5
+        if share.value is None:
+            across, _ = area.at(x, 0)
+            parts.append(_text(across, BOTTOM - 4, "–", "middle"))
+            line = _broken(area, line, parts)
+            continue
+        line.append((x, share.value))
+        if share.low is not None and share.high is not None:
+            look = 'class="stroke-accent" stroke-width="1" fill="none"'
+            parts.append(_path(area, [(x, share.low), (x, share.high)], look))
+        across, up = area.at(x, share.value)
+        look = 'class="stroke-accent" fill="none"' if share.low is None else 'class="fill-accent"'
+        parts.append(f'<circle cx="{across:g}" cy="{up:g}" r="2.3" {look}/>')
+    _broken(area, line, parts)
+    points = tuple(
+        f"{time}: {each.undefined}"
+        if each.value is None
+        else f"{time}: {decimal(each.value)} {interval(each)}"
+        for time, each in zip(times, shares, strict=True)
+    )
+    ticks = [(top * part / 4, f"{top * part / 4:g}") for part in range(5)]
+    svg = _svg(area, ("time, UTC", "share"), parts, ticks, _time_ticks(times))
+    return Chart(title, words, svg, area, points)
+
+
+def counts_over_time(
+    title: str, times: Sequence[str], groups: Mapping[str, Sequence[int | None]], words: str
+) -> Chart:
+    """How many of each of at most four groups there were in several times, one above the other.
+
+    None stands for a time of which nothing is known: it has a dash.
+    """
+    sums = [sum(filter(None, counts)) for counts in zip(*groups.values(), strict=True)]
+    most = _round_up(max([*sums, 1]))
+    area = Area((LEFT, RIGHT), (BOTTOM, TOP), (0.0, 0.0), (len(times), most * (1 + MARGIN)))
+    parts = list[str]()
+    bases = [0] * len(times)
+    for number, (name, counts) in enumerate(groups.items()):
+        for at, count in enumerate(counts):
+            if count:
+                left, low = area.at(at + 0.12, bases[at])
+                right, high = area.at(at + 0.88, bases[at] + count)
+                box = f'x="{left:g}" y="{high:g}" width="{right - left:g}" height="{low - high:g}"'
+                parts.append(f"<rect {box} {STACK[number]}/>")
+                bases[at] += count
+        x = LEFT + 2 + 64 * number
+        parts.append(f'<rect x="{x:g}" y="4" width="8" height="6" {STACK[number]}/>')
+        parts.append(_text(x + 11, 10, name))
+    for at, unknown in enumerate(zip(*groups.values(), strict=True)):
+        if None in unknown:
+            across, _ = area.at(at + 0.5, 0)
+            parts.append(_text(across, BOTTOM - 4, "–", "middle"))
+    points = tuple(
+        f"{time}: " + ", ".join("no data" if n is None else f"{n:,} {name}" for name, n in told)
+        for time, told in (
+            (time, [(name, counts[at]) for name, counts in groups.items()]) for at, time in enumerate(times)
+        )
+    )
+    ticks = [(most * part // 4, _short(most * part // 4)) for part in range(5)]
+    svg = _svg(area, ("time, UTC", "answers"), parts, ticks, _time_ticks(times))
+    return Chart(title, words, svg, area, points)
+
+
+def _broken(area: Area, line: list[tuple[float, float]], parts: list[str]) -> list[tuple[float, float]]:
+    """Draw a line that ends here, if it is one; the next one begins empty."""
+    if len(line) > 1:
+        parts.append(_path(area, line, LINE))
+    return []
+
+
+def _time_ticks(times: Sequence[str]) -> list[tuple[float, str]]:
+    step = max(1, -(-len(times) // TIMES))
+    return [(at + 0.5, times[at]) for at in range(0, len(times), step)]
+
+
 # --- drawing --------------------------------------------------------------------------------------
 
 
@@ -204,16 +302,22 @@ def _svg(
     names: tuple[str, str],
     parts: Sequence[str],
     y_ticks: Sequence[tuple[float, str]] = TICKS,
+    x_ticks: Sequence[tuple[float, str]] = TICKS,
 ) -> str:
     """The picture: both axes with their names and ticks, then the parts."""
-    drawn = "".join([*_axes(area, names, y_ticks), *parts])
+    drawn = "".join([*_axes(area, names, y_ticks, x_ticks), *parts])
     return f'<svg viewBox="{VIEW_BOX}" aria-hidden="true">{drawn}</svg>'
 
 
-def _axes(area: Area, names: tuple[str, str], y_ticks: Sequence[tuple[float, str]]) -> Iterator[str]:
+def _axes(
+    area: Area,
+    names: tuple[str, str],
+    y_ticks: Sequence[tuple[float, str]],
+    x_ticks: Sequence[tuple[float, str]],
+) -> Iterator[str]:
     look = 'fill="none" class="stroke-dim" stroke-width="0.8"'
     yield f'<path d="M {LEFT:g} {TOP:g} V {BOTTOM:g} H {RIGHT:g}" {look}/>'
-    for value, label in TICKS:
+    for value, label in x_ticks:
         x, _ = area.at(value, 0)
         yield f'<path d="M {x:g} {BOTTOM:g} v 3.5" {look}/>' + _text(x, BOTTOM + 13, label, "middle")
     for value, label in y_ticks:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, partial
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,6 +16,7 @@ from magistrate.errors import MagistrateError
 from magistrate.server import (
     adjudication,
     compare,
+    guard,
     judges,
     judging,
     label_items,
@@ -27,6 +29,8 @@ from magistrate.server import (
     run,
     runs,
     samples,
+    traces,
+    watch,
     watch_metrics,
 )
 from magistrate.server.responses import compile_templates, error_response
@@ -34,9 +38,15 @@ from magistrate.server.settings import Settings
 from magistrate.server.state import JobQueue, LRUCache, RunCache, RunCounter, StorePool
 from magistrate.server.watcher import watching
 
-PAGES = (runs.router, run.router, compare.router, samples.router, judges.router, playground.router)
+PAGES = (
+    *(runs.router, run.router, compare.router, samples.router, judges.router, playground.router),
+    *(watch.router, traces.router),
+)
 LABEL_PAGES = (labels.router, label_items.router, adjudication.router)
-API = (runs.api, run.api, compare.api, samples.api, judging.api, judges.api)
+API = (
+    *(runs.api, run.api, compare.api, samples.api, judging.api, guard.api, judges.api),
+    *(watch.api, traces.api),
+)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -69,12 +79,14 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.watch:
         watch_metrics.register(metrics.registry, stores)
     app.state.settings = settings
+    app.state.clock = partial(datetime.now, UTC)
     app.state.stores = stores
     app.state.jobs = jobs
     app.state.counter = counter
     app.state.run_cache = RunCache(stores, jobs, counter)
     app.state.metrics = metrics
     app.state.judging = judging.JudgingService(metrics=metrics)
+    app.state.guard = guard.Doorkeeper(settings.guard, settings.guard_model)
     app.state.playground = playground.Playground(app.state.judging)
     app.state.annotators = labels.Annotators(settings)
     app.state.label_figures, app.state.label_passages = LRUCache(), LRUCache()

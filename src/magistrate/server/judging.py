@@ -110,7 +110,7 @@ def question(
         if output is None:
             raise InputError(NO_OUTPUT) from None
         raise
-    _check(sample)
+    check_texts(sample)
     name = judge.partition(":")[0].partition("@")[0]
     return Question(sample=sample, judge=judge_of(judge), name=name, model=model_of(model), deadline=deadline)
 
@@ -154,7 +154,7 @@ def models_here() -> list[str]:
     return list(dict.fromkeys([usual.spec, *pulled]))
 
 
-def _check(sample: Sample) -> None:
+def check_texts(sample: Sample) -> None:
     """Refuse texts that are not valid Unicode, and those that would keep everybody waiting."""
     for what, text, most in (
         ("the output", sample.output, LONGEST_OUTPUT),
@@ -233,6 +233,8 @@ class Judgement:
     async def finished(self) -> Outcome:
         """The outcome, soon after the deadline at the latest. Raises as `outcome` does."""
         answer = asyncio.wrap_future(self._answer)
+        # What was raised is told by `_answer` itself: this copy of it would be logged as lost.
+        answer.add_done_callback(lambda copy: copy.cancelled() or copy.exception())
         await asyncio.wait([answer], timeout=max(self.left, 0) + 0.01)
         self.check_deadline()
         if not self._answer.done():
@@ -478,7 +480,7 @@ async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()]
     except MagistrateError as error:
         return _refused(error, 404 if isinstance(error, SpecError) else 422)
     try:
-        outcome = await _outcome(request, service, service.begin(asked))
+        outcome = await awaited(request, service, service.begin(asked))
     except BusyError as error:
         return _refused(error, 429, {"Retry-After": str(error.seconds)})
     except MagistrateError as error:
@@ -490,7 +492,7 @@ async def judge(request: Request, body: ToJudge, steps: Annotated[bool, Query()]
     )
 
 
-async def _outcome(request: Request, service: JudgingService, judgement: Judgement) -> Outcome | None:
+async def awaited(request: Request, service: JudgingService, judgement: Judgement) -> Outcome | None:
     """The outcome; None if the visitor went away."""
     answer, gone = asyncio.create_task(judgement.finished()), asyncio.create_task(_disconnected(request))
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 
 from magistrate.errors import SpecError
+from magistrate.judges.registry import DEFAULT_JUDGE
 from magistrate.store.connection import place_of
 from magistrate.watch.otlp import LIMITS, PATHS, Limits
 from magistrate.watch.rules import Rule, RuleFile
@@ -30,8 +31,8 @@ class Settings:
     `body_seconds`, its head within `head_seconds`; a client that reads nothing for `write_seconds` is
     disconnected. One address has at most `connections_each` connections at a time. A session lasts
     `session_seconds`. With `watch` it takes spans over OTLP, within `otlp`, and at `grpc_port`, if there is
-    one, by gRPC; what has come is judged by its `rules`, and `rule_file` says what is done beside. Raises
-    `SpecError`.
+    one, by gRPC; what has come is judged by its `rules`, and `rule_file` says what is done beside. `guard` is
+    the judge that `POST /api/guard` asks, `guard_model` its model. Raises `SpecError`.
     """
 
     store: str = field(repr=False)
@@ -50,6 +51,8 @@ class Settings:
     rule_file: RuleFile | None = None
     otlp: Limits = LIMITS
     grpc_port: int | None = None
+    guard: str = DEFAULT_JUDGE
+    guard_model: str | None = None
 
     def __post_init__(self) -> None:
         place_of(self.store)

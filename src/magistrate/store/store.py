@@ -39,6 +39,7 @@ from magistrate.store.runs import (
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
 from magistrate.store.watched import Watched
+from magistrate.store.watch_figures import WatchLists
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -46,7 +47,7 @@ _IDS_TRIED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(RunLists, OutcomeLists):
+class Snapshot(RunLists, OutcomeLists, WatchLists):
     """The store at one moment, whatever is written meanwhile; valid inside the `with` that made it.
 
     Methods that take a run's id raise `SpecError` where there is no run of exactly this id.

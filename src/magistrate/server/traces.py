@@ -1,0 +1,625 @@
+"""Traces that were watched: the list of their answers, one trace, and its sample kept in a data set.
+
+Whatever a trace holds was written by others. Ids of traces go into the query of an address: a file may have
+any text for one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from threading import Lock
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, Field, ValidationError
+
+from magistrate._text import shorten
+from magistrate.datasets.spans.span import Span
+from magistrate.datasets.spans.targets import keys_of
+from magistrate.datasets.spans.tree import Node, tree_of
+from magistrate.errors import SpecError, StoreError
+from magistrate.report.formatting import duration
+from magistrate.report.html.outcomes import json_text
+from magistrate.server.responses import (
+    answering_with,
+    error_responses,
+    json_response,
+    link,
+    page,
+    query_of,
+    sample_address,
+)
+from magistrate.server.samples import CLAIMS_AT_ONCE, Evidence, evidence_of
+from magistrate.server.state import RequestStore
+from magistrate.server.watch import STAGES, STATES, WORDS
+from magistrate.store import Snapshot, Store
+from magistrate.store.datasets import DatasetVersion
+from magistrate.store.traces import SUPERSEDED
+from magistrate.store.watch_figures import (
+    MOST_LOOKED,
+    AnswerFilter,
+    AnswerList,
+    OutcomePlace,
+    Place,
+    TraceAnswer,
+    TraceDecision,
+    UnreadLine,
+)
+from magistrate.types import Outcome, Sample, Verdict
+
+AT_ONCE = 30
+FIELDS = ("rule", "state", "judge", "label", "words", "since", "until")
+UNREAD = "unread"
+"""The word in an address for traces that nobody has read, which have no answer yet."""
+SPANS_SHOWN = 300
+LONGEST_DATA = 20_000  # characters of what a span holds that are shown
+DEEPEST = 12  # levels of the tree that are set in
+TEXTS_NAMED = 20
+KEPT_IN = "flagged"  # the data set that is offered where there is none yet
+OFFERED = 50  # names of data sets
+TRIES = 5
+
+router = APIRouter()
+api = APIRouter(tags=["watching"])
+
+_keeping = Lock()
+
+
+# --- the list -------------------------------------------------------------------------------------
+
+
+class _Times(BaseModel):
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class _After(BaseModel):
+    seen_at: datetime
+    target: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    rule: Annotated[str, Field(max_length=1000)]
+    version: Annotated[int, Field(ge=0, lt=1 << 31)]
+    revision: Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracesView:
+    """A part of the list of answers, or the traces that nobody has read.
+
+    `n` counts all that are listed, None where texts or labels are looked for: then `looked` answers were
+    looked at so far. `rules` are the names of all rules.
+    """
+
+    listed: AnswerList
+    unread: tuple[UnreadLine, ...]
+    n: int | None
+    looked: int
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What an address of the list says."""
+
+    given: Mapping[str, str]
+    filter: AnswerFilter
+    after: Place | None
+
+    @property
+    def unread(self) -> bool:
+        return self.given.get("state") == UNREAD
+
+    def to(self, **changed: str | None) -> str:
+        """The same list with something changed."""
+        return link("/watch/traces", **{**self.given, **changed})
+
+
+def _wanted(request: Request) -> _Wanted:
+    """Empty fields, as forms send them, are ignored. Raises `RequestValidationError`."""
+    query = query_of(request)
+    given = {name: text for name in FIELDS if (text := query.get(name, [""])[-1])}
+    after = query.get("after", [""])[-1] or None
+    with _refusing("query"):
+        found = _Times.model_validate({name: given.get(name) for name in ("since", "until")})
+        since, until = (_in_utc(at) for at in (found.since, found.until))
+    with _refusing("after"):
+        asked = None if after is None else _After.model_validate_json(after)
+        place = None if asked is None else Place(**dict(asked) | {"seen_at": _in_utc(asked.seen_at)})
+    state = given.get("state")
+    if state is not None and state not in (*STAGES, *STATES, UNREAD):
+        known = ", ".join((*STAGES, *STATES, UNREAD))
+        raise RequestValidationError([{"loc": ("query", "state"), "msg": f"known are {known}"}])
+    wanted = AnswerFilter(
+        rule=given.get("rule"),
+        states=() if state in (None, UNREAD) else STAGES.get(str(state), (str(state),)),
+        label=given.get("label"),
+        judge=given.get("judge"),
+        since=since,
+        until=until,
+        words=given.get("words"),
+    )
+    return _Wanted(given, wanted, place)
+
+
+@contextmanager
+def _refusing(where: str) -> Iterator[None]:
+    """Give what a query lacks or cannot be the status 422."""
+    try:
+        yield
+    except ValidationError as error:
+        errors = [{**each, "loc": (where, *each["loc"])} for each in error.errors(include_context=False)]
+        raise RequestValidationError(errors) from None
+    except OverflowError:
+        raise RequestValidationError([{"loc": (where,), "msg": "such a time cannot be"}]) from None
+
+
+def _in_utc(at: datetime | None) -> datetime | None:
+    """A moment that says no zone is of UTC, as a field of a form has it."""
+    return at if at is None else (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def traces_view(
+    store: Store, wanted: AnswerFilter, after: Place | None, *, unread: bool = False
+) -> TracesView:
+    """A part of the list, newest first, or the traces that wait to be read, the oldest first."""
+    with store.snapshot() as moment:
+        rules = tuple(each.name for each in moment.watched_rules())
+        if unread:
+            waiting = tuple(moment.unread_traces(AT_ONCE))
+            nothing = AnswerList(lines=(), older=None, looked=0)
+            n = moment.trace_counts().unread
+            return TracesView(listed=nothing, unread=waiting, n=n, looked=0, rules=rules)
+        listed = moment.answers_where(wanted, beyond=after, limit=AT_ONCE)
+        searched = wanted.words is not None or wanted.label is not None
+        n_all = None if searched else moment.count_answers(wanted)
+    return TracesView(listed=listed, unread=(), n=n_all, looked=listed.looked, rules=rules)
+
+
+@router.get("/watch/traces")
+def traces_page(request: Request, store: RequestStore) -> Response:
+    """The answers that match, newest first."""
+    wanted = _wanted(request)
+    view = traces_view(store, wanted.filter, wanted.after, unread=wanted.unread)
+    older = view.listed.older
+    return page(
+        request,
+        "traces.html",
+        view=view,
+        given=dict.fromkeys(FIELDS, "") | dict(wanted.given),
+        filtered=bool(wanted.given),
+        states=(*STAGES, *STATES, UNREAD),
+        words=WORDS,
+        most_looked=MOST_LOOKED,
+        first=wanted.after is None,
+        newest=wanted.to(),
+        older=None if older is None else wanted.to(after=_as_text(older)),
+        everything=link("/watch/traces"),
+        trace=trace_address,
+        last=_last,
+    )
+
+
+def _as_text(place: Place) -> str:
+    return json.dumps(asdict(place) | {"seen_at": place.seen_at.isoformat()})
+
+
+def _last(asked: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return asked[-1] if asked else None
+
+
+def trace_address(trace_id: str, **query: Any) -> str:
+    """The address of a trace's page."""
+    return link("/watch/trace", id=trace_id, **query)
+
+
+# --- one trace ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """A span in the tree of a trace, in words.
+
+    `level` is how deep it lies, `taken_for` the parts of the sample that come from it. `start` and `length`
+    are shares of the time of the whole trace, None where that is not known.
+    """
+
+    span_id: str
+    name: str
+    level: int
+    what: str
+    taken_for: tuple[str, ...]
+    took: str
+    start: float | None
+    length: float | None
+    error: bool
+    remarks: tuple[str, ...]
+    data: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a part of the sample was taken from; `span` is None where it was not found."""
+
+    part: str
+    span: str | None
+    span_id: str | None
+    key: str
+    convention: str
+    n_texts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a judge said of an answer; `place` is where the outcome is kept, None where it is gone."""
+
+    judge: str
+    kind: str
+    label: str | None
+    score: float | None
+    code: str | None
+    place: OutcomePlace | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceView:
+    """A trace: what it offers to be judged, what was decided of that, and one answer in detail.
+
+    `answer` is the one that is shown, None in a trace without any; `decision` what one rule decided of it.
+    `sample` is what was judged, or would be. `said` are its judges, of whom `judge` is shown with `outcome`.
+    """
+
+    trace_id: str
+    n_spans: int
+    answers: tuple[TraceAnswer, ...]
+    decisions: tuple[TraceDecision, ...]
+    answer: TraceAnswer | None
+    decision: TraceDecision | None
+    sample: Sample | None
+    said: tuple[Said, ...]
+    judge: str | None
+    outcome: Outcome | None
+    spans: tuple[Span, ...]
+
+    @property
+    def mine(self) -> tuple[TraceDecision, ...]:
+        """What was decided of the answer that is shown."""
+        return tuple(each for each in self.decisions if self.answer and each.target == self.answer.id)
+
+
+def trace_view(
+    store: Store,
+    trace_id: str,
+    *,
+    target: str | None = None,
+    rule: str | None = None,
+    version: int | None = None,
+    revision: int | None = None,
+    judge: str | None = None,
+) -> TraceView:
+    """A trace, one of its answers (by default the first), and what a rule decided of it.
+
+    Raises `SpecError` if there is no such trace.
+    """
+    spans = tuple(store.traces.trace(trace_id))
+    with store.snapshot() as moment:
+        if not moment.is_trace(trace_id):
+            raise SpecError(f"no trace has the id {shorten(repr(trace_id))}")
+        answers = tuple(moment.trace_answers(trace_id))
+        decided = tuple(moment.trace_decisions(trace_id))
+        answer = next((each for each in answers if target in (None, each.id)), None) or next(
+            iter(answers), None
+        )
+        decision = _chosen(decided, answer, rule, version, revision)
+        said = _said(moment, decision)
+        shown = next((each for each in reversed(said) if judge in (None, each.judge)), None)
+        sample, outcome = (None if answer is None else answer.sample), None
+        if shown is not None and shown.place is not None:
+            at = shown.place
+            sample = moment.sample(at.run_id, at.sample_id)
+            (outcome,) = moment.outcomes(at.run_id, judge=at.judge, sample_id=at.sample_id, with_steps=False)
+    return TraceView(
+        trace_id=trace_id,
+        n_spans=len(spans),
+        answers=answers,
+        decisions=decided,
+        answer=answer,
+        decision=decision,
+        sample=sample,
+        said=said,
+        judge=shown.judge if shown else None,
+        outcome=outcome,
+        spans=spans,
+    )
+
+
+def _chosen(
+    decided: Sequence[TraceDecision],
+    answer: TraceAnswer | None,
+    rule: str | None,
+    version: int | None,
+    revision: int | None,
+) -> TraceDecision | None:
+    """The decision of this rule on the answer, or of any; of several the one that holds now."""
+    mine = [each for each in decided if answer is not None and each.target == answer.id]
+    if rule is not None:
+        mine = [each for each in mine if each.rule == rule]
+    exact = [each for each in mine if (each.version, each.revision) == (version, revision)]
+    return next(iter(exact or mine), None)
+
+
+def _said(moment: Snapshot, decision: TraceDecision | None) -> tuple[Said, ...]:
+    """What each judge said, in order; last a failure, which is no answer of a judge."""
+    if decision is None:
+        return ()
+    ids = [number for each in decision.asked if (number := each.get("outcome")) is not None]
+    last = decision.outcome_id
+    places = moment.outcome_places([*ids, *([] if last is None else [last])])
+    found = [
+        Said(
+            judge=each["judge"],
+            kind=each["kind"],
+            label=each.get("label"),
+            score=each.get("score"),
+            code=each.get("code"),
+            place=places.get(each.get("outcome", -1)),
+        )
+        for each in decision.asked
+    ]
+    if last is not None and last not in ids and last in places:
+        at = places[last]
+        found.append(Said(judge=at.judge, kind="failure", label=None, score=None, code=None, place=at))
+    return tuple(found)
+
+
+def sources_of(answer: TraceAnswer) -> tuple[Source, ...]:
+    """Where input, context and output of an answer were taken from."""
+    found = []
+    for part in ("input", "context", "output"):
+        taken = answer.taken.get(part)
+        found.append(
+            Source(
+                part=part,
+                span=None if taken is None else taken["name"] or "a span without a name",
+                span_id=None if taken is None else taken["span_id"],
+                key="" if taken is None else taken["key"],
+                convention="" if taken is None else taken["convention"],
+                n_texts=0 if taken is None else len(taken["texts"]),
+            )
+        )
+    return tuple(found)
+
+
+def span_rows(spans: Sequence[Span], answer: TraceAnswer | None) -> tuple[SpanRow, ...]:
+    """The first `SPANS_SHOWN` spans in the order of the tree."""
+    used: dict[str, dict[str, None]] = {}
+    for part, taken in (answer.taken if answer is not None else {}).items():
+        used.setdefault(taken["span_id"], {})[part] = None
+    sample = answer.sample if answer is not None else None
+    for document in sample.metadata.get("documents", ()) if sample is not None else ():
+        used.setdefault(document["span_id"], {})["context"] = None
+    begun = [span.start_ns for span in spans if span.start_ns]
+    ended = [span.end_ns for span in spans if span.end_ns]
+    whole = (min(begun), max(ended)) if begun and ended and max(ended) > min(begun) else None
+    nodes = tree_of(spans).nodes[:SPANS_SHOWN]
+    return tuple(_span_row(node, tuple(used.get(node.span.span_id, ())), whole) for node in nodes)
+
+
+def _span_row(node: Node, taken_for: tuple[str, ...], whole: tuple[int, int] | None) -> SpanRow:
+    span = node.span
+    kind = f"{node.step.kind} by {', '.join(node.step.conventions)}" if node.known else "no known convention"
+    took = None if span.end_ns is None else max(span.end_ns - span.start_ns, 0) / 1e9
+    start = length = None
+    if whole is not None and span.start_ns:
+        size = whole[1] - whole[0]
+        start = min(max((span.start_ns - whole[0]) / size, 0.0), 1.0)
+        end = span.start_ns if span.end_ns is None else span.end_ns
+        length = min(max((end - span.start_ns) / size, 0.0), 1.0 - start)
+    held = {
+        "attributes": dict(span.attributes),
+        "events": [{"name": each.name, **each.attributes} for each in span.events],
+        "resource": dict(span.resource),
+    }
+    keys = keys_of(span)
+    return SpanRow(
+        span_id=span.span_id,
+        name=span.name or "without a name",
+        level=min(node.depth, DEEPEST),
+        what=kind if node.known or not keys else f"{kind}; keys: {', '.join(keys[:TEXTS_NAMED])}",
+        taken_for=taken_for,
+        took="not ended" if took is None else duration(took),
+        start=start,
+        length=length,
+        error=span.status == "error",
+        remarks=tuple(node.step.remarks),
+        data=json_text({name: value for name, value in held.items() if value}, LONGEST_DATA),
+    )
+
+
+class _Links:
+    """The addresses that a trace's page links to, as the parts of a sample's page ask for them."""
+
+    def __init__(self, view: TraceView, rule: str | None) -> None:
+        self._view = view
+        self._kept: dict[str, Any] = {"rule": rule}
+        if view.answer is not None and view.answer != view.answers[0]:
+            self._kept["target"] = view.answer.id
+
+    def claim(self, number: int, anchor: str) -> str:
+        """The same page with this claim chosen."""
+        address = trace_address(self._view.trace_id, **self._kept, judge=self._view.judge, claim=number)
+        return f"{address}#{anchor}"
+
+    @property
+    def here(self) -> str:
+        """The same page with no claim chosen."""
+        return trace_address(self._view.trace_id, **self._kept)
+
+    def answer(self, target: str) -> str:
+        """Another answer of the trace."""
+        return trace_address(self._view.trace_id, target=target)
+
+    def judge(self, judge: str) -> str:
+        """The same by another judge."""
+        return trace_address(self._view.trace_id, **self._kept, judge=judge)
+
+    def decision(self, decision: TraceDecision) -> str:
+        """What another rule decided, or an earlier version."""
+        told = {name: getattr(decision, name) for name in ("target", "rule", "version", "revision")}
+        return trace_address(self._view.trace_id, **told)
+
+    @staticmethod
+    def outcome(said: Said) -> str | None:
+        """The page of the run where a judge's outcome is, with its steps."""
+        at = said.place
+        return None if at is None else sample_address(at.run_id, at.sample_id, judge=at.judge)
+
+    @property
+    def data(self) -> str:
+        """The trace as data."""
+        return f"/api{self.here}"
+
+
+@router.get("/watch/trace")
+def trace_page(request: Request, store: RequestStore) -> Response:
+    """One trace, with the evidence for what was decided of one of its answers."""
+    query = {name: values[-1] for name, values in query_of(request).items() if values[-1]}
+    trace_id = query.get("id", "")
+    chosen = {name: _number(query.get(name, "")) for name in ("version", "revision")}
+    named = {name: query.get(name) for name in ("target", "rule", "judge")}
+    view = trace_view(store, trace_id, **named, **chosen)  # type: ignore[arg-type]
+    evidence: Evidence | None = None
+    if view.sample is not None:
+        evidence = evidence_of(view.sample, view.outcome, _number(query.get("claim", "")))
+    return page(
+        request,
+        "trace.html",
+        view=view,
+        evidence=evidence,
+        sources=sources_of(view.answer) if view.answer else (),
+        spans=span_rows(view.spans, view.answer),
+        claims_at_once=CLAIMS_AT_ONCE,
+        to=_Links(view, query.get("rule")),
+        words=WORDS,
+        superseded=SUPERSEDED,
+        flags=isinstance(view.outcome, Verdict),
+        kept=_kept(store, query.get("kept")),
+        sets=_names(store),
+    )
+
+
+def _number(text: str) -> int | None:
+    """A small number; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _kept(store: Store, ref: str | None) -> DatasetVersion | None:
+    """The data set that the address says was added to, if there is one."""
+    try:
+        return None if ref is None else store.find_dataset(ref)
+    except SpecError:
+        return None
+
+
+def _names(store: Store) -> list[str]:
+    """The data sets that may be added to, the one that grew last first."""
+    newest = sorted(store.dataset_versions(), key=lambda each: each.created_at, reverse=True)
+    return list(dict.fromkeys(each.name for each in newest))[:OFFERED] or [KEPT_IN]
+
+
+# --- kept in a data set ---------------------------------------------------------------------------
+
+
+@router.post("/watch/trace/keep")
+def keep(
+    store: RequestStore,
+    id: Annotated[str, Form(max_length=1000)],
+    target: Annotated[str, Form(max_length=200)],
+    name: Annotated[str, Form(max_length=200)],
+    rule: Annotated[str, Form(max_length=1000)] = "",
+    judge: Annotated[str, Form(max_length=1000)] = "",
+) -> Response:
+    """Add the sample of an answer to a data set, which gets a new version unless it holds it already."""
+    view = trace_view(store, id, target=target, rule=rule or None, judge=judge or None)
+    if view.answer is None or view.answer.id != target or view.sample is None:
+        raise SpecError("this answer has no sample, so there is nothing to keep")
+    revision = view.decision.revision if view.decision is not None else view.answer.revision
+    with answering_with(SpecError, 422):
+        made = keep_sample(store, name.strip(), replace(view.sample, id=kept_id(view.answer, id, revision)))
+    return RedirectResponse(
+        trace_address(id, target=target, rule=rule, judge=judge, kept=made.ref) + "#kept", 303
+    )
+
+
+def kept_id(answer: TraceAnswer, trace_id: str, revision: int) -> str:
+    """What a sample is called in data sets: as in the run of its rule, by where it stands."""
+    place = f"{trace_id}.{answer.span_id}"
+    return place if revision == 1 else f"{place}.{revision}"
+
+
+def keep_sample(store: Store, name: str, sample: Sample) -> DatasetVersion:
+    """The newest version of a data set with this sample at its end; the one before if it is there already.
+
+    What others add meanwhile stays: a version that was made beside this one is taken along by the next.
+    """
+    mine = set[int]()
+    with _keeping:
+        base = next(reversed(store.dataset_versions(name)), None)
+        for _ in range(TRIES):
+            before = [] if base is None else [each.id for each in store.dataset_samples(base.digest)]
+            if base is not None and sample.id in before:
+                return base
+            held = () if base is None else store.dataset_samples(base.digest)
+            made = store.add_dataset(name, chain(held, [sample]), source="traces that were watched")
+            mine.add(made.version)
+            after = 0 if base is None else base.version
+            between = range(after + 1, made.version)
+            theirs = [each for each in store.dataset_versions(name) if each.version in between]
+            theirs = [each for each in theirs if each.version not in mine]
+            if not theirs:
+                return made
+            base = theirs[-1]
+    raise StoreError(f"others add to {shorten(repr(name))} all the time; try again")
+
+
+# --- as JSON --------------------------------------------------------------------------------------
+
+Words = Annotated[str, Query(max_length=1000)]
+
+
+@api.get("/watch/traces", response_model=TracesView, responses=error_responses(422, 503))
+def traces(
+    request: Request,
+    store: RequestStore,
+    rule: Words = "",
+    state: Words = "",
+    judge: Words = "",
+    label: Words = "",
+    words: Words = "",
+    since: Words = "",
+    until: Words = "",
+    after: Words = "",
+) -> Response:
+    """Answers with what was decided of them, newest first; `older` goes into `after`, as JSON."""
+    wanted = _wanted(request)
+    return json_response(asdict(traces_view(store, wanted.filter, wanted.after, unread=wanted.unread)))
+
+
+@api.get("/watch/trace", response_model=TraceView, responses=error_responses(404, 422, 503))
+def trace(
+    request: Request,
+    store: RequestStore,
+    id: Words,
+    target: Words = "",
+    rule: Words = "",
+    judge: Words = "",
+) -> Response:
+    """A trace with its spans, what it offers to be judged, and what was decided and said of that."""
+    query = {name: values[-1] for name, values in query_of(request).items() if values[-1]}
+    named = {name: query.get(name) for name in ("target", "rule", "judge")}
+    return json_response(asdict(trace_view(store, query.get("id", ""), **named)))  # type: ignore[arg-type]
