@@ -13,24 +13,27 @@ import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from magistrate.detectors.folder import FILES, GRAPH, MANIFEST, TOKENIZER, WEIGHTS, Manifest, digest_of
+from magistrate.detectors.weights import write_weights
 from magistrate.features.words import words
 from magistrate.training.detector.graph import write_graph
-from magistrate.training.detector.weights import write_weights
 
 MARKS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 POSITIONS = 512
 SURE = 2.0  # logits of what a word is are about this far from those of what it is not
 
 
-def write_tokenizer(path: Path, texts: Iterable[str]) -> list[str]:
+def write_tokenizer(path: Path, texts: Iterable[str], marks: Sequence[str] = MARKS) -> list[str]:
     """A tokenizer that knows the words of some texts; answers them by their number."""
-    known = [*MARKS, *dict.fromkeys(word for text in texts for word in [*words(text), "."])]
+    known = [*marks, *dict.fromkeys(word for text in texts for word in [*words(text), "."])]
     tokenizer = Tokenizer(
-        models.WordLevel({word: number for number, word in enumerate(known)}, unk_token="[UNK]")
+        models.WordLevel(
+            {word: number for number, word in enumerate(known)},
+            unk_token=next(mark for mark in marks if "unk" in mark.lower()),
+        )
     )
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(list(MARKS))
+    tokenizer.add_special_tokens(list(marks))
     tokenizer.save(str(path))
     return known
 

@@ -1,11 +1,12 @@
-"""From a folder of labelled data to the detector that comes with the package: all of its trainings in a row.
+"""From a folder of labelled data to a detector of the package: all of its trainings in a row.
 
-Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--to FOLDER] [--work W] [--wordnet W]
+Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--size large] [--to FOLDER] [--work W]
 
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
 the one before has made, and keeps its state in --work (build/detector), so that the same command goes on
 after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. Afterwards `measure.py` says
-what it is worth.
+what it is worth. The small detector is written whole; of the large one all but the weights, which are made
+of its encoder and the update when it is pulled. `combine.py` then fits the judge that adds `novelty` to it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,24 @@ from pathlib import Path
 
 import twins
 
-from magistrate.detectors.folder import MANIFEST, SHIPPED
-from magistrate.judges.folders import whole
+from magistrate.detectors.folder import MANIFEST, SHIPPED, TOKENIZER, WEIGHTS
+from magistrate.detectors.large import LEARNT
+from magistrate.judges.folders import WORK, whole
 
 HERE = Path(__file__).parent
 WRITTEN = sorted(HERE.glob("*.jsonl"))
-STAGES = (  # the recipe, millions of tokens, the highest learning rate
-    ("1-broad", 3.5, 1.5e-4),
-    ("2-sentences", 1.3, 2e-4),
-    ("3-twins", 2.3, 1.2e-4),
-    ("4-whole", 4.3, 1.2e-4),
-)
-BASE, BATCH, NAME = "minilm-l6", 4096, "small-1"
+STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens of a step
+    "small": (
+        ("1-broad", 3.5, 1.5e-4, 4096),
+        ("2-sentences", 1.3, 2e-4, 4096),
+        ("3-twins", 2.3, 1.2e-4, 4096),
+        ("4-whole", 4.3, 1.2e-4, 4096),
+    ),
+    "large": (("large", 1.05, 3e-4, 1536),),
+}
+BASES = {"small": "minilm-l6", "large": "mpnet"}
+PLACES = {"small": SHIPPED, "large": LEARNT}
+NAMES = {"small": "small-1", "large": "large-1"}
 
 
 def main() -> None:
@@ -38,28 +45,32 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    parser.add_argument("--to", type=Path, default=SHIPPED)
+    parser.add_argument("--size", choices=list(STAGES), default="small")
+    parser.add_argument("--to", type=Path, help="default: the place in the package")
     parser.add_argument("--work", type=Path, default=Path("build/detector"))
     parser.add_argument("--wordnet", type=Path)
-    parser.add_argument("--base", default=BASE)
+    parser.add_argument("--base", help="default: minilm-l6 or mpnet")
     parser.add_argument("--share", type=float, default=1.0)
     told = parser.parse_args()
     data = sources(told.data, told.work / "data")
-    base = told.base
-    for name, tokens, rate in STAGES:
+    base = told.base or BASES[told.size]
+    stages = STAGES[told.size]
+    for name, tokens, rate, batch in stages:
         folder = told.work / name
         if not (folder / MANIFEST).is_file():
-            last = name == STAGES[-1][0]
+            last = name == stages[-1][0]
             words = ["--recipe", HERE / "stages" / f"{name}.yaml", "--data", data, "--base", base]
-            words += ["--tokens", tokens * told.share, "--rate", rate, "--batch", BATCH, "--to", folder]
+            words += ["--tokens", tokens * told.share, "--rate", rate, "--batch", batch, "--to", folder]
             words += ["--calibrate-on", data / f"{'held' if last else 'written-1'}.jsonl.gz"]
             words += ["--wordnet", told.wordnet] if told.wordnet else []
-            words += ["--name", NAME] if last else []
+            words += ["--name", NAMES[told.size]] if last else []
             train(*words)
         base = str(folder)
-    with whole(told.to) as half:
-        shutil.copytree(base, half, dirs_exist_ok=True)
-    print("written:", told.to)
+    target = told.to or PLACES[told.size]
+    made = (WEIGHTS, TOKENIZER, WORK) if told.size == "large" else (WORK,)  # what is not shipped
+    with whole(target) as half:
+        shutil.copytree(base, half, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*made))
+    print("written:", target)
 
 
 def sources(given: Path, folder: Path) -> Path:

@@ -14,10 +14,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 from magistrate.detectors.detector import detector
-from magistrate.detectors.folder import CARD, MANIFEST, read_manifest
+from magistrate.detectors.folder import CARD, MANIFEST, UPDATE, read_manifest
+from magistrate.detectors.weights import replaced
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, ModelError, SpecError
 from magistrate.training.detector.bases import base
@@ -71,6 +72,25 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.save_pretrained(folder)
     weights = BertModel(config, add_pooling_layer=False).state_dict()
     save_file({name: value.contiguous() for name, value in weights.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hugging Face folder of a tiny MPNet with random weights."""
+    folder = tmp_path_factory.mktemp("mpnet")
+    texts = [sample.output or "" for sample in rows()] + [" ".join(sample.context) for sample in rows()]
+    size = len(write_tokenizer(folder / "tokenizer.json", texts, ("<s>", "<pad>", "</s>", "<unk>")))
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=514,
+    )  # fmt: skip
+    config.save_pretrained(folder)
+    weights = MPNetModel(config, add_pooling_layer=False).state_dict()
+    save_file(
+        {f"mpnet.{name}": value.contiguous() for name, value in weights.items()}, folder / "model.safetensors"
+    )
     return folder
 
 
@@ -242,6 +262,31 @@ def test_a_detector_that_goes_on_learning_begins_with_its_own_weights(tmp_path: 
     with torch.no_grad():
         logits = begun(ids, types, torch.ones_like(ids))[0].numpy()
     assert np.abs(logits - made._logits([window])[0]).max() < 0.05
+
+
+def test_of_a_large_encoder_a_small_update_is_learnt_and_the_graph_computes_what_was_trained(
+    large: Path, tmp_path: Path
+) -> None:
+    schedule = replace(SCHEDULE, rate=4e-3)
+    trained = train_on_labels(
+        rows(), base(str(large), tmp_path / "b"), tmp_path / "own", schedule=schedule, epochs=20
+    )
+    assert trained.manifest is not None and trained.auroc["after"] > 0.9, trained.auroc
+    assert trained.manifest.update_of == base(str(large), tmp_path / "b").sha256
+    network = from_base(large, tmp_path / "own" / UPDATE).eval()
+    whole = {name for name in replaced(tmp_path / "own" / UPDATE) if name.startswith("encoder.")}
+    assert all("LayerNorm" in name or "token_type" in name for name in whole), "matrices have updates only"
+    model = detector(tmp_path / "own")
+    long = replace(rows()[1], context=(" ".join(" ".join(each.context) for each in rows()[:40]),))
+    some = [*rows()[:6], long]
+    windows = [window for each in some for window in model.reader.windows(each)]
+    assert max(len(each.ids) for each in windows) > 2 * 128, "far enough for every bucket of relative places"
+    batch = batch_of([example for each in some for example in examples([each], model.reader)])
+    with torch.no_grad():
+        wanted = output_scores(network(batch.ids, batch.types, batch.mask), batch)
+    assert model.logits(some) == pytest.approx(wanted.tolist(), abs=0.1), "weights of 8 bits"
+    with pytest.raises(ModelError, match="not known here"):
+        base(str(tmp_path / "own"), tmp_path / "b")
 
 
 def test_too_few_labels_or_one_kind_only_are_refused_before_anything_is_trained(

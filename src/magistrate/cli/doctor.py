@@ -44,7 +44,7 @@ def command(
     from magistrate.cli.exit_codes import DONE, GATE_FAILED
 
     asked = _embedded(quick) if model is None else _named(model, settings, quick)
-    findings = [*_packages(), *_places(), *_engines(), *asked]
+    findings = [*_packages(), *_places(), *_engines(), *_detector(), *asked]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -148,6 +148,18 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
         yield Finding("speed", "ok", _speed(engine))
     except MagistrateError as error:
         yield Finding("speed", "missing", str(error))
+
+
+def _detector() -> Iterator[Finding]:
+    """What the default judge asks."""
+    from magistrate.detectors import large
+
+    if large.is_pulled():
+        yield Finding("auto", "ok", f"compares meaning with {large.LARGE}, and counts what is new")
+    else:
+        yield Finding(
+            "auto", "note", f"only counts words; to compare meaning: magistrate models pull {large.LARGE}"
+        )
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:

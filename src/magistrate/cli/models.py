@@ -10,6 +10,8 @@ from magistrate.cli.options import json_option
 from magistrate.cli.output import console, print_json, print_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
 EXAMPLE = "Example: magistrate models pull smollm2-135m-instruct"
@@ -24,10 +26,12 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """List the catalogue."""
+    from magistrate.detectors import large
     from magistrate.engines.models import entries, pulled
 
     models = entries()
     here = {model.name: pulled(model) for model in models}
+    detector = large.encoder_of_large()
     if as_json:
         print_json(
             [
@@ -47,6 +51,18 @@ def list_models(as_json: bool) -> None:
                 }
                 for model in models
             ]
+            + [
+                {
+                    "name": large.LARGE,
+                    "default": False,
+                    "pulled": large.is_pulled(),
+                    "source": detector.source,
+                    "sha256": detector.sha256,
+                    "bytes": detector.size,
+                    "licence": detector.licence,
+                    "notes": large.NOTES,
+                }
+            ]
         )
         return
     print_table(
@@ -61,6 +77,16 @@ def list_models(as_json: bool) -> None:
                 model.licence,
             ]
             for model in models
+        ]
+        + [
+            [
+                large.LARGE,
+                "q8" if large.is_pulled() else "no",
+                f"{detector.size / 1e6:,.0f} MB",
+                str(large.manifest_of_large().window),
+                large.NOTES,
+                detector.licence,
+            ]
         ],
         wrapped={"notes": 20, "licence": 12},
         spare=("licence",),
@@ -73,17 +99,28 @@ def list_models(as_json: bool) -> None:
 def pull(name: str | None, as_json: bool) -> None:
     """Download, check and convert the model NAME (default: the built-in one); done once.
 
-    NAME:f16 is the same model with weights of 16 bits instead of 8: closer to the original, larger, slower.
+    `detector-large` is no language model: it compares meaning, and is asked by `--judge combined`. NAME:f16
+    is the same model with weights of 16 bits instead of 8: closer to the original, larger, slower.
     """
+    from magistrate.detectors import large
     from magistrate.engines import models
 
+    if name == large.LARGE:
+        with Stages(console(error=True)) as stages:
+            folder = large.pull(stages.report)
+        _print_ready(name, folder, as_json=as_json)
+        return
     entry = models.entry(name) if name else models.default()
     with Stages(console(error=True)) as stages:
         folder = models.pull(entry, stages.report)
+    _print_ready(entry.spec, folder, as_json=as_json)
+
+
+def _print_ready(name: str, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        print_json({"name": entry.spec, "path": str(folder)})
+        print_json({"name": name, "path": str(folder)})
     else:
-        click.echo(f"{entry.spec} is ready in {folder}")
+        click.echo(f"{name} is ready in {folder}")
 
 
 @command.command(epilog="Example: magistrate models path smollm2-135m-instruct")

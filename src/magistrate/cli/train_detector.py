@@ -31,8 +31,8 @@ MILLION = 1_000_000
 @click.option(
     "--base",
     metavar="NAME|FOLDER",
-    help="What to begin with: shipped, minilm-l6, a detector's folder, or a Hugging Face folder of a BERT "
-    "(default: shipped, with --recipe minilm-l6).",
+    help="What to begin with: shipped, detector-large, minilm-l6, mpnet, a detector's folder, or a Hugging "
+    "Face folder of a BERT or MPNet (default: shipped, with --recipe minilm-l6).",
 )
 @click.option("--name", help="What it is called (default: the folder's name).")
 @click.option(
@@ -63,7 +63,9 @@ MILLION = 1_000_000
 )
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="The highest learning rate.")
 @click.option(
-    "--batch", type=click.IntRange(64), help="Tokens of a step (default: 2048, with --recipe 8192)."
+    "--batch",
+    type=click.IntRange(64),
+    help="Tokens of a step (default: 2048, with --recipe 8192, of a large base 1536).",
 )
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), help="Where to compute (default: what is there)."
@@ -164,12 +166,13 @@ def _on_recipe(
         raise click.UsageError("with --recipe, --data is the one folder that holds the files of its sources")
     if not calibrate_on:
         raise click.UsageError("with --recipe, name labelled data to calibrate on: --calibrate-on FILE")
+    usual = training.LARGE if base.is_large else Schedule(tokens=0)
     return training.train_on_recipe(
         read_recipe(path),
         Path(data[0]),
         base,
         target,
-        schedule=replace(Schedule(tokens=int(tokens * MILLION), seed=seed), **steps),
+        schedule=replace(usual, tokens=int(tokens * MILLION), seed=seed, **steps),
         lexicon=Lexicon.read(wordnet),
         calibrate_on=calibrate_on,
         tell=tell,

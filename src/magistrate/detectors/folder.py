@@ -17,6 +17,7 @@ from magistrate.metrics.calibration import EVEN, shifted_odds, sigmoid
 MANIFEST = "detector.json"
 LONGEST_NAME = 80
 WEIGHTS, GRAPH, TOKENIZER, CARD = "model.safetensors", "graph.onnx", "tokenizer.json", "README.md"
+UPDATE = "update.safetensors"  # what a large encoder has learnt; its folder's weights are made with it
 FILES = (WEIGHTS, GRAPH, TOKENIZER)  # that a detector is read from
 SHIPPED = Path(__file__).with_name("shipped")  # the detector that comes with the package
 LARGEST = 1_000_000  # bytes of a manifest
@@ -45,7 +46,8 @@ class Manifest(_Part):
     Where half of all outputs are hallucinated, the probability that one is, is
     `1 / (1 + exp(-(scale * logit + offset)))`; from `token_threshold` on a word is shown as unsupported.
     `window` is in tokens, `heads` how many attention heads a layer has.
-    `files` are the sha256 of the others in the folder.
+    `files` are the sha256 of the others in the folder. `update_of` is the sha256 of the weights that
+    `update.safetensors` adds to, empty where there is none.
     """
 
     kind: Literal["detector"] = "detector"
@@ -60,6 +62,7 @@ class Manifest(_Part):
     recipe: dict[str, Any]
     figures: tuple[Figure, ...] = ()
     files: dict[str, str]
+    update_of: str = ""
 
     def probability(self, logit: float, base_rate: float = EVEN) -> float:
         """In [0, 1], 1 for hallucinated, where a share `base_rate` of outputs is."""

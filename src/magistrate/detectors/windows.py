@@ -24,6 +24,10 @@ LEAST_WINDOW = 128  # tokens
 INPUT_TOKENS = 48  # of what was asked at most, its end: what came right before the output
 OUTPUT_TOKENS = 128  # of an output that are read at once at most, and never more than half a window
 DAMPING = 8  # tokens that a sentence is taken to be longer, so that very short ones do not come first
+MARKS = (
+    ("[CLS]", "[SEP]"),
+    ("<s>", "</s>"),
+)  # tokens that begin a window and end a text in it: of BERT, MPNet
 SIDES = 2  # token types: of the context, and of what was asked and the output
 MOST_CELLS = 4000  # of a table or JSON value that is written as lines
 ROW = re.compile(r"[^|\n]*\|[^\n]*")
@@ -92,7 +96,7 @@ class Reader:
     part of the output, by those of its sentences that share the rarest words with it, in their own order. So
     every token of the output is read once, and the time grows with the output and not with the context.
     Text that spells one of the tokenizer's special tokens is only text. Raises `SpecError` for a window that
-    is too small, `ModelError` for a tokenizer without `[CLS]` and `[SEP]`.
+    is too small, `ModelError` for a tokenizer that has none of the pairs of `MARKS`.
     """
 
     def __init__(self, tokenizer: Tokenizer, window: int) -> None:
@@ -104,13 +108,17 @@ class Reader:
         self._tokenizer = tokenizer
         self.window = window
         self.longest_output = min(OUTPUT_TOKENS, window // 2 - INPUT_TOKENS // 2)
-        first, last = map(tokenizer.token_to_id, ("[CLS]", "[SEP]"))
-        if first is None or last is None:
-            raise ModelError("the tokenizer of a detector needs the tokens [CLS] and [SEP]; it lacks one")
-        if {first, last}.intersection(self._encode("[SEP] [CLS][SEP] a[SEP]").ids):
+        for begins, ends in MARKS:
+            first, last = map(tokenizer.token_to_id, (begins, ends))
+            if first is not None and last is not None:
+                break
+        else:
+            known = " or ".join(" and ".join(pair) for pair in MARKS)
+            raise ModelError(f"the tokenizer of a detector needs the tokens {known}; it lacks one")
+        if {first, last}.intersection(self._encode(f"{ends} {begins}{ends} a{ends}").ids):
             raise ModelError(
-                "the tokenizer takes [CLS] and [SEP] in a text for its own marks, so that one text could "
-                "pass for two; a detector needs a tokenizer.json that calls them special"
+                f"the tokenizer takes {begins} and {ends} in a text for its own marks, so that one text "
+                "could pass for two; a detector needs a tokenizer.json that calls them special"
             )
         self._first, self._last = first, last
 

@@ -1,4 +1,4 @@
-"""The default judge `auto`: the best one that comes with the package and asks no model."""
+"""The default judge `auto`: the best one at hand that asks no language model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
 
 
-@cache
-def shipped() -> Judge:
-    """The judge that `auto` asks by default."""
+def best() -> Judge:
+    """The judge that `auto` asks by default: `combined` once its detector is pulled, else `novelty`."""
+    from magistrate.detectors.large import is_pulled
+    from magistrate.judges.combined import Combined
     from magistrate.judges.novelty import Novelty
 
-    return Novelty()
+    return Combined() if is_pulled() else Novelty()
 
 
 @cache
@@ -43,7 +44,7 @@ class Auto:
     does not fit the engine, the verdict stands unexplained and `details["unexplained"]` says why.
     """
 
-    of: Judge = field(default_factory=shipped)
+    of: Judge = field(default_factory=best)
     name: str = "auto"
     explain: Literal["never", "flagged", "always"] = "never"
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from magistrate.engines.base import Engine
+from magistrate.errors import SpecError
 from magistrate.features.language import strange
 from magistrate.judges.base import FolderJudge, JudgeInfo
 from magistrate.judges.verdicts import (
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
+SUMMARIES = {"small": SUMMARY, "large": SUMMARY.replace("small", "larger")}
 ADVICE = "To count words all the same: novelty; to ask a model: faithfulness"
+Size = Literal["small", "large"]
 NOTHING = "nothing in the output can be read"
 MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
 KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
@@ -38,19 +41,21 @@ KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 
 @dataclass(frozen=True)
 class Detector(FolderJudge):
-    """Asks the detector in `folder`, as `magistrate train detector` writes one; None for the shipped one.
+    """Asks the detector in `folder`, as `magistrate train detector` writes one; without a folder that of
+    `size`: the small one comes with the package, `magistrate models pull detector-large` brings the large one.
 
     The score is the calibrated probability that the output is hallucinated where a share `base_rate` of
     outputs is; from `threshold` on the label is `hallucinated`. Each claim is a sentence that the context
     contradicts or does not contain, narrowed to the words that decide if some stand out, with its probability
     and the passage that contradicts it. `details` hold the scores of each sentence, and a heat map of the
-    words. It abstains if nothing in the output can be read. The shipped detector also abstains on what it was
-    not trained for: languages other than English, and program code.
+    words. It abstains if nothing in the output can be read. Without a `folder` it also abstains on what
+    these two were not trained for: languages other than English, and program code.
     """
 
     FOLDER_FILE: ClassVar[str | None] = MANIFEST
 
     folder: Path | None = None
+    size: Size = "small"
     base_rate: float = EVEN
     threshold: float = 0.5
     name: str = "detector"
@@ -59,6 +64,8 @@ class Detector(FolderJudge):
         check_threshold(self.threshold)
         check_base_rate(self.base_rate)
         if self.folder is not None:
+            if self.size != "small":
+                raise SpecError("a detector is named by its folder or by its size, not by both")
             object.__setattr__(self, "folder", absolute(self.folder))
             _ = self.model
 
@@ -67,7 +74,10 @@ class Detector(FolderJudge):
         """What the folder holds; its network is loaded when it is first asked."""
         from magistrate.detectors.detector import detector
         from magistrate.detectors.folder import SHIPPED
+        from magistrate.detectors.large import folder_of_large
 
+        if self.size == "large":
+            return detector(folder_of_large())
         return detector(self.folder or SHIPPED)
 
     @property
@@ -81,7 +91,7 @@ class Detector(FolderJudge):
         told = self.model.manifest
         return JudgeInfo(
             name=self.name,
-            summary=SUMMARY if self.folder is None else f"{told.name}: {SUMMARY}",
+            summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
             labels=LABELS,
             threshold=self.threshold,
             reads=("context", "messages", "input", "output"),
@@ -148,6 +158,13 @@ class Detector(FolderJudge):
         said = [each for each in worst if self.probability(each.logit) >= self.threshold] or worst[:1]
         for each in sorted(said, key=lambda each: each.start):
             yield self._claim(sample, each)
+
+    def worst(self, sample: Sample) -> list[Claim]:
+        """The claim of the sentence that it finds worst, whatever its probability."""
+        found = self.model.detect(sample)
+        return (
+            [] if found is None else [self._claim(sample, max(found.sentences, key=lambda each: each.logit))]
+        )
 
     def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""

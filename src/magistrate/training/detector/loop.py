@@ -17,6 +17,7 @@ from magistrate.errors import InputError, ModelError
 from magistrate.training.checkpoint import load_state, save_state
 from magistrate.training.detector.examples import Example
 from magistrate.training.detector.network import Network, batch_of, loss_of
+from magistrate.training.low_rank import dtype_of
 
 STATE = "training.pt"
 SAVE_SECONDS = 60.0  # and after the first step of a sitting
@@ -31,7 +32,8 @@ class Schedule:
     Training ends after `tokens` tokens. A batch has at most `batch` tokens with its padding. The learning
     rate rises to `rate` over `warmup` steps, stays, and falls to nothing over the last share `cooldown` of
     the tokens: so a training can be made longer afterwards. `average` is how much of the running mean of
-    the weights stays after each step; the mean is what is judged with.
+    the weights stays after each step; the mean is what is judged with. `memory` is how much of the mean of
+    squared gradients stays.
     """
 
     tokens: int
@@ -41,6 +43,7 @@ class Schedule:
     cooldown: float = 0.2
     decay: float = 0.01
     average: float = 0.998
+    memory: float = 0.999
     seed: int = 0
 
 
@@ -69,20 +72,19 @@ class Training:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.network: Network = network.to(device)
+        self._dtype = dtype_of(device)
         self.schedule, self.folder, self.clock = schedule, folder, clock
         self._device, self._data, self._name = device, data, name
-        learnt = [value for value in network.parameters() if value.requires_grad]
-        groups = [
-            {"params": [value for value in learnt if value.dim() > 1], "weight_decay": schedule.decay},
-            {"params": [value for value in learnt if value.dim() < 2], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=schedule.rate, fused=True)
+        self._optimizer = torch.optim.AdamW(
+            network.groups(schedule.decay), lr=schedule.rate, betas=(0.9, schedule.memory), fused=True
+        )
         self._frozen = {key for key, value in network.named_parameters() if not value.requires_grad}
         self.mean = {key: value.detach().clone() for key, value in self._learnt().items()}
         self.step = self.tokens = self.number = self.place = 0
         self.curve: list[tuple[int, int, float]] = []
         self._batches: list[list[Example]] | None = None
         self._resume()
+        network.merge(self._dtype)
 
     @property
     def done(self) -> bool:
@@ -116,6 +118,7 @@ class Training:
     def averaged(self) -> Network:
         """The network with the running mean of its weights in place of the last ones."""
         self._put(self.network, self.mean)
+        self.network.merge(torch.float32)
         return self.network
 
     def save(self) -> None:
@@ -178,9 +181,9 @@ class Training:
 
     def _one(self, rows: Sequence[Example]) -> float:
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate()
+            group["lr"] = self._rate() * group["times"]
         batch = batch_of(rows, self._device)
-        with torch.autocast(self._device, torch.bfloat16):
+        with torch.autocast(self._device, torch.bfloat16, enabled=self._dtype == torch.bfloat16):
             logits = self.network(batch.ids, batch.types, batch.mask)
         loss = loss_of(logits, batch)
         if not torch.isfinite(loss):
@@ -190,6 +193,7 @@ class Training:
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self.network.merge()
         self.step += 1
         self.tokens += int(batch.mask.sum())
         kept = min(self.schedule.average, self.step / (self.step + 10))

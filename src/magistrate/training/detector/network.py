@@ -6,21 +6,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
-from transformers import BertConfig, BertModel
+from torch.nn.functional import binary_cross_entropy_with_logits, embedding
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
+from magistrate.detectors.folder import json_of
+from magistrate.detectors.weights import TYPES, mpnet_name, replaced
 from magistrate.detectors.windows import SIDES
+from magistrate.engines.models.updates import Update, read_updates
 from magistrate.errors import ModelError
 from magistrate.training.detector.examples import KINDS, SUPPORTED, UNKNOWN, UNKNOWN_TOKEN, WRONG, Example
+from magistrate.training.low_rank import LowRank
 
 WEIGHTS = "model.safetensors"
+MODELS = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
+RANK, SCALE = 32, 2.0  # of the low-rank updates of a large encoder
 
 
 class Network(nn.Module):
@@ -29,48 +35,157 @@ class Network(nn.Module):
     The first logit says that the context does not support the token. The others, averaged over the tokens of
     a sentence, are the sentence's logits of *supported*, *contradicted* and *not in the text*: what the token
     says and what `[CLS]` says of the whole, both linear, so that the mean can be taken outside.
+
+    All of a small encoder learns but its word embeddings. Of a large one, an MPNet, only low-rank updates of
+    its matrices learn, its norms, and types of tokens, which it has none of; `low_rank` are these by name.
     """
 
-    def __init__(self, encoder: BertModel) -> None:
+    def __init__(self, encoder: BertModel | MPNetModel) -> None:
         super().__init__()
         self.encoder = encoder
         width = encoder.config.hidden_size
         self.token = nn.Linear(width, 1)
         self.kind = nn.Linear(width, KINDS)
         self.whole = nn.Linear(width, KINDS)
+        self.low_rank: dict[str, LowRank] = {}
+        if isinstance(encoder, MPNetModel):
+            self.types = nn.Parameter(torch.zeros(SIDES, width))
+            self._attach(encoder)
+        # Half of a small encoder, and seldom words would drift.
+        encoder.embeddings.word_embeddings.weight.requires_grad_(False)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
-        hidden = self.encoder(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
+        if isinstance(self.encoder, MPNetModel):
+            embedded = self.encoder.embeddings.word_embeddings(ids) + embedding(types, self.types)
+            hidden = self.encoder(inputs_embeds=embedded, attention_mask=mask).last_hidden_state
+        else:
+            hidden = self.encoder(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
         kinds = self.kind(hidden) + self.whole(hidden[:, :1])
         return torch.cat([self.token(hidden), kinds], dim=-1)
 
+    def _attach(self, encoder: MPNetModel) -> None:
+        encoder.requires_grad_(False)
+        for name, module in list(encoder.named_modules()):
+            if isinstance(module, nn.Linear):
+                self.low_rank[name] = found = LowRank(module, RANK, SCALE, torch.float32)
+                parent, _, own = name.rpartition(".")
+                setattr(encoder.get_submodule(parent), own, found)
+                if own in ("k", "v"):  # they look at the same as the query
+                    found.down = self.low_rank[f"{parent}.q"].down
+            elif isinstance(module, nn.LayerNorm):
+                module.requires_grad_(True)
 
-def from_base(folder: Path) -> Network:
-    """A network on the weights of a Hugging Face folder of a BERT with new heads, or on those of a `Network`.
+    def groups(self, decay: float) -> list[dict[str, Any]]:
+        """What learns, as groups of an optimizer; `times` multiplies the learning rate.
 
-    Word embeddings do not learn: they are half of a small encoder, and seldom words would drift. Raises
-    `ModelError` where the weights cannot be read or some are missing.
+        Of a large encoder nothing decays: its updates are small. Its heads begin at random and learn faster,
+        its norms slower.
+        """
+        learnt = [(name, value) for name, value in self.named_parameters() if value.requires_grad]
+        if not self.low_rank:
+            return [
+                {
+                    "params": [value for _, value in learnt if value.dim() > 1],
+                    "weight_decay": decay,
+                    "times": 1.0,
+                },
+                {
+                    "params": [value for _, value in learnt if value.dim() < 2],
+                    "weight_decay": 0.0,
+                    "times": 1.0,
+                },
+            ]
+        kinds: dict[float, list[Tensor]] = {1.0: [], 0.5: [], 2.0: []}
+        for name, value in learnt:
+            times = 1.0 if name.endswith((".up", ".down")) else 0.5 if "LayerNorm" in name else 2.0
+            kinds[times].append(value)
+        return [{"params": some, "weight_decay": 0.0, "times": times} for times, some in kinds.items()]
+
+    def merge(self, dtype: torch.dtype | None = None) -> None:
+        """Compute with the low-rank updates as they are now, in `dtype` from now on."""
+        for each in self.low_rank.values():
+            each.dtype = dtype or each.dtype
+            each.merge()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The weights of a network that learns as a whole, by their names in a detector's folder."""
+        return {
+            key: value.detach().float().cpu().numpy()
+            for key, value in self.state_dict().items()
+            if value.dim()
+        }
+
+    def update(self) -> tuple[dict[str, Update], dict[str, np.ndarray]]:
+        """What was learnt of a large encoder: low-rank updates, and what takes the place of weights."""
+        updates = {
+            mpnet_name(f"{name}.weight"): Update(
+                (each.scale * each.up).detach().cpu().numpy(), each.down.detach().cpu().numpy()
+            )
+            for name, each in self.low_rank.items()
+        }
+        others = {
+            _others_name(name): value.detach().cpu().numpy()
+            for name, value in self.named_parameters()
+            if value.requires_grad and not name.endswith((".up", ".down"))
+        }
+        return updates, others
+
+    @torch.no_grad()
+    def begin_with(self, update: Path) -> None:
+        """Go on from what was learnt of the same large encoder before."""
+        held = read_updates(update)
+        for name, each in self.low_rank.items():
+            before = held[mpnet_name(f"{name}.weight")]
+            each.up.copy_(torch.from_numpy(before.up) / each.scale)
+            each.down.copy_(torch.from_numpy(before.down))
+        others = replaced(update)
+        for name, value in self.named_parameters():
+            if value.requires_grad and not name.endswith((".up", ".down")):
+                value.copy_(torch.from_numpy(others[_others_name(name)]))
+        self.merge()
+
+
+def _others_name(name: str) -> str:
+    """The name in a detector's folder of a weight of a large network that learns as a whole."""
+    if name == "types":
+        return TYPES
+    encoder, _, rest = name.partition(".")
+    return mpnet_name(rest) if encoder == "encoder" else name
+
+
+def from_base(folder: Path, update: Path | None = None) -> Network:
+    """A network on the weights of a Hugging Face folder of a BERT or an MPNet with new heads, or on those of
+    a `Network`; `update` is what was learnt of an MPNet before.
+
+    Raises `ModelError` where the weights cannot be read or some are missing.
     """
-    config = BertConfig.from_pretrained(folder)
-    if config.type_vocab_size < SIDES:
+    kind = json_of(folder / "config.json").get("model_type")
+    if kind not in MODELS:
+        raise ModelError(f"{folder} holds a model of type {kind!r}; known are {' and '.join(MODELS)}")
+    configured, model = MODELS[kind]
+    config = configured.from_pretrained(folder)
+    if kind == "bert" and config.type_vocab_size < SIDES:
         raise ModelError(
             f"{folder} reads one text and not two: its type_vocab_size is {config.type_vocab_size}"
         )
     # Dropout costs more than it brings: an example is seen a few times, and masks are slow on CPUs.
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-    network = Network(BertModel(config, add_pooling_layer=False))
+    encoder = model(config, add_pooling_layer=False)
     try:
         weights = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / WEIGHTS} cannot be read: {error}") from error
     if "kind.weight" in weights:
+        network = Network(encoder)
         network.load_state_dict(weights)
-    else:
-        weights = {name.removeprefix("bert."): value for name, value in weights.items()}
-        missing, _ = network.encoder.load_state_dict(weights, strict=False)
-        if missing := [name for name in missing if "position_ids" not in name]:
-            raise ModelError(f"{folder} lacks weights of a BERT encoder: {', '.join(missing[:3])}")
-    network.encoder.embeddings.word_embeddings.weight.requires_grad_(False)
+        return network
+    weights = {name.removeprefix(f"{kind}."): value for name, value in weights.items()}
+    missing, _ = encoder.load_state_dict(weights, strict=False)
+    if missing := [name for name in missing if "position_ids" not in name]:
+        raise ModelError(f"{folder} lacks weights of its encoder: {', '.join(missing[:3])}")
+    network = Network(encoder)
+    if update is not None:
+        network.begin_with(update)
     return network
 
 

@@ -22,12 +22,16 @@ from magistrate.detectors.folder import (
     LONGEST_NAME,
     MANIFEST,
     TOKENIZER,
+    UPDATE,
     WEIGHTS,
     Figure,
     Manifest,
     digest_of,
 )
+from magistrate.detectors.large import write_merged
+from magistrate.detectors.weights import write_weights
 from magistrate.detectors.windows import Reader
+from magistrate.engines.models.updates import write_updates
 from magistrate.errors import InputError, SpecError
 from magistrate.judges.folders import WORK, check_free, whole
 from magistrate.metrics.paired import Figures
@@ -38,7 +42,6 @@ from magistrate.training.detector.graph import write_graph
 from magistrate.training.detector.loop import STATE, Schedule, Training
 from magistrate.training.detector.network import Network, from_base
 from magistrate.training.detector.recipe import Recipe, digest, pool
-from magistrate.training.detector.weights import write_weights
 from magistrate.training.split import held_out
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -129,6 +132,9 @@ HELD_OUT = 0.25  # of the contexts of one's own labels: they calibrate, and say 
 EPOCHS = 4.0  # how often one's own labels are seen
 LEAST_LABELS = 40
 OWN = Schedule(tokens=0, batch=2048, rate=5e-5, warmup=10, cooldown=0.6, average=0.95)
+LARGE = Schedule(
+    tokens=0, batch=1536, rate=3e-4, warmup=60, cooldown=0.45, average=0.995, memory=0.98
+)  # by recipe
 Tell = Callable[[Training, float], None]
 
 
@@ -192,7 +198,7 @@ def train_on_labels(
     if len({each.hallucinated for each in every}) < 2:
         raise InputError("all outputs of one label are too long for a window: give spans, or shorter outputs")
     total = sum(each.length for each in every)
-    network = from_base(base.folder)
+    network = from_base(base.folder, base.update)
     training = Training(
         network,
         _All(every),
@@ -239,7 +245,7 @@ def train_on_recipe(
     _check_labels(calibrate_on, "samples to calibrate on", LEAST_LABELS)
     work = _work(folder, force=force)
     rounds = pool(recipe, data, base.folder / "tokenizer.json", lexicon, work / "examples")
-    network = from_base(base.folder)
+    network = from_base(base.folder, base.update)
     training = Training(
         network, rounds, f"{base.sha256} {recipe.model_dump_json()}", schedule, work, device=_device(device)
     )
@@ -265,14 +271,20 @@ def write(
 
     Where the calibration fails, because held-out samples are ranked the wrong way round, nothing is written.
     """
-    weights = {key: each.detach().float().numpy() for key, each in network.state_dict().items() if each.dim()}
     heads = network.encoder.config.num_attention_heads
     with whole(folder) as half:
-        write_weights(weights, half / WEIGHTS)
+        if network.low_rank:
+            updates, others = network.update()
+            write_updates(updates, half / UPDATE, others)
+            write_merged(base.folder, half / UPDATE, half / WEIGHTS)
+        else:
+            write_weights(network.weights(), half / WEIGHTS)
         write_graph(half / WEIGHTS, heads, half / GRAPH)
         shutil.copyfile(base.folder / "tokenizer.json", half / TOKENIZER)
         files = {name: digest_of(half / name) for name in FILES}
+        update_of = base.sha256 if network.low_rank else ""
         values = {**told, "heads": heads, "token_threshold": TOKEN_THRESHOLD, "files": files}
+        values["update_of"] = update_of
         raw = Manifest.model_validate({**values, "scale": 1.0, "offset": 0.0}, strict=False)
         logits = Detector(half, raw).logits(held)
         scale, offset = platt(logits, held)

@@ -112,7 +112,7 @@ class Training:
     ) -> None:
         import torch
 
-        from magistrate.training.judge.low_rank import attach
+        from magistrate.training.low_rank import attach, dtype_of
 
         self._torch, self._settings, self._folder, self._pins = torch, settings, folder, pins
         self._examples, self._clock, self._device = examples, clock, device
@@ -121,7 +121,7 @@ class Training:
             model.activation_checkpointing_enable({"use_reentrant": False})
         model.config.use_cache = False
         model.to(device)
-        self._dtype = _dtype(device, precise=settings.precise)
+        self._dtype = torch.float32 if settings.precise else dtype_of(device)
         self.layers = attach(model, settings.rank, settings.alpha, self._dtype)
         self.model = model
         self._learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -321,15 +321,3 @@ def _groups(examples: Sequence[Example]) -> list[list[Example]]:
     for each in examples:
         found.setdefault(each.group, []).append(each)
     return [every[at : at + TOGETHER] for every in found.values() for at in range(0, len(every), TOGETHER)]
-
-
-def _dtype(device: str, *, precise: bool) -> Any:
-    """The number format to compute in."""
-    import torch
-
-    if precise:
-        return torch.float32
-    if device != "cpu":
-        return torch.bfloat16
-    fast = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32

@@ -89,8 +89,8 @@ def _is_own(path: Path) -> bool:
 
 def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Recipe) -> None:
     """Merge the adapter into a fresh base in 32-bit floats and write everything, or nothing."""
-    from magistrate.training.judge.low_rank import merged as merged_with
-    from magistrate.training.judge.low_rank import write_adapter
+    from magistrate.training.low_rank import merged as merged_with
+    from magistrate.training.low_rank import write_adapter
 
     with whole(target) as made:
         write_adapter(layers, made / ADAPTER, alpha=recipe.settings["alpha"], base=base.source)

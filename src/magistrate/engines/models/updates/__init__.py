@@ -53,12 +53,14 @@ def read_updates(path: Path) -> Mapping[str, Update]:
         raise ModelError(f"{path} cannot be read as an update of weights: {error}") from error
 
 
-def write_updates(updates: Mapping[str, Update], path: Path) -> None:
-    """Write updates with eight bits a number."""
+def write_updates(
+    updates: Mapping[str, Update], path: Path, others: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> None:
+    """Write updates with 8 bits a number, and `others`, weights that take the place of old ones, with 16."""
     import numpy as np
     from safetensors.numpy import save_file
 
-    values = {}
+    values = {name: value.astype(np.float16) for name, value in others.items()}
     for name, update in updates.items():
         for key, matrix, axis in (("up", update.up, 0), ("down", update.down, 1)):
             scale = (np.abs(matrix).max(axis=axis).clip(1e-12) / 127).astype(np.float32)

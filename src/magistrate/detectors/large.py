@@ -1,0 +1,103 @@
+"""The large detector: an encoder that is pulled once, and what it has learnt, which comes with the package.
+
+`shipped_large/` holds what was learnt (`update.safetensors`), the graph, the manifest and the card. Pulling
+fetches the encoder, adds the update to its weights and writes a detector's folder with 8-bit weights, whose
+digest the manifest pins.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from magistrate._paths import models_dir
+from magistrate.detectors.encoders import FILES as ENCODER_FILES
+from magistrate.detectors.encoders import Encoder, encoder, fetched
+from magistrate.detectors.folder import (
+    CARD,
+    FILES,
+    GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    UPDATE,
+    WEIGHTS,
+    Manifest,
+    digest_of,
+    read_manifest,
+)
+from magistrate.detectors.weights import mpnet_weights, read_weights, updated, write_weights
+from magistrate.engines.models import disk
+from magistrate.engines.models.disk import Report
+from magistrate.errors import ModelError
+
+LARGE = "detector-large"  # its name among the models, and as a base
+NOTES = "No language model: a detector that compares meaning, asked by --judge combined."
+LEARNT = Path(__file__).with_name("shipped_large")
+
+
+def manifest_of_large() -> Manifest:
+    """What the package says of the large detector, pulled or not."""
+    return read_manifest(LEARNT)
+
+
+def encoder_of_large() -> Encoder:
+    """The encoder that it was made of."""
+    if (known := encoder(manifest_of_large().update_of)) is None:
+        raise ModelError("the large detector was made of an encoder that is not known here")
+    return known
+
+
+def place_of_large() -> Path:
+    """The folder in which the large detector lies once it is pulled."""
+    return models_dir() / f"detector-{manifest_of_large().digest}"
+
+
+def is_pulled() -> bool:
+    """Whether the large detector is ready to load."""
+    return (place_of_large() / MANIFEST).is_file()
+
+
+def folder_of_large() -> Path:
+    """The large detector's folder. Raises `ModelError` where it was not pulled yet."""
+    if not is_pulled():
+        raise ModelError(f"the large detector is not here yet; run: magistrate models pull {LARGE}")
+    return place_of_large()
+
+
+def pull(report: Report = disk.quiet) -> Path:
+    """Fetch the encoder and write the large detector's folder, if that was not done before; answers it.
+
+    Raises `ModelError` where it fails; nothing half-written stays. The encoder is not kept, unless it was
+    here before.
+    """
+    target = place_of_large()
+    if is_pulled():
+        return target
+    manifest = manifest_of_large()
+    known = encoder_of_large()
+    was_here = known.place.is_dir()
+    base = fetched(known, report)
+    with disk.claimed(target, report) as scratch:
+        if not is_pulled():
+            half = scratch / "detector"
+            half.mkdir()
+            write_merged(base, LEARNT / UPDATE, half / WEIGHTS)
+            report("convert", 1, 1)
+            shutil.copyfile(base / ENCODER_FILES[1], half / TOKENIZER)
+            for name in (GRAPH, UPDATE, CARD, MANIFEST):
+                shutil.copyfile(LEARNT / name, half / name)
+            for name in FILES:
+                if digest_of(half / name) != manifest.files[name]:
+                    raise ModelError(
+                        f"{name} of the large detector came out otherwise than it was made; nothing was "
+                        "kept. Pull again; if it happens twice, this processor computes otherwise: tell us"
+                    )
+            disk.publish(half, target, scratch)
+    if not was_here:
+        shutil.rmtree(base, ignore_errors=True)
+    return target
+
+
+def write_merged(base: Path, update: Path, path: Path) -> None:
+    """Write the weights of an encoder's folder, with an update added, as a detector keeps them."""
+    write_weights(updated(mpnet_weights(read_weights(base / ENCODER_FILES[2])), update), path)

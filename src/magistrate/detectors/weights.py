@@ -1,0 +1,118 @@
+"""A detector's weights: as its folder keeps them, and as a low-rank update of the encoder that it began with.
+
+All encoders have BERT's names for their weights here, after `encoder.`; `named` translates MPNet's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from magistrate.engines.models.updates import read_updates
+from magistrate.errors import ModelError, require_extra
+
+Weights = Mapping[str, np.ndarray]
+SCALE = ".scale"  # of a matrix of 8-bit integers: what each of its rows is multiplied by
+LEAST_ROWS = 8  # of a matrix that is kept as 8-bit integers: heads are not
+LEAST_SCALE = 1e-6  # float16 has no much smaller number
+RELATIVE = "encoder.encoder.relative_attention_bias.weight"  # of MPNet: `[buckets, heads]`
+TYPES = "encoder.embeddings.token_type_embeddings.weight"
+POSITIONS = "encoder.embeddings.position_embeddings.weight"
+MPNET_PADDING = 2  # rows of MPNet's table of positions before that of the first token
+MPNET = {
+    "attention.attn.q.": "attention.self.query.",
+    "attention.attn.k.": "attention.self.key.",
+    "attention.attn.v.": "attention.self.value.",
+    "attention.attn.o.": "attention.output.dense.",
+    "attention.LayerNorm.": "attention.output.LayerNorm.",
+}
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file by their names. Raises `ModelError` for another file."""
+    require_extra("local", "safetensors")
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{path} cannot be read as weights: {error}") from None
+
+
+def write_weights(weights: Weights, path: Path) -> None:
+    """Write float arrays as safetensors: matrices as 8-bit integers with scales, all else as float16."""
+    from safetensors.numpy import save_file
+
+    found: dict[str, np.ndarray] = {}
+    for name, value in weights.items():
+        if value.ndim == 2 and value.shape[0] >= LEAST_ROWS and name != RELATIVE:
+            found[name], found[name + SCALE] = rounded(value)
+        else:
+            found[name] = value.astype(np.float16)
+    save_file(found, path)
+
+
+def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A float matrix as 8-bit integers in [-127, 127] and the float16 scale of each row."""
+    scale = np.maximum(np.abs(matrix).max(axis=1, keepdims=True) / 127, LEAST_SCALE).astype(np.float16)
+    return np.clip(np.rint(matrix / scale.astype(np.float32)), -127, 127).astype(np.int8), scale
+
+
+def float_weights(weights: Weights) -> dict[str, np.ndarray]:
+    """The weights as float32, scales multiplied in."""
+    return {
+        name: value.astype(np.float32)
+        * (weights[name + SCALE].astype(np.float32) if name + SCALE in weights else 1)
+        for name, value in weights.items()
+        if not name.endswith(SCALE)
+    }
+
+
+def mpnet_name(name: str) -> str:
+    """The name here of one of MPNet's weights, with or without `mpnet.` before it."""
+    name = name.removeprefix("mpnet.")
+    for theirs, ours in MPNET.items():
+        name = name.replace(theirs, ours)
+    return f"encoder.{name}"
+
+
+def mpnet_weights(weights: Weights) -> dict[str, np.ndarray]:
+    """MPNet's weights as float32 under the names used here, less those of its heads; types are 0."""
+    found = {
+        mpnet_name(name): value.astype(np.float32)
+        for name, value in weights.items()
+        if "embeddings." in name or "encoder." in name
+    }
+    found.pop("encoder.embeddings.position_ids", None)
+    found[POSITIONS] = found[POSITIONS][MPNET_PADDING:]
+    found[TYPES] = np.zeros((2, found[POSITIONS].shape[1]), np.float32)
+    return found
+
+
+def updated(base: Weights, update: Path) -> dict[str, np.ndarray]:
+    """The weights of an encoder with what a file of updates adds to them, and what it puts in their place.
+
+    Sums are made in float64, so that any machine rounds them alike. Raises `ModelError` where the update is
+    of another encoder.
+    """
+    found = dict(base)
+    for name, each in read_updates(update).items():
+        if name not in found or found[name].shape != (len(each.up), each.down.shape[1]):
+            raise ModelError(f"{update} is an update of another encoder: {name} does not fit")
+        added = each.up.astype(np.float64) @ each.down.astype(np.float64)
+        found[name] = (found[name] + added).astype(np.float32)
+    for name, value in replaced(update).items():
+        found[name] = value
+    return found
+
+
+def replaced(update: Path) -> dict[str, np.ndarray]:
+    """What a file of updates puts in the place of weights, float32: norms, types, heads."""
+    return {
+        name: value.astype(np.float32)
+        for name, value in read_weights(update).items()
+        if name.rpartition(".")[2] not in ("up", "down", "up_scale", "down_scale")
+    }
