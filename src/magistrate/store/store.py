@@ -38,8 +38,8 @@ from magistrate.store.runs import (
 )
 from magistrate.store.trace_deletion import TraceDeletion
 from magistrate.store.traces import Traces
-from magistrate.store.watched import Watched
 from magistrate.store.watch_figures import WatchLists
+from magistrate.store.watched import Watched
 from magistrate.types import Outcome, Recipe, Sample, Scoring, Usage
 
 _ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
