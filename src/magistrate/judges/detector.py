@@ -42,7 +42,7 @@ KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
 @dataclass(frozen=True)
 class Detector(FolderJudge):
     """Asks the detector in `folder`, as `magistrate train detector` writes one; without a folder that of
-    `size`: the small one comes with the package, `magistrate models pull detector-large` brings the large one.
+    `size`: the small one comes with the package, the large one by `magistrate models pull detector-large`.
 
     The score is the calibrated probability that the output is hallucinated where a share `base_rate` of
     outputs is; from `threshold` on the label is `hallucinated`. Each claim is a sentence that the context
