@@ -170,7 +170,7 @@ def test_a_new_courtroom_works_as_it_is(call: Call, script: Script) -> None:
     assert "a strict prosecutor" in call("show", "courtroom.yaml").out
     script([{"faithful": 0.8, "hallucinated": 0.2}, '{"charges": []}'])
     tried = call("try", "courtroom.yaml")
-    assert tried.code == 0 and "it ended: no charge" in tried.out
+    assert tried.code == 0 and "no charge was brought" in tried.out
 
 
 def test_new_for_machines_and_elsewhere(call: Call) -> None:
