@@ -69,7 +69,7 @@ class ToGuard(BaseModel, extra="forbid"):
     output: str
     context: str | Annotated[list[str], Field(max_length=MOST_TEXTS)]
     input: str | None = None
-    budget_ms: float = Field(1000 * DEADLINE, gt=0, le=LONGEST_BUDGET, allow_inf_nan=False)
+    budget_ms: float = Field(1000 * DEADLINE, ge=1, le=LONGEST_BUDGET, allow_inf_nan=False)
     on_timeout: Way = "closed"
     on_failure: Way = "closed"
 
