@@ -92,6 +92,7 @@ class Combined:
             requires=("output", "context"),
             kind="code",
             long=detector.long,
+            lacks=detector.lacks,
             prompt=f"{detector.prompt}+{novelty.prompt}+{weights().digest}",
             trained_on=detector.trained_on | novelty.trained_on,
         )

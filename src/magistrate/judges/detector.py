@@ -28,12 +28,14 @@ from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, S
 if TYPE_CHECKING:
     from magistrate.detectors.detector import Detection, SentenceScores
     from magistrate.detectors.detector import Detector as Model
+    from magistrate.detectors.folder import Manifest
 
 MANIFEST, CARD = "detector.json", "README.md"
 SUMMARY = "a small trained encoder that compares each sentence with the context"
 SUMMARIES = {"small": SUMMARY, "large": SUMMARY.replace("small", "larger")}
 ADVICE = "To count words all the same: novelty; to ask a model: faithfulness"
 Size = Literal["small", "large"]
+NOT_PULLED = "needs the large detector, which is not here yet; run: magistrate models pull detector-large"
 NOTHING = "nothing in the output can be read"
 MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
 KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
@@ -80,15 +82,26 @@ class Detector(FolderJudge):
             return detector(folder_of_large())
         return detector(self.folder or SHIPPED)
 
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What is told of it; of the large one also where that was not pulled yet."""
+        from magistrate.detectors.large import manifest_of_large
+
+        return manifest_of_large() if self.size == "large" else self.model.manifest
+
     @property
     def card(self) -> str:
         """What its folder says of how it was made and what it is worth."""
-        path = self.model.folder / CARD
+        from magistrate.detectors.large import LEARNT
+
+        path = (LEARNT if self.size == "large" else self.model.folder) / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
     @property
     def info(self) -> JudgeInfo:
-        told = self.model.manifest
+        from magistrate.detectors.large import is_pulled
+
+        told = self.manifest
         return JudgeInfo(
             name=self.name,
             summary=SUMMARIES[self.size] if self.folder is None else f"{told.name}: {SUMMARY}",
@@ -100,6 +113,7 @@ class Detector(FolderJudge):
             long="read in parts, each with the sentences of the context that cover it best",
             prompt=told.digest,
             trained_on=frozenset(told.trained_on),
+            lacks=NOT_PULLED if self.size == "large" and not is_pulled() else "",
         )
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -150,7 +164,7 @@ class Detector(FolderJudge):
 
     def probability(self, logit: float) -> float:
         """The calibrated probability, in [0, 1], that what has this logit is not supported."""
-        return self.model.manifest.probability(logit, self.base_rate)
+        return self.manifest.probability(logit, self.base_rate)
 
     def claims(self, sample: Sample, found: Detection) -> Iterator[Claim]:
         """A claim for each sentence that is more probably unsupported than not; the worst one always."""
@@ -168,7 +182,7 @@ class Detector(FolderJudge):
 
     def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""
-        start, end = deciding(sentence, self.model.manifest.token_threshold)
+        start, end = deciding(sentence, self.manifest.token_threshold)
         against = self.model.evidence(sample, sentence) if sentence.kind == "contradicted" else None
         share = self.probability(sentence.logit)
         if against is None:
