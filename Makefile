@@ -62,9 +62,10 @@ bench-peers: $(PEERS)/.peers  ## install the engines that `make bench` measures 
 		echo "bench-peers: llama.cpp is left out, for the reason above (it needs a C++ compiler and CMake)" >&2
 	@echo "the peers are in $(PEERS); now: make bench"
 
-detector: $(TRAIN)/.train .venv/.dev  ## train anew the detector that ships (DATA=FOLDER) and measure it (SETS=FOLDER); hours
-	$(TRAIN)/bin/python benchmarks/detector/make.py $(DATA)
-	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python -m benchmarks.detector.measure src/magistrate/detectors/shipped
+SIZE ?= small
+detector: $(TRAIN)/.train .venv/.dev  ## train a detector that ships anew (SIZE=small|large, DATA=FOLDER), measure it (SETS=FOLDER); hours
+	$(TRAIN)/bin/python benchmarks/detector/make.py $(DATA) --size $(SIZE)
+	MAGISTRATE_DATA_DIR=$(SETS) $(BIN)/python -m benchmarks.detector.measure_$(SIZE)
 
 chaos: .venv/.dev  ## break everything that can break, and write what became of it to docs/reliability.md
 	$(BIN)/python benchmarks/chaos.py --write

@@ -4,9 +4,10 @@ Run: .venv-train/bin/python benchmarks/detector/make.py DATA [--size large] [--t
 
 DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Each training begins with what
 the one before has made, and keeps its state in --work (build/detector), so that the same command goes on
-after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. Afterwards `measure.py` says
-what it is worth. The small detector is written whole; of the large one all but the weights, which are made
-of its encoder and the update when it is pulled. `combine.py` then fits the judge that adds `novelty` to it.
+after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. The small detector is written
+whole; of the large one all but the weights, which are made of its encoder and the update when it is pulled.
+Afterwards `measure_small.py` or `measure_large.py` says what it is worth; the latter also fits the judge that
+adds `novelty` to it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STAGES = {  # the recipe, millions of tokens, the highest learning rate, tokens 
         ("3-twins", 2.3, 1.2e-4, 4096),
         ("4-whole", 4.3, 1.2e-4, 4096),
     ),
-    "large": (("large", 1.05, 3e-4, 1536),),
+    "large": (("large-1", 0.56, 3e-4, 1536), ("large-2", 0.5, 3e-4, 1200)),
 }
 BASES = {"small": "minilm-l6", "large": "mpnet"}
 PLACES = {"small": SHIPPED, "large": LEARNT}

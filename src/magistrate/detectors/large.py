@@ -32,6 +32,7 @@ from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base
 NOTES = "No language model: a detector that compares meaning, asked by --judge combined."
+SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that come with the package
 LEARNT = Path(__file__).with_name("shipped_large")
 
 
@@ -49,7 +50,7 @@ def encoder_of_large() -> Encoder:
 
 def place_of_large() -> Path:
     """The folder in which the large detector lies once it is pulled."""
-    return models_dir() / f"detector-{manifest_of_large().digest}"
+    return models_dir() / f"detector-{manifest_of_large().files[WEIGHTS][:12]}"
 
 
 def is_pulled() -> bool:
@@ -58,10 +59,18 @@ def is_pulled() -> bool:
 
 
 def folder_of_large() -> Path:
-    """The large detector's folder. Raises `ModelError` where it was not pulled yet."""
+    """The large detector's folder, with the manifest that comes with the package now.
+
+    Raises `ModelError` where it was not pulled yet.
+    """
     if not is_pulled():
         raise ModelError(f"the large detector is not here yet; run: magistrate models pull {LARGE}")
-    return place_of_large()
+    folder = place_of_large()
+    if read_manifest(folder) != manifest_of_large():  # the same weights, calibrated anew
+        with disk.on_disk(folder):
+            for name in SMALL_FILES:
+                shutil.copyfile(LEARNT / name, folder / name)
+    return folder
 
 
 def pull(report: Report = disk.quiet) -> Path:
@@ -84,7 +93,7 @@ def pull(report: Report = disk.quiet) -> Path:
             write_merged(base, LEARNT / UPDATE, half / WEIGHTS)
             report("convert", 1, 1)
             shutil.copyfile(base / ENCODER_FILES[1], half / TOKENIZER)
-            for name in (GRAPH, UPDATE, CARD, MANIFEST):
+            for name in SMALL_FILES:
                 shutil.copyfile(LEARNT / name, half / name)
             for name in FILES:
                 if digest_of(half / name) != manifest.files[name]:

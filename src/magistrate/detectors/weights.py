@@ -20,6 +20,7 @@ LEAST_SCALE = 1e-6  # float16 has no much smaller number
 RELATIVE = "encoder.encoder.relative_attention_bias.weight"  # of MPNet: `[buckets, heads]`
 TYPES = "encoder.embeddings.token_type_embeddings.weight"
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
+EPSILON, MPNET_EPSILON = 1e-12, 1e-5  # of layer normalisation in BERT and MPNet
 MPNET_PADDING = 2  # rows of MPNet's table of positions before that of the first token
 MPNET = {
     "attention.attn.q.": "attention.self.query.",

@@ -40,7 +40,7 @@ class Weights:
 
 @cache
 def weights() -> Weights:
-    """The weights that come with the package, fitted by `benchmarks/detector/combine.py`."""
+    """The weights that come with the package, fitted by `benchmarks/detector/measure_large.py`."""
     told = tomllib.loads(WEIGHTS.read_text(encoding="utf-8"))["all"]
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     return Weights(told["intercept"], told["detector"], told["novelty"], digest)

@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from magistrate.detectors.weights import POSITIONS, RELATIVE, SCALE, TYPES
+from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, POSITIONS, RELATIVE, SCALE, TYPES
 from magistrate.errors import ModelError
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
 VERSION = 10  # of the file format, the first with these operators
 NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
-EPSILON, MPNET_EPSILON = 1e-12, 1e-5  # of layer normalisation
 FURTHEST = 128  # tokens: what is further away shares a bucket of MPNet's relative positions
 HIDDEN = -1e9  # added to the attention that padding gets
 

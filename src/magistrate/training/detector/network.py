@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, embedding
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel
 
 from magistrate.detectors.folder import json_of
-from magistrate.detectors.weights import TYPES, mpnet_name, replaced
+from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, TYPES, mpnet_name, replaced
 from magistrate.detectors.windows import SIDES
 from magistrate.engines.models.updates import Update, read_updates
 from magistrate.errors import ModelError
@@ -26,6 +26,7 @@ from magistrate.training.low_rank import LowRank
 
 WEIGHTS = "model.safetensors"
 MODELS = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
+EPSILONS = {"bert": EPSILON, "mpnet": MPNET_EPSILON}
 RANK, SCALE = 32, 2.0  # of the low-rank updates of a large encoder
 
 
@@ -168,6 +169,8 @@ def from_base(folder: Path, update: Path | None = None) -> Network:
         raise ModelError(
             f"{folder} reads one text and not two: its type_vocab_size is {config.type_vocab_size}"
         )
+    if config.layer_norm_eps != (epsilon := EPSILONS[kind]):
+        raise ModelError(f"{folder} has a layer_norm_eps of {config.layer_norm_eps}; known is {epsilon}")
     # Dropout costs more than it brings: an example is seen a few times, and masks are slow on CPUs.
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     encoder = model(config, add_pooling_layer=False)

@@ -99,6 +99,7 @@ def framed(every: Iterable[Sample], seed: int, share: float) -> Iterator[Sample]
 
 SUFFIX = ".jsonl.gz"
 LONGEST = 40_000  # characters of a context that are read
+LONGEST_EXAMPLE = 100_000  # tokens; no window has so many
 
 
 class _Part(BaseModel):
@@ -133,13 +134,14 @@ class Recipe(_Part):
     """All that makes the data of a training: the same recipe, files and seed give the same examples.
 
     `shipped_only` leaves out rows whose `metadata.ship` does not say that weights may be distributed that
-    learnt from them. `without_families` leaves out rows that share a context with a development set.
+    learnt from them. Examples of more than `longest` tokens are left out.
     """
 
     seed: int = 1
     window: int = Field(default=256, ge=128)
     examples: int = Field(gt=0)
     shipped_only: bool = True
+    longest: int = Field(default=LONGEST_EXAMPLE, gt=0)
     sources: tuple[Source, ...]
 
 
@@ -326,6 +328,8 @@ def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache:
         if not path.is_file():
             _write(path, list(examples(samples(folder, source, recipe, lexicon), reader)))
         for example in _read(path):
+            if example.length > recipe.longest:
+                continue
             label = HALLUCINATED if example.hallucinated else FAITHFUL
             found.setdefault((source.name, label), []).append(example)
     sizes = {key: len(each) for key, each in found.items()}

@@ -1,6 +1,6 @@
 """What a detector is worth by set and by kind of error: into its manifest and its card.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.measure FOLDER [--most 300]
+Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.measure_small [FOLDER] [--most 300]
 
 Sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases, of which
 the lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
@@ -19,7 +19,7 @@ from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
 from magistrate.datasets.named import shared
 from magistrate.detectors.detector import Detector, detector
-from magistrate.detectors.folder import CARD, MANIFEST, Figure, Manifest, read_manifest
+from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, Figure, Manifest, read_manifest
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
 from magistrate.types import HALLUCINATED, Sample
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
     parser.add_argument("--most", type=int, default=300, help="samples of a set of the protocol")
     told = parser.parse_args()
     model, manifest = detector(told.folder), read_manifest(told.folder)

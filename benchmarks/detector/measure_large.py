@@ -1,6 +1,6 @@
 """Calibrate the large detector, fit the judge `combined`, and show what both are worth on other families.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.combine [FOLDER] [--write]
+Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.measure_large [FOLDER] [--write]
 
 FOLDER is the detector's, by default that of the large one, pulled. Fitted are the dev parts of the sets of
 `python -m benchmarks.quality`, and the written documents in `held.jsonl`, from which nothing was learnt. Each
@@ -21,14 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.detector.measure import EVERYDAY
+from benchmarks.detector.measure_small import EVERYDAY
 from benchmarks.detector.twins import samples as twins
 from benchmarks.quality.protocol import SETS, draw, here
 from magistrate.datasets import load
 from magistrate.detectors.detector import detector
 from magistrate.detectors.folder import MANIFEST, read_manifest
 from magistrate.detectors.folder import WEIGHTS as DETECTOR_WEIGHTS
-from magistrate.detectors.large import LEARNT, folder_of_large
+from magistrate.detectors.large import LEARNT, pull
 from magistrate.engines.none import NONE
 from magistrate.judges.combined import WEIGHTS, log_odds
 from magistrate.judges.novelty import Novelty, weights
@@ -56,10 +56,10 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--most", type=int, default=300, help="samples of a test part; of a dev part half")
-    parser.add_argument("--work", type=Path, default=Path("build/combine"))
+    parser.add_argument("--work", type=Path, default=Path("build/measure-large"))
     parser.add_argument("--write", action="store_true")
     told = parser.parse_args()
-    folder = told.folder or folder_of_large()
+    folder = told.folder or pull()
     learnt, tested = parts(folder, told.most, told.work)
     print(f"{'set':<26}{'n':>6}  {'detector':^24}{'novelty':^24}{'combined':^32}")
     for each in tested:
@@ -163,7 +163,7 @@ def toml(found: np.ndarray, learnt: Sequence[Part]) -> str:
     """The file that the judge reads."""
     data = ", ".join(f"{each.name} {len(each.truth)}" for each in learnt)
     return f"""\
-# The weights of the judge `combined`. Written by benchmarks/detector/combine.py; not to be edited.
+# The weights of the judge `combined`. Written by benchmarks/detector/measure_large.py; not to be edited.
 # recipe: logistic, none below 0; families and labels equal
 # fitted to: {data}
 
