@@ -29,7 +29,6 @@ from magistrate.detectors.folder import (
 )
 from magistrate.detectors.weights import MPNET, mpnet_name
 from magistrate.engines.models.updates import Update, write_updates
-from magistrate.judges.auto import Auto
 from magistrate.judges.registry import judge
 from magistrate.training.detector.graph import write_graph
 from magistrate.types import Sample
@@ -155,7 +154,6 @@ def test_it_is_pulled_in_parts_merged_and_asked(offered: Path, home: Path, call:
     sample = Sample("s", "the motor is covered for one year", (TEXT,))
     refused = call("judge", "--judge", "detector:size=large", "--output", "x", "--context", "y")
     assert refused.code != 0 and "magistrate models pull detector-large" in refused.err
-    before = Auto().info.prompt
     pulled = call("models", "pull", "detector-large", "--json")
     assert pulled.code == 0, pulled.err
     folder = Path(pulled.data["path"])
@@ -164,7 +162,7 @@ def test_it_is_pulled_in_parts_merged_and_asked(offered: Path, home: Path, call:
     assert found is not None and len(found.sentences) == 1
     asked = judge("detector:size=large")
     assert asked.info.trained_on == {"begin"}
-    assert Auto().info.prompt != before, "once it is here, auto asks it"
+    assert judge("combined").info.lacks == ""
     assert not [
         each for each in folder.parent.iterdir() if "partial" in each.name or each.name.startswith("base-")
     ]

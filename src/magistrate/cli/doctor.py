@@ -151,15 +151,13 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
 
 
 def _detector() -> Iterator[Finding]:
-    """What the default judge asks."""
+    """Whether the judge `combined` can be asked."""
     from magistrate.detectors import large
 
     if large.is_pulled():
-        yield Finding("auto", "ok", f"compares meaning with {large.LARGE}, and counts what is new")
+        yield Finding("combined", "ok", f"{large.LARGE} is here")
     else:
-        yield Finding(
-            "auto", "note", f"only counts words; to compare meaning: magistrate models pull {large.LARGE}"
-        )
+        yield Finding("combined", "note", f"it needs: magistrate models pull {large.LARGE}")
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The default judge `auto`: the best one at hand that asks no language model."""
+"""The default judge `auto`: the best one that comes with the package and asks no model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choose"})
 
 
-def best() -> Judge:
-    """The judge that `auto` asks by default: `combined` once its detector is pulled, else `novelty`."""
-    from magistrate.detectors.large import is_pulled
-    from magistrate.judges.combined import Combined
+@cache
+def shipped() -> Judge:
+    """The judge that `auto` asks by default, whatever was pulled."""
     from magistrate.judges.novelty import Novelty
 
-    return Combined() if is_pulled() else Novelty()
+    return Novelty()
 
 
 @cache
@@ -44,7 +43,7 @@ class Auto:
     does not fit the engine, the verdict stands unexplained and `details["unexplained"]` says why.
     """
 
-    of: Judge = field(default_factory=best)
+    of: Judge = field(default_factory=shipped)
     name: str = "auto"
     explain: Literal["never", "flagged", "always"] = "never"
 
