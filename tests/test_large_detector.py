@@ -162,7 +162,7 @@ def test_it_is_pulled_in_parts_merged_and_asked(offered: Path, home: Path, call:
     assert found is not None and len(found.sentences) == 1
     asked = judge("detector:size=large")
     assert asked.info.trained_on == {"begin"}
-    assert judge("combined").info.lacks == ""
+    assert asked.info.lacks == ""
     assert not [
         each for each in folder.parent.iterdir() if "partial" in each.name or each.name.startswith("base-")
     ]

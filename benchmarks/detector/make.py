@@ -6,8 +6,7 @@ DATA holds the sources that the recipes in `stages/` name, as NAME.jsonl.gz. Eac
 the one before has made, and keeps its state in --work (build/detector), so that the same command goes on
 after a stop. `--share` of the tokens are read: .001 tries all of it in minutes. The small detector is written
 whole; of the large one all but the weights, which are made of its encoder and the update when it is pulled.
-Afterwards `measure_small.py` or `measure_large.py` says what it is worth; the latter also fits the judge that
-adds `novelty` to it.
+Afterwards `measure.py` says what it is worth.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def command(
     from magistrate.cli.exit_codes import DONE, GATE_FAILED
 
     asked = _embedded(quick) if model is None else _named(model, settings, quick)
-    findings = [*_packages(), *_places(), *_engines(), *_detector(), *asked]
+    findings = [*_packages(), *_places(), *_engines(), *asked]
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -148,16 +148,6 @@ def _named(model: str, settings: EngineSettings, quick: bool) -> Iterator[Findin
         yield Finding("speed", "ok", _speed(engine))
     except MagistrateError as error:
         yield Finding("speed", "missing", str(error))
-
-
-def _detector() -> Iterator[Finding]:
-    """Whether the judge `combined` can be asked."""
-    from magistrate.detectors import large
-
-    if large.is_pulled():
-        yield Finding("combined", "ok", f"{large.LARGE} is here")
-    else:
-        yield Finding("combined", "note", f"it needs: magistrate models pull {large.LARGE}")
 
 
 def _embedded(quick: bool) -> Iterator[Finding]:

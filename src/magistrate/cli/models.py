@@ -99,8 +99,8 @@ def list_models(as_json: bool) -> None:
 def pull(name: str | None, as_json: bool) -> None:
     """Download, check and convert the model NAME (default: the built-in one); done once.
 
-    `detector-large` is no language model: it compares meaning, and is asked by `--judge combined`. NAME:f16
-    is the same model with weights of 16 bits instead of 8: closer to the original, larger, slower.
+    `detector-large` is no language model: `--judge detector:size=large` asks it. NAME:f16 is the same model
+    with weights of 16 bits instead of 8: closer to the original, larger, slower.
     """
     from magistrate.detectors import large
     from magistrate.engines import models

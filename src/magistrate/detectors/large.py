@@ -31,7 +31,7 @@ from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base
-NOTES = "No language model: a detector that compares meaning, asked by --judge combined."
+NOTES = "No language model: a detector that has only begun to learn; see docs/detector.md."
 SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that come with the package
 LEARNT = Path(__file__).with_name("shipped_large")
 

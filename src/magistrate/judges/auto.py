@@ -19,7 +19,7 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 @cache
 def shipped() -> Judge:
-    """The judge that `auto` asks by default, whatever was pulled."""
+    """The judge that `auto` asks by default."""
     from magistrate.judges.novelty import Novelty
 
     return Novelty()

@@ -173,13 +173,6 @@ class Detector(FolderJudge):
         for each in sorted(said, key=lambda each: each.start):
             yield self._claim(sample, each)
 
-    def worst(self, sample: Sample) -> list[Claim]:
-        """The claim of the sentence that it finds worst, whatever its probability."""
-        found = self.model.detect(sample)
-        return (
-            [] if found is None else [self._claim(sample, max(found.sentences, key=lambda each: each.logit))]
-        )
-
     def _claim(self, sample: Sample, sentence: SentenceScores) -> Claim:
         output = sample.output or ""
         start, end = deciding(sentence, self.manifest.token_threshold)

@@ -131,7 +131,11 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
 
     Where there are none of these, the sentence that is supported least.
     """
-    claims = _pointed(text, found)
+    claims = [
+        unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
+        for name in POINTED
+        for span in found[name].spans
+    ]
     weak = [each for each in covers if each.lack > UNSUPPORTED]
     if not claims and not weak:
         weak = [max(covers, key=lambda each: each.lack)]
@@ -145,20 +149,6 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
         for each in weak
     ]
     return tuple(sorted(claims, key=lambda claim: (claim.output_quote.start, claim.output_quote.end)))
-
-
-def pointed(sample: Sample) -> list[Claim]:
-    """The numbers, dates, names and quotations of an output that are not in its context."""
-    cut = prepared(sample)
-    return _pointed(cut.output.text, read(cut, POINTED))
-
-
-def _pointed(text: str, found: Mapping[str, Reading]) -> list[Claim]:
-    return [
-        unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
-        for name in POINTED
-        for span in found[name].spans
-    ]
 
 
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:

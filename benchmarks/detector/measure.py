@@ -1,6 +1,6 @@
 """What a detector is worth by set and by kind of error: into its manifest and its card.
 
-Run: MAGISTRATE_DATA_DIR=DATA .venv/bin/python -m benchmarks.detector.measure_small [FOLDER] [--most 300]
+Run: MAGISTRATE_DATA_DIR=DATA .venv-train/bin/python -m benchmarks.detector.measure [--size large]
 
 Sets are the test parts of `python -m benchmarks.quality`, the built-in set, and the everyday cases, of which
 the lines by kind are parts. None of them was learnt from; of a set whose family was, the table says so.
@@ -20,6 +20,7 @@ from magistrate.datasets import load
 from magistrate.datasets.named import shared
 from magistrate.detectors.detector import Detector, detector
 from magistrate.detectors.folder import CARD, MANIFEST, SHIPPED, Figure, Manifest, read_manifest
+from magistrate.detectors.large import LEARNT, pull
 from magistrate.metrics.classification import Estimate, classification
 from magistrate.training.detector.training import card
 from magistrate.types import HALLUCINATED, Sample
@@ -31,14 +32,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, nargs="?", default=SHIPPED)
+    parser.add_argument("--size", choices=["small", "large"], default="small")
     parser.add_argument("--most", type=int, default=300, help="samples of a set of the protocol")
     told = parser.parse_args()
-    model, manifest = detector(told.folder), read_manifest(told.folder)
+    shipped, folder = (LEARNT, pull()) if told.size == "large" else (SHIPPED, SHIPPED)
+    model, manifest = detector(folder), read_manifest(shipped)
     figures = tuple(measured(model, manifest, told.most))
     made = manifest.model_copy(update={"figures": figures})
-    (told.folder / MANIFEST).write_text(made.text(), encoding="utf-8")
-    (told.folder / CARD).write_text(card(made), encoding="utf-8")
+    (shipped / MANIFEST).write_text(made.text(), encoding="utf-8")
+    (shipped / CARD).write_text(card(made), encoding="utf-8")
 
 
 def measured(model: Detector, manifest: Manifest, most: int) -> Iterator[Figure]:
