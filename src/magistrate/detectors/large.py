@@ -1,4 +1,4 @@
-"""The large detector: an encoder that is pulled once, and what it has learnt, which comes with the package.
+"""The large detector: an encoder that is pulled once, and what it has learnt, which lies in the repository.
 
 `shipped_large/` holds what was learnt (`update.safetensors`), the graph, the manifest and the card. Pulling
 fetches the encoder, adds the update to its weights and writes a detector's folder with 8-bit weights, whose
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from magistrate._paths import models_dir
 from magistrate.detectors.encoders import FILES as ENCODER_FILES
-from magistrate.detectors.encoders import Encoder, encoder, fetched
+from magistrate.detectors.encoders import encoder, fetched
 from magistrate.detectors.folder import (
     CARD,
     FILES,
@@ -31,21 +31,23 @@ from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base
-NOTES = "No language model: a detector that has only begun to learn; see docs/detector.md."
 SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that come with the package
 LEARNT = Path(__file__).with_name("shipped_large")
 
 
+def is_offered() -> bool:
+    """Whether what it has learnt is here: in a checkout, and not in a wheel."""
+    return (LEARNT / MANIFEST).is_file()
+
+
 def manifest_of_large() -> Manifest:
-    """What the package says of the large detector, pulled or not."""
+    """What is told of the large detector, pulled or not. Raises `ModelError` where it is not offered."""
+    if not is_offered():
+        raise ModelError(
+            "the large detector does not come with this installation; it is in the repository: "
+            "pip install -e ."
+        )
     return read_manifest(LEARNT)
-
-
-def encoder_of_large() -> Encoder:
-    """The encoder that it was made of."""
-    if (known := encoder(manifest_of_large().update_of)) is None:
-        raise ModelError("the large detector was made of an encoder that is not known here")
-    return known
 
 
 def place_of_large() -> Path:
@@ -55,7 +57,7 @@ def place_of_large() -> Path:
 
 def is_pulled() -> bool:
     """Whether the large detector is ready to load."""
-    return (place_of_large() / MANIFEST).is_file()
+    return is_offered() and (place_of_large() / MANIFEST).is_file()
 
 
 def folder_of_large() -> Path:
@@ -83,7 +85,8 @@ def pull(report: Report = disk.quiet) -> Path:
     if is_pulled():
         return target
     manifest = manifest_of_large()
-    known = encoder_of_large()
+    if (known := encoder(manifest.update_of)) is None:
+        raise ModelError("the large detector was made of an encoder that is not known here")
     was_here = known.place.is_dir()
     base = fetched(known, report)
     with disk.claimed(target, report) as scratch:
