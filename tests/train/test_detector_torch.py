@@ -351,7 +351,7 @@ def test_too_few_labels_or_one_kind_only_are_refused_before_anything_is_trained(
         with pytest.raises(InputError, match=message):
             train_on_labels(samples, begun, tmp_path / "never")
     assert not (tmp_path / "never").exists()
-    with pytest.raises(SpecError, match="shipped, minilm-l6"):
+    with pytest.raises(SpecError, match="shipped, detector-large, minilm-l6"):
         base("no-such", tmp_path / "s")
 
 
