@@ -12,9 +12,10 @@ import pytest
 
 from magistrate import _async
 from magistrate.errors import EngineBusy, InputError
+from magistrate.metrics.weighted import weighted_share
 from magistrate.store import Store
 from magistrate.types import Sample
-from magistrate.watch.rates import rates, weighted_share
+from magistrate.watch.rates import rates
 from watched import NOON, Clock, Obedient, answer, rules, watcher
 
 

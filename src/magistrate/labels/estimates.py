@@ -21,9 +21,9 @@ from magistrate.labels.decisions import Finding
 from magistrate.metrics.classification import Estimate, fields_of
 from magistrate.metrics.distributions import wilson_interval
 from magistrate.metrics.spans import SpanScores, span_scores
+from magistrate.metrics.weighted import weighted_share
 from magistrate.store.labels import DECIDED, Queue
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
-from magistrate.watch.rates import weighted_share
 
 NOTHING = "nothing is labelled yet"
 LABELS = (HALLUCINATED, DECIDED[0])

@@ -1,10 +1,7 @@
 """How frequent flagged answers are over time, from the share of them that was judged.
 
-An answer that was taken with probability π stands for 1/π answers: the share is the sum of 1/π over those
-flagged, divided by that over all with a verdict (Hájek 1971, the ratio form of Horvitz and Thompson 1952).
-Its variance is that of the linearised ratio, summed trace by trace, as traces are what is drawn; the interval
-is Wilson's at the number of independent answers that would vary as much, so that it holds at 0 and 1 too,
-where that number is Kish's (1965). A time without verdicts has no share, which is not a share of 0.
+An answer that was taken with probability π stands for 1/π answers, and traces are what is drawn: see
+`metrics.weighted`. A time without verdicts has no share, which is not a share of 0.
 
 This is how often the judge flags, not how often it is right to: see `metrics.prevalence` for that.
 """
@@ -17,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from magistrate.errors import InputError
-from magistrate.metrics.classification import CONFIDENCE, Estimate, fields_of
-from magistrate.metrics.distributions import stdtrit, wilson_interval
+from magistrate.metrics.classification import Estimate, fields_of
+from magistrate.metrics.weighted import weighted_share
 from magistrate.store import Store
 from magistrate.types import HALLUCINATED
 
-NO_DATA = "no data"
 OUTSIDE = ("filtered", "no_output", "no_context", "loop", "waiting")
 """States of what the rule is not about, or not yet: no share of it is estimated."""
 UNDRAWN = "sampled_out"
@@ -129,41 +125,3 @@ def _coverage(rows: Sequence[Any], judge: str) -> float | None:
         wanted += 1
         done += mine is not None and mine["kind"] == "verdict"
     return done / wanted if wanted else None
-
-
-def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Sequence[str]) -> Estimate:
-    """The share of hits among all that were drawn from, with its 95 % interval.
-
-    `inclusion` are the probabilities in (0, 1] with which each was drawn, `groups` say which were drawn
-    together. Of nothing it is undefined, and says "no data".
-
-    >>> weighted_share([], [], []).undefined
-    'no data'
-    >>> round(weighted_share([True, False], [1.0, 0.1], ["a", "b"]).value, 3)
-    0.091
-    """
-    import numpy as np
-
-    if not len(hits) == len(inclusion) == len(groups):
-        raise InputError(f"as many of each: got {len(hits)}, {len(inclusion)} and {len(groups)}")
-    if not len(hits):
-        return Estimate.none(NO_DATA)
-    drawn, hit = np.asarray(inclusion, dtype=np.float64), np.asarray(hits, dtype=np.float64)
-    if not ((drawn > 0) & (drawn <= 1)).all():
-        raise InputError("probabilities of inclusion are more than 0 and at most 1")
-    weights = 1 / drawn
-    value = float((weights * hit).sum() / weights.sum())
-    _, members = np.unique(np.asarray(groups), return_inverse=True)
-    n_groups = int(members.max()) + 1
-    if n_groups == 1:
-        return Estimate(value, None, None, "no interval from one trace")
-    together = np.bincount(members, weights)
-    kish = float(together.sum() ** 2 / (together**2).sum())
-    residuals = np.bincount(members, weights * (hit - value)) / weights.sum()
-    variance = float((residuals**2).sum()) * n_groups / (n_groups - 1)
-    effective = kish if variance == 0 else value * (1 - value) / variance
-    # Few traces know their own variance badly (Korn and Graubard 1998).
-    middle = (1 + CONFIDENCE) / 2
-    known = float(stdtrit(len(hits) - 1, middle) / stdtrit(n_groups - 1, middle)) ** 2 if variance else 1.0
-    low, high = wilson_interval(value, max(min(effective * min(known, 1.0), len(hits)), 1.0), CONFIDENCE)
-    return Estimate(value, min(low, value), max(high, value))

@@ -1,0 +1,55 @@
+"""The share of hits among what was drawn with known probabilities, with its interval.
+
+What was drawn with probability π stands for 1/π: the share is the sum of 1/π over the hits, divided by that
+over all (Hájek 1971, the ratio form of Horvitz and Thompson 1952). Its variance is that of the linearised
+ratio, summed group by group, as groups are what is drawn; the interval is Wilson's at the number of
+independent draws that would vary as much, so that it holds at 0 and 1 too, where that is Kish's (1965).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from magistrate.errors import InputError
+from magistrate.metrics.classification import CONFIDENCE, Estimate
+from magistrate.metrics.distributions import stdtrit, wilson_interval
+
+NO_DATA = "no data"
+
+
+def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Sequence[str]) -> Estimate:
+    """The share of hits among all that were drawn from, with its 95 % interval.
+
+    `inclusion` are the probabilities in (0, 1] with which each was drawn, `groups` say which were drawn
+    together. Of nothing it is undefined, and says "no data".
+
+    >>> weighted_share([], [], []).undefined
+    'no data'
+    >>> round(weighted_share([True, False], [1.0, 0.1], ["a", "b"]).value, 3)
+    0.091
+    """
+    import numpy as np
+
+    if not len(hits) == len(inclusion) == len(groups):
+        raise InputError(f"as many of each: got {len(hits)}, {len(inclusion)} and {len(groups)}")
+    if not len(hits):
+        return Estimate.none(NO_DATA)
+    drawn, hit = np.asarray(inclusion, dtype=np.float64), np.asarray(hits, dtype=np.float64)
+    if not ((drawn > 0) & (drawn <= 1)).all():
+        raise InputError("probabilities of inclusion are more than 0 and at most 1")
+    weights = 1 / drawn
+    value = float((weights * hit).sum() / weights.sum())
+    _, members = np.unique(np.asarray(groups), return_inverse=True)
+    n_groups = int(members.max()) + 1
+    if n_groups == 1:
+        return Estimate(value, None, None, "no interval from one group")
+    together = np.bincount(members, weights)
+    kish = float(together.sum() ** 2 / (together**2).sum())
+    residuals = np.bincount(members, weights * (hit - value)) / weights.sum()
+    variance = float((residuals**2).sum()) * n_groups / (n_groups - 1)
+    effective = kish if variance == 0 else value * (1 - value) / variance
+    # Few groups know their own variance badly (Korn and Graubard 1998).
+    middle = (1 + CONFIDENCE) / 2
+    known = float(stdtrit(len(hits) - 1, middle) / stdtrit(n_groups - 1, middle)) ** 2 if variance else 1.0
+    low, high = wilson_interval(value, max(min(effective * min(known, 1.0), len(hits)), 1.0), CONFIDENCE)
+    return Estimate(value, min(low, value), max(high, value))
