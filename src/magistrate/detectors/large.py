@@ -31,7 +31,7 @@ from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
 LARGE = "detector-large"  # its name among the models, and as a base
-SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that come with the package
+SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that lie in the repository
 LEARNT = Path(__file__).with_name("shipped_large")
 
 
@@ -61,7 +61,7 @@ def is_pulled() -> bool:
 
 
 def folder_of_large() -> Path:
-    """The large detector's folder, with the manifest that comes with the package now.
+    """The large detector's folder, with the manifest that is in the repository now.
 
     Raises `ModelError` where it was not pulled yet.
     """

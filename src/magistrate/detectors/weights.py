@@ -1,6 +1,6 @@
 """A detector's weights: as its folder keeps them, and as a low-rank update of the encoder that it began with.
 
-All encoders have BERT's names for their weights here, after `encoder.`; `named` translates MPNet's.
+All encoders have BERT's names for their weights here, after `encoder.`; `mpnet_name` translates MPNet's.
 """
 
 from __future__ import annotations

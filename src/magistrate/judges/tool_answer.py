@@ -23,6 +23,20 @@ from magistrate.types import Abstention, Claim, Outcome, Sample, Turn, Verdict
 NO_RESULTS = "no tool has answered before the output, and the sample has no context"
 
 
+def info_by(of: JudgeInfo, name: str, summary: str) -> JudgeInfo:
+    """The description of a judge that asks another one about what tools have answered."""
+    return replace(
+        of,
+        name=name,
+        version=1,
+        summary=f"{summary}, by {of.name}",
+        reads=tuple(dict.fromkeys(("context", "messages", *of.reads))),
+        requires=("output",),
+        prompt=f"{of.name}@{of.version}+{of.prompt}",
+        calibrated_on=None,
+    )
+
+
 @dataclass(frozen=True)
 class ToolAnswer:
     """Judges the output by `of`, with the answers of the tools as its context, after the sample's own.
@@ -40,17 +54,7 @@ class ToolAnswer:
 
     @property
     def info(self) -> JudgeInfo:
-        of = self.of.info
-        return replace(
-            of,
-            name=self.name,
-            version=1,
-            summary=f"the answer against what tools answered, by {of.name}",
-            reads=tuple(dict.fromkeys(("context", "messages", *of.reads))),
-            requires=("output",),
-            prompt=f"{of.name}@{of.version}+{of.prompt}",
-            calibrated_on=None,
-        )
+        return info_by(self.of.info, self.name, "the answer against what tools answered")
 
     def plan(self, sample: Sample) -> list[Call]:
         """What the judge plans for the sample as it reads it; nothing where it cannot."""

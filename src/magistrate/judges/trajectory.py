@@ -10,7 +10,7 @@ from magistrate.engines.base import Engine
 from magistrate.judges.auto import Auto
 from magistrate.judges.base import Call, Judge, JudgeInfo, planned_calls, run_judge
 from magistrate.judges.composite import suspicion
-from magistrate.judges.tool_answer import NO_RESULTS, observed
+from magistrate.judges.tool_answer import NO_RESULTS, info_by, observed
 from magistrate.judges.tool_calls import (
     Event,
     Result,
@@ -53,16 +53,8 @@ class Trajectory:
 
     @property
     def info(self) -> JudgeInfo:
-        of = self.of.info
-        return replace(
-            of,
-            name=self.name,
-            version=1,
-            summary=f"the first step that what tools had answered does not support, by {of.name}",
-            reads=tuple(dict.fromkeys(("context", "messages", *of.reads))),
-            requires=("output",),
-            prompt=f"{of.name}@{of.version}+{of.prompt}",
-            calibrated_on=None,
+        return info_by(
+            self.of.info, self.name, "the first step that what tools had answered does not support"
         )
 
     def plan(self, sample: Sample) -> list[Call]:

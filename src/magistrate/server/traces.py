@@ -41,7 +41,7 @@ from magistrate.server.state import RequestStore
 from magistrate.server.watch import STAGES, STATES, WORDS
 from magistrate.store import Snapshot, Store
 from magistrate.store.datasets import DatasetVersion
-from magistrate.store.traces import SUPERSEDED
+from magistrate.store.traces import SUPERSEDED, Decision
 from magistrate.store.watch_figures import (
     MOST_LOOKED,
     AnswerFilter,
@@ -49,7 +49,6 @@ from magistrate.store.watch_figures import (
     OutcomePlace,
     Place,
     TraceAnswer,
-    TraceDecision,
     UnreadLine,
 )
 from magistrate.types import Outcome, Sample, Verdict
@@ -277,9 +276,9 @@ class TraceView:
     trace_id: str
     n_spans: int
     answers: tuple[TraceAnswer, ...]
-    decisions: tuple[TraceDecision, ...]
+    decisions: tuple[Decision, ...]
     answer: TraceAnswer | None
-    decision: TraceDecision | None
+    decision: Decision | None
     sample: Sample | None
     said: tuple[Said, ...]
     judge: str | None
@@ -287,7 +286,7 @@ class TraceView:
     spans: tuple[Span, ...]
 
     @property
-    def mine(self) -> tuple[TraceDecision, ...]:
+    def mine(self) -> tuple[Decision, ...]:
         """What was decided of the answer that is shown."""
         return tuple(each for each in self.decisions if self.answer and each.target == self.answer.id)
 
@@ -339,12 +338,12 @@ def trace_view(
 
 
 def _chosen(
-    decided: Sequence[TraceDecision],
+    decided: Sequence[Decision],
     answer: TraceAnswer | None,
     rule: str | None,
     version: int | None,
     revision: int | None,
-) -> TraceDecision | None:
+) -> Decision | None:
     """The decision of this rule on the answer, or of any; of several the one that holds now."""
     mine = [each for each in decided if answer is not None and each.target == answer.id]
     if rule is not None:
@@ -353,7 +352,7 @@ def _chosen(
     return next(iter(exact or mine), None)
 
 
-def _said(moment: Snapshot, decision: TraceDecision | None) -> tuple[Said, ...]:
+def _said(moment: Snapshot, decision: Decision | None) -> tuple[Said, ...]:
     """What each judge said, in order; last a failure, which is no answer of a judge."""
     if decision is None:
         return ()
@@ -468,7 +467,7 @@ class _Links:
         """The same by another judge."""
         return trace_address(self._view.trace_id, **self._kept, judge=judge)
 
-    def decision(self, decision: TraceDecision) -> str:
+    def decision(self, decision: Decision) -> str:
         """What another rule decided, or an earlier version."""
         told = {name: getattr(decision, name) for name in ("target", "rule", "version", "revision")}
         return trace_address(self._view.trace_id, **told)

@@ -524,7 +524,7 @@ class Traces:
             asked = asked.where(targets.c.trace_id == trace_id)
         order = (targets.c.seen_at, decisions.c.target, decisions.c.version, decisions.c.revision)
         with self._reading() as connection:
-            return [_decision(row) for row in connection.execute(asked.order_by(*order))]
+            return [decision_from(row) for row in connection.execute(asked.order_by(*order))]
 
     def answers(
         self, rule: str, since: datetime, until: datetime
@@ -771,7 +771,8 @@ _DECISION = (
 )
 
 
-def _decision(row: Row[Any]) -> Decision:
+def decision_from(row: Row[Any]) -> Decision:
+    """The decision in a row of their table."""
     return Decision(**{name: getattr(row, name) for name in _DECISION}, asked=loads(row.asked))
 
 

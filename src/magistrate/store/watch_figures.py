@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from magistrate.store.codec import loads, sample_from
 from magistrate.store.schema import decisions, outcomes, rules, run_samples, spans, targets, traces
-from magistrate.store.traces import DUE, SUPERSEDED
+from magistrate.store.traces import DUE, SUPERSEDED, Decision, decision_from
 from magistrate.types import Sample
 
 Bucket = Literal["hour", "day"]
@@ -171,28 +171,6 @@ class TraceAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceDecision:
-    """What a rule decided of one revision of an answer; `asked` is what each judge said, in order."""
-
-    rule: str
-    version: int
-    target: str
-    revision: int
-    state: str
-    reason: str
-    inclusion: float | None
-    made_at: datetime
-    changed_at: datetime
-    due_at: datetime | None
-    attempts: int
-    calls: int
-    tokens: int
-    dollars: float | None
-    outcome_id: int | None
-    asked: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomePlace:
     """Where an outcome is kept."""
 
@@ -319,17 +297,13 @@ class WatchLists:
         asked = asked.order_by(targets.c.gone, targets.c.seen_at, targets.c.id)
         return [_answer(row) for row in self._connection.execute(asked)]
 
-    def trace_decisions(self, trace_id: str) -> list[TraceDecision]:
+    def trace_decisions(self, trace_id: str) -> list[Decision]:
         """What rules decided of the answers of a trace, by rule, what is superseded last."""
         asked = select(decisions).join(targets, decisions.c.target == targets.c.id)
         asked = asked.where(targets.c.trace_id == trace_id).order_by(
             decisions.c.rule, decisions.c.version.desc(), decisions.c.revision.desc(), decisions.c.target
         )
-        names = [name for name in TraceDecision.__dataclass_fields__ if name != "asked"]
-        found = [
-            TraceDecision(**{name: getattr(row, name) for name in names}, asked=loads(row.asked))
-            for row in self._connection.execute(asked)
-        ]
+        found = [decision_from(row) for row in self._connection.execute(asked)]
         return sorted(found, key=lambda each: each.state == SUPERSEDED)
 
     def is_trace(self, trace_id: str) -> bool:
