@@ -10,23 +10,26 @@ from pathlib import Path
 import pytest
 
 from magistrate.errors import InputError, SpecError
-from magistrate.training.detector.recipe import (
+from magistrate.training.detector.derived import (
     CONTRADICTED,
     DENIED,
     ENTAILED,
     NEUTRAL,
-    ROUND,
     SAID,
     SILENT,
+    asked,
+    framed,
+    without_a_sentence,
+)
+from magistrate.training.detector.recipe import (
+    ROUND,
     Recipe,
     Source,
     draw,
-    framed,
     read_recipe,
     rows,
     samples,
     shares,
-    without_a_sentence,
 )
 from magistrate.training.synthetic import Lexicon
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
@@ -118,6 +121,22 @@ def test_what_a_removed_sentence_said_is_not_in_the_context_any_more() -> None:
     assert len(found) == 40 and all(each.label == HALLUCINATED for each in found)
     assert all(context not in each.context[0] for each in found)
     assert len({each.context for each in found}) >= 3
+
+
+def test_an_answer_and_a_wrong_one_are_both_in_the_context_and_the_question_tells_them_apart() -> None:
+    context = "Anna Berg sold the mill in Bern to Olga Stone in 1844. It burnt in 1901."
+    said = ["Anna Berg sold a mill.", "The mill was sold to Olga Stone.", "The sale was in 1844."]
+    every = [Sample(f"s{n}", said[n % 3], (context,), label=FAITHFUL) for n in range(60)]
+    found = list(asked(every, 1, 1.0, Lexicon.read(None)))
+    assert found == list(asked(every, 1, 1.0, Lexicon.read(None))) and len(found) >= 60
+    for right, wrong in zip(found[::2], found[1::2], strict=True):
+        assert (right.label, wrong.label) == (FAITHFUL, HALLUCINATED) and right.input == wrong.input
+        assert right.output != wrong.output and right.metadata["of"] == wrong.metadata["of"]
+        whole = right.output in said
+        assert whole or (right.output in context and wrong.output in context)
+    questions = {each.input for each in found}
+    assert "Who or what sold a mill?" in questions and "The sale was in … what or whom?" in questions
+    assert not list(asked([Sample("w", said[0], (context,), label=HALLUCINATED)], 1, 1.0, Lexicon.read(None)))
 
 
 def test_a_recipe_says_what_is_wrong_with_it_and_makes_the_same_samples_again(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import gzip
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,81 +21,10 @@ from tokenizers import Tokenizer
 
 from magistrate.detectors.windows import Reader
 from magistrate.errors import InputError, SpecError
+from magistrate.training.detector.derived import asked, framed, without_a_sentence
 from magistrate.training.detector.examples import Example, examples
 from magistrate.training.synthetic import Lexicon, perturb
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
-
-ENTAILED = frozenset({"entailment", "supported"})
-CONTRADICTED = frozenset({"contradiction", "refuted"})
-NEUTRAL = frozenset({"neutral"})
-
-SILENT = (
-    "The document does not say whether {}.",
-    "The text doesn't mention whether {}.",
-    "Whether {} is not stated.",
-    "It isn't stated whether {}.",
-    "Nothing here tells us whether {}.",
-    "There is no information on whether {}.",
-    "The source gives no answer as to whether {}.",
-    "From what is given one cannot tell whether {}.",
-    "It remains open whether {}.",
-    "It is unclear from the passage whether {}.",
-    "I can't tell from this whether {}.",
-    "No details are provided about whether {}.",
-)
-SAID = (
-    "According to the text, {}.",
-    "The document says that {}.",
-    "The passage makes it clear that {}.",
-    "Yes, {}.",
-    "As the source puts it, {}.",
-    "It follows that {}.",
-    "We are told that {}.",
-    "What we learn is that {}.",
-)
-DENIED = (
-    "It is not true that {}.",
-    "It is not the case that {}.",
-    "The text rules out that {}.",
-    "It is false that {}.",
-    "According to the document, it is wrong that {}.",
-    "No, it isn't so that {}.",
-)
-LONGEST_STATEMENT = 200  # characters of a statement that is framed
-
-
-def framed(every: Iterable[Sample], seed: int, share: float) -> Iterator[Sample]:
-    """For a `share` of the rows a statement about theirs, with the label that follows.
-
-    What a text is silent on it neither supports nor denies; what it contradicts it denies. Rows that do not
-    tell these three apart, and questions, are passed over.
-    """
-    for sample in every:
-        kind = str(sample.metadata.get("kind"))
-        said = (sample.output or "").strip()
-        order = random.Random(f"{seed}/framed/{sample.id}")
-        if order.random() >= share or not said or said.endswith("?") or len(said) > LONGEST_STATEMENT:
-            continue
-        if kind not in ENTAILED | CONTRADICTED | NEUTRAL:
-            continue
-        frames, right = order.choice(
-            ((SILENT, NEUTRAL), (SILENT, NEUTRAL), (SAID, ENTAILED), (DENIED, CONTRADICTED))
-        )
-        if kind in right:
-            told = "entailment"
-        elif frames is SILENT or (kind not in NEUTRAL):
-            told = "contradiction"
-        else:
-            told = "neutral"
-        yield replace(
-            sample,
-            id=f"{sample.id}~framed",
-            output=order.choice(frames).format(said.rstrip(". ")),
-            label=FAITHFUL if kind in right else HALLUCINATED,
-            spans=(),
-            metadata={"kind": told, "of": sample.id},
-        )
-
 
 SUFFIX = ".jsonl.gz"
 LONGEST = 40_000  # characters of a context that are read
@@ -128,6 +57,7 @@ class Source(_Part):
     most: int = Field(default=1_000_000, gt=0)
     parts: bool = False
     framed: float = Field(default=0, ge=0, le=1)
+    asked: float = Field(default=0, ge=0, le=1)
 
 
 class Recipe(_Part):
@@ -191,43 +121,14 @@ def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> l
         found += without_a_sentence(every, recipe.seed)
     if source.framed:
         found += framed(every, recipe.seed, source.framed)
+    if source.asked:
+        found += asked(every, recipe.seed, source.asked, lexicon)
     return found
 
 
 def _mixed(seed: str, sample: Sample) -> bytes:
     """Contexts in an order that the seed says, the rows of one context beside each other."""
     return hashlib.sha256("\n".join((seed, *sample.context)).encode(errors="surrogatepass")).digest()
-
-
-def without_a_sentence(every: Sequence[Sample], seed: int) -> Iterator[Sample]:
-    """Faithful outputs that need several sentences of their context, with one of these taken away.
-
-    What is left does not say all of the output, though most of its words are there; a second variant has a
-    sentence of another context in its place.
-    """
-    from magistrate.features.splitting import sentences
-
-    pool = [each for each in every if each.label == FAITHFUL and len(each.context) == 1]
-    order = random.Random(f"{seed}/parts")
-    for sample in pool:
-        text = sample.context[0]
-        places = sentences(text)
-        if not 2 <= len(places) <= 6:
-            continue
-        gone = order.randrange(len(places))
-        kept = [text[start:end] for at, (start, end) in enumerate(places) if at != gone]
-        if order.random() < 0.5:
-            other = order.choice(pool).context[0]
-            strange = [said for place in sentences(other) if (said := other[slice(*place)]) not in text]
-            if strange:
-                kept.insert(gone, order.choice(strange))
-        yield replace(
-            sample,
-            id=f"{sample.id}~part",
-            context=(" ".join(kept),),
-            label=HALLUCINATED,
-            metadata={"kind": "sentence_removed", "of": sample.id},
-        )
 
 
 ROUND = 16_000  # examples that are drawn, sorted by length and cut into batches together
