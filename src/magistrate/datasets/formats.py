@@ -66,7 +66,9 @@ def parse(line: bytes) -> Mapping[str, Any]:
             json.dumps(value, allow_nan=False)
     except ValueError as error:
         reason = plain(str(error).replace(" at line 1 column ", " at column "), 120)
-        raise ValueError(f"not JSON: {reason[:1].lower()}{reason[1:]}") from None
+        if not reason.startswith("EOF"):
+            reason = reason[:1].lower() + reason[1:]
+        raise ValueError(f"not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise ValueError(f"must be an object with columns, got {kind_of(value)}")
     return value
