@@ -100,9 +100,7 @@ class Likelihood:
         )
 
     def _gain(self, place: Gained) -> float:
-        """Return a word's total gain, or a sentence's mean per token, so that long ones do not
-        always lead.
-        """
+        """Return a word's total gain, or a sentence's gain per token: totals would favour long sentences."""
         return place.gain if self.unit == "words" else place.mean_gain
 
     def _told(self, place: Gained) -> str:

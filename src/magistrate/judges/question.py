@@ -43,9 +43,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class LabelProbabilities:
-    """Probabilities of the labels by name, None if the engine only named one; `mass` is the least of all
-    calls.
-    """
+    """Probabilities of the labels by name, None if the engine only named one; `mass` is the least seen."""
 
     best: str
     probabilities: dict[str, float] | None

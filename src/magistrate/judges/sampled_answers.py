@@ -23,7 +23,7 @@ ENTAILS = (Label(YES, 0.0, answers=("Yes",)), Label(NO, 1.0, answers=("No",)))
 
 
 def question(premise: str, hypothesis: str, asked: str | None = None) -> Prompt:
-    """Return the prompt whether `premise` entails `hypothesis`; `asked` is the question that both answer."""
+    """Return the prompt that asks if `premise` entails `hypothesis`; both answer the question `asked`."""
     fields = {"premise": premise, "hypothesis": hypothesis, "input": asked or ""}
     return builtin_prompt("entails").prompt(fields, {"reply": Answers(ENTAILS).reply()})
 

@@ -82,9 +82,7 @@ class SemanticEntropy:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Return the calls that sample the answers, and the longest comparison, at most all pairs both
-        ways.
-        """
+        """Return the calls that sample the answers, and the longest of the comparisons (all pairs)."""
         given = recorded(sample)
         texts = [*given, sample.output or ""]
         count = len(given) or self.n
