@@ -1,9 +1,9 @@
-"""Magistrate: a local judge of what language models write.
+"""Magistrate: judges locally whether a language model's output is faithful to its context.
 
     import magistrate
     verdict = magistrate.judge(output="Bern has a zoo.", context=["Bern has 134,000 people."])
 
-Names are imported when they are first used, so that `import magistrate` stays quick.
+Names are imported on first use, so that `import magistrate` stays fast.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker that sees it would take every misspelt name for a good one
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME_OF:

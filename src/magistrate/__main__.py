@@ -1,4 +1,4 @@
-"""`python -m magistrate` is the command `magistrate`."""
+"""`python -m magistrate` runs the command `magistrate`."""
 
 from magistrate.cli import main
 

@@ -1,6 +1,6 @@
-"""Runs async code for synchronous callers, on an event loop in a thread of its own.
+"""Run async code for synchronous callers, on an event loop in a background thread.
 
-It works under a running loop too, as in a notebook, because it never touches the caller's.
+It also works under a running loop, as in a notebook, because it never touches the caller's loop.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from magistrate._deadline import Deadline
 T = TypeVar("T")
 P = ParamSpec("P")
 
-CLEAN_UP = 60.0  # seconds that cancelled work gets to put things in order
-SLICE = 0.2  # seconds until a Ctrl-C is noticed at the latest
+CLEAN_UP = 60.0  # seconds that cancelled work has for cleanup
+SLICE = 0.2  # seconds until a Ctrl-C is noticed, at most
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
-_left: list[Any] = []  # a parent's loop: in the child it is neither run nor closed
+_left: list[Any] = []  # the parent process's loops, kept alive: a child neither runs nor closes them
 
 
 def _forget() -> None:
-    """After a fork the loop's thread is gone, and with it all that was under way: begin anew."""
+    """Reset after a fork: the loop's thread and all its work are gone."""
     global _lock, _loop, _thread
     _left.append(_loop)
     _lock, _loop, _thread = threading.Lock(), None, None
@@ -41,9 +41,9 @@ _fork.in_child(_forget)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end and answer its result.
+    """Run a coroutine to its end and return its result.
 
-    Ctrl-C cancels it and waits until it has cleaned up; a second Ctrl-C does not wait.
+    Ctrl-C cancels it and waits for its cleanup; a second Ctrl-C does not wait.
     """
     loop = _background_loop()
     if threading.current_thread() is _thread:
@@ -58,10 +58,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         tasks.append(loop.create_task(work))
         tasks[0].add_done_callback(functools.partial(_hand_over, outcome))
 
-    with Deadline() as interrupted:  # the task begins in a copy of this context
+    with Deadline() as interrupted:  # the task starts with a copy of this context
         loop.call_soon_threadsafe(begin)
     try:
-        # In slices: a signal that another thread has received does not wake one that waits for a lock.
+        # In slices: a signal received by another thread does not wake a thread that waits for a lock.
         while not wait([outcome], timeout=SLICE).done:
             pass
     except KeyboardInterrupt:
@@ -73,7 +73,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def synchronous(twin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """The form of an async function `aNAME` that is called without `await`, with its signature."""
+    """Return the synchronous form of an async function `aNAME`, with the same signature."""
 
     @functools.wraps(twin)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,10 +86,10 @@ def synchronous(twin: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def explained(
     example: str,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """An async function whose arguments all have names; what is called otherwise is told how, by `example`.
+    """Make an async function keyword-only, with error messages that show `example`.
 
-    Raises `TypeError`, which names the function without its `a`, for arguments without names and for names
-    that it does not have.
+    Raises `TypeError`, which names the function without its `a`, for positional arguments and for unknown
+    names.
     """
 
     def decorate(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -111,10 +111,10 @@ def explained(
 
 
 async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `call` answers, called in a thread of its own, so that the loop goes on meanwhile.
+    """Call `call` in a new thread and return its result, without blocking the loop.
 
-    Unlike `asyncio.to_thread` it starts at once, however many others are at work, and a call that
-    nobody waits for any more does not keep the program from ending.
+    Unlike `asyncio.to_thread` it starts at once, however many other calls are running. An abandoned call
+    does not keep the program from exiting.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
@@ -129,7 +129,7 @@ async def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
             value = call(*args, **kwargs)
         except BaseException as raised:
             error = raised
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for the result
             loop.call_soon_threadsafe(settle, value, error)
 
     context = contextvars.copy_context()
@@ -163,6 +163,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        # Work that calls sys.exit() stops the loop; it has its answer, and the others go on.
+        # Work that calls sys.exit() stops the loop. Its caller has the result; restart the loop for other
+        # work.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()

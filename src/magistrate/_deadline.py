@@ -1,9 +1,9 @@
-"""Deadlines and cancellation of work that computes without awaiting.
+"""Deadlines and cancellation for work that computes without awaiting.
 
-Work that computes without a pause cannot be cancelled from outside. It calls `check()` between its steps, as
-every judge of this package does, which raises once the work is over. A judge of your own that computes for
-long without an `await` should call it, too. The limits are in a context variable, so that they hold in tasks
-and in threads that `asyncio.to_thread` starts.
+Such work cannot be cancelled from outside. It calls `check()` between its steps, as every judge of this
+package does, which raises once the deadline is over. If your own judge computes for long without an
+`await`, call it too. Deadlines are in a context variable, so they apply in tasks and in threads started by
+`asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from magistrate.errors import SpecError
 
 T = TypeVar("T")
 
-EVERY = 1024  # small steps between two checks
+EVERY = 1024  # short steps between two checks
 POLL = 0.05  # seconds between two checks while another thread holds a lock
 
 
 class DeadlineExceeded(Exception):
-    """Work was not done in its time; the message says in which."""
+    """Work took longer than its deadline; the message contains the limit."""
 
 
 class Stopped(asyncio.CancelledError):
-    """Nobody waits for this work any more."""
+    """Work was stopped because nobody waits for it any more."""
 
 
 class Deadline:
-    """`seconds` that the work inside `with Deadline(seconds):` may take; `used` of them are gone already.
+    """Limits the work in `with Deadline(seconds):` to `seconds`. `used` seconds of these are already spent.
 
-    The clock starts when the block is entered, which may happen once. Without `seconds` the work only ends
-    when somebody calls `stop`. Deadlines nest: all that are around a piece of work hold for it.
+    The clock starts on entering the block, which is possible once. Without `seconds` the work only ends
+    when `stop` is called. Deadlines nest: work is subject to all deadlines around it.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 or less once it is over; all of them before it has begun."""
+        """Seconds left, 0 or less once it is over; before the start, all of them."""
         return self._ends - self._clock() if self.begun else self._left
 
     def stop(self) -> None:
-        """Let the next check raise, in whatever thread it happens: nobody waits for the work any more."""
+        """Make the next check raise, in any thread, because nobody waits for the work any more."""
         self._stopped = True
 
     def check(self) -> None:
-        """Raise `Stopped` or `DeadlineExceeded` where the work is over, by this deadline or one around it."""
+        """Raise `Stopped` or `DeadlineExceeded` if this deadline or one around it is over."""
         each: Deadline | None = self
         while each is not None:
             if each._stopped:
@@ -89,7 +89,7 @@ _current: ContextVar[Deadline | None] = ContextVar("magistrate_deadline", defaul
 
 
 def _forget() -> None:
-    """After a fork the thread that computed alone is gone."""
+    """Reset after a fork: the thread that held the lock is gone."""
     global _alone
     _alone = Lock()
 
@@ -98,22 +98,22 @@ in_child(_forget)
 
 
 def check_limit(name: str, value: float) -> None:
-    """Raise `SpecError` for a limit that nothing can be done within: no finite number of more than 0."""
+    """Raise `SpecError` for a limit that is not a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise SpecError(f"{name} must be a finite number of more than 0, got {value!r}")
 
 
 def check() -> None:
-    """Raise where the work at hand is over: `DeadlineExceeded` after its time, `Stopped` if it was given up.
+    """Raise if the current work is over: `DeadlineExceeded` after its time, `Stopped` if it was stopped.
 
-    Takes less than a microsecond; does nothing outside of a `Deadline`.
+    Takes less than a microsecond; does nothing outside a `Deadline`.
     """
     if (deadline := _current.get()) is not None:
         deadline.check()
 
 
 def checked(items: Iterable[T], every: int = EVERY) -> Iterator[T]:
-    """The same items, with a `check()` before the first and then before each `every`th of them."""
+    """Yield the same items, with a `check()` before the first and before each `every`th item after it."""
     for number, item in enumerate(items):
         if number % every == 0:
             check()
@@ -121,16 +121,16 @@ def checked(items: Iterable[T], every: int = EVERY) -> Iterator[T]:
 
 
 def alone() -> AbstractContextManager[None]:
-    """For a step that computes long without a check: one such step at a time in this process.
+    """Return a context for a long step without checks: only one such step runs at a time in this process.
 
-    The interpreter runs one anyway; side by side all of them would end late, and none could be given up.
+    The interpreter runs only one anyway. In parallel all of them would end late, and none could be stopped.
     """
     return held(_alone)
 
 
 @contextmanager
 def held(lock: Lock | Any) -> Iterator[None]:
-    """As `with lock:`, for work that must not wait past its deadline."""
+    """Hold a lock like `with lock:`, but check the deadline while waiting for it."""
     while not lock.acquire(timeout=POLL):
         check()
     try:

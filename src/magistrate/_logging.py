@@ -1,8 +1,8 @@
 """Logging of named events with fields: quiet by default, without keys and without documents.
 
-Built on the standard library's `logging`, because that is where an application that embeds Magistrate
-already says what it wants to see: no handler but a null one is set, and the root logger is never touched.
-Every field is cleaned before a record is made, so that foreign handlers see no more than ours.
+Built on the standard library's `logging`, because applications that embed Magistrate already configure it:
+only a null handler is set, and the root logger is never touched. Every field is cleaned before a record is
+made, so that other handlers see no more than ours.
 
 >>> info("run.started", run="20261122-1", samples=72)
 >>> get("cache").info("cache.pruned", entries=12)
@@ -24,10 +24,10 @@ from typing import Any, TextIO
 
 NAME = "magistrate"
 VARIABLE = "MAGISTRATE_LOG"
-LONGEST = 200  # characters of a field
+LONGEST = 200  # characters of a field, at most
 HIDDEN = "[hidden]"
 CUT = "…"
-SEARCHED = 4096  # characters in which patterns look for secrets: hostile text must not cost seconds
+SEARCHED = 4096  # characters searched for secrets by patterns: hostile text must not cost seconds
 
 Field = str | int | float | bool | None
 
@@ -36,25 +36,25 @@ _root.addHandler(logging.NullHandler())
 
 
 class Log:
-    """Emits events below `magistrate`: a name such as `run.started`, and fields by keyword."""
+    """Emits events below `magistrate`: a name such as `run.started`, and fields as keyword arguments."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(f"{NAME}.{name}" if name else NAME)
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """For whoever looks into one run closely."""
+        """Log details for debugging a run."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """The course of things."""
+        """Log normal progress."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """It went on, but not as it was meant to."""
+        """Log a problem that did not stop the work."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Something that was asked for was not done."""
+        """Log that a request failed."""
         self._emit(logging.ERROR, event, fields)
 
     def _emit(self, level: int, event: str, fields: Mapping[str, Any]) -> None:
@@ -63,14 +63,14 @@ class Log:
         secrets = secrets_of(os.environ)
         clean = {name: cleaned(value, secrets, name) for name, value in fields.items()}
         name = str(cleaned(event, secrets))
-        # The message says everything in words, for handlers that know nothing of fields.
+        # The message contains all fields as text, for handlers that do not know about fields.
         told = " ".join([name, *(f"{key}={_word(value)}" for key, value in clean.items())])
         extra = {"magistrate_event": name, "magistrate_fields": clean}
         self._logger.log(level, "%s", told, extra=extra)
 
 
 def get(name: str = "") -> Log:
-    """The log of a part of Magistrate, such as `cache`."""
+    """Return the log of a part of Magistrate, such as `cache`."""
     return Log(name)
 
 
@@ -87,8 +87,9 @@ def configure(
 ) -> None:
     """Show events on `stream` (default: standard error): all of them with `verbose`, else warnings only.
 
-    Lines for people on a terminal, a JSON object a line elsewhere; `json` or `MAGISTRATE_LOG=json` (or
-    `text`) decides otherwise. Called again it replaces what it had set. For programs, not for libraries.
+    Writes text lines on a terminal and one JSON object per line elsewhere; `json` or `MAGISTRATE_LOG=json`
+    (or `text`) overrides this. A second call replaces the handler of the first. For programs, not for
+    libraries.
     """
     for handler in [each for each in _root.handlers if isinstance(each, _Handler)]:
         _root.removeHandler(handler)
@@ -100,11 +101,11 @@ def configure(
     _root.setLevel(logging.DEBUG if verbose else logging.WARNING)
 
 
-# --- how events look -----------------------------------------------------------------------------
+# --- formatting of events ------------------------------------------------------------------------
 
 
 class _Handler(logging.Handler):
-    """Writes to standard error as it is at that moment, which a progress bar or a test may have replaced."""
+    """Writes to the current standard error, which a progress bar or a test may have replaced."""
 
     def __init__(self, stream: TextIO | None, as_json: bool | None) -> None:
         super().__init__()
@@ -121,11 +122,14 @@ class _Handler(logging.Handler):
             stream.write((json_line if as_json else text_line)(record) + "\n")
             stream.flush()
         except (OSError, ValueError):
-            return  # nobody reads it any more; what the logging package would print is not cleaned
+            return  # the stream is closed; the logging package's own error output would not be cleaned
 
 
 def json_line(record: logging.LogRecord) -> str:
-    """One JSON object in ASCII: time (UTC), level, log, event, then the fields; none may pose as these."""
+    """Return one JSON object in ASCII: time (UTC), level, log, event, then the fields.
+
+    A field cannot replace the first four.
+    """
     head = {
         "time": _time(record).isoformat(timespec="milliseconds"),
         "level": record.levelname.lower(),
@@ -137,7 +141,7 @@ def json_line(record: logging.LogRecord) -> str:
 
 
 def text_line(record: logging.LogRecord) -> str:
-    """`14:03:09 info  run.started  run=… samples=72`."""
+    """Return a line such as `14:03:09 info  run.started  run=… samples=72`."""
     words = [f"{_time(record):%H:%M:%S}", f"{record.levelname.lower():<7}", _event(record)]
     return " ".join([*words, *(f"{name}={_word(value)}" for name, value in _fields(record).items())])
 
@@ -156,29 +160,29 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Field]:
 
 
 def _word(value: Field) -> str:
-    """A value on one line; quoted where it would not be seen to be one word."""
+    """Return a value on one line, quoted unless it is a single word."""
     if isinstance(value, str):
         return value if re.fullmatch(r"[^\s\"'=]+", value) else json.dumps(value, ensure_ascii=False)
     return json.dumps(value)
 
 
-# --- what must not be seen -----------------------------------------------------------------------
+# --- hiding secrets ------------------------------------------------------------------------------
 
 _SECRET_ENDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "PWD", "CREDENTIAL")
 _SECRET_PARTS = ("AUTH", "AUTHORIZATION", "BEARER", "COOKIE", "DSN")
 _NO_SECRETS = frozenset({"true", "false", "none", "null", "auto", "disabled", "enabled"})
 _PASSWORD = re.compile(r"://[^\s/@:]*:((?:(?!://)[^\s@])+)@")  # in an address
-SHORTEST_KEY = 8  # characters of a key that is hidden in a reply
-_SHORTEST = 4  # characters: what is shorter is no key, and hiding it would hide half of every line
+SHORTEST_KEY = 8  # characters of a key that is hidden in a reply, at least
+_SHORTEST = 4  # characters; a shorter value is no key, and hiding it would hide half of every line
 
 _NAMES = r"(?:api[_\-]?key|token|secret|passw(?:or)?d|passphrase|credentials?|authorization|cookie)"
 _PATTERNS = (
-    # An Authorization value has a scheme before the secret, so it is taken up to the end of the line.
+    # An Authorization value has a scheme before the secret, so it is hidden up to the end of the line.
     (re.compile(r"(?i)(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?)[^\r\n\"'}]+"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b(bearer\s+)[^\s\"',;]+"), rf"\1{HIDDEN}"),
     (re.compile(r"\b([Bb]asic\s+)(?![a-z]+\b)[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
-    # Also where the password holds `/` or `@`: up to the last `@` before a blank.
-    # Up to the next address at most, so that the time grows with the text and not with its square.
+    # Also if the password contains `/` or `@`: up to the last `@` before white space. But only up to the
+    # next address, so that the time stays linear in the text.
     (re.compile(r"(://)[^\s/@:]*:(?:(?:(?!://)[^\s@])*@)+"), rf"\1{HIDDEN}@"),
     (re.compile(r"(://)[^\s/@]+@"), rf"\1{HIDDEN}@"),
     (re.compile(rf"(?i)({_NAMES}[\"']?\s{{0,4}}[:=]\s{{0,4}}[\"']?)[^\s\"'&,;}}]+"), rf"\1{HIDDEN}"),
@@ -192,10 +196,10 @@ _PATTERNS = (
 
 
 def cleaned(value: Any, secrets: tuple[str, ...] = (), name: str = "") -> Field:
-    """A field as it may be shown: without secrets, at most `LONGEST` characters, on one line.
+    """Return a field in a form safe to show: without secrets, at most `LONGEST` characters, on one line.
 
-    Numbers, truth values and None stay; anything else is a text. `secrets` are hidden wherever they stand,
-    and the whole value where `name` looks like a key's.
+    Numbers, booleans and None are unchanged; anything else becomes text. `secrets` are hidden wherever they
+    occur, and the whole value if `name` looks like the name of a key.
     """
     if value is None or isinstance(value, bool) or (isinstance(value, float) and isfinite(value)):
         return value
@@ -203,14 +207,14 @@ def cleaned(value: Any, secrets: tuple[str, ...] = (), name: str = "") -> Field:
         return int(value)
     if name and _is_secret_name(name):
         return HIDDEN
-    # Secrets go first: the cut could leave half of one, and escapes would keep it from being found.
+    # Hide secrets first: truncation could leave half of one, and escapes would prevent a match.
     text = hidden(_text(value), secrets)
     line = "".join(map(_printable, text[: LONGEST + 1]))
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + CUT
 
 
 def hidden(text: str, secrets: tuple[str, ...]) -> str:
-    """The beginning of `text` with `[hidden]` for every one of `secrets`, and for what looks like one."""
+    """Return the start of `text` with `[hidden]` for each of `secrets` and for anything like a secret."""
     for secret in secrets:
         if secret in text:
             text = text.replace(secret, HIDDEN)
@@ -221,10 +225,10 @@ def hidden(text: str, secrets: tuple[str, ...]) -> str:
 
 
 def without_keys(text: str, given: Iterable[str] = ()) -> str:
-    """The whole of `text` with `[hidden]` for every key of the environment, and for every one `given`.
+    """Return all of `text` with `[hidden]` in place of every key in the environment or in `given`.
 
-    For texts that are read again, such as a model's reply: plain words stay, also where a variable has one
-    for a password, because hiding them would change what is said. A key is found as JSON escapes it, too.
+    For texts that are used further, such as a model's reply. Plain words stay, even if a variable uses one
+    as a password, because hiding them would change the meaning. JSON-escaped keys are found too.
     """
     for key in (*_keys_of(tuple(os.environ.items())), *filter(_is_key, given)):
         if key in text:
@@ -236,14 +240,14 @@ def without_keys(text: str, given: Iterable[str] = ()) -> str:
 
 
 def keys_pattern(given: Iterable[str]) -> re.Pattern[str]:
-    """A pattern that finds what `without_keys` hides, with the keys that the environment has now."""
+    """Return a pattern that finds what `without_keys` hides, with the current keys of the environment."""
     keys = {*_keys_of(tuple(os.environ.items())), *filter(_is_key, given)}
     longest_first = sorted(keys, key=lambda key: (-len(key), key))
     return re.compile("|".join(_escaped(key).pattern for key in longest_first) or r"(?!)")
 
 
 def error_text(error: BaseException) -> str:
-    """What went wrong as it may be stored and shown: the error's class and its words, without keys."""
+    """Return an error's class and message without keys, safe to store and show."""
     return without_keys(f"{type(error).__name__}: {error}")
 
 
@@ -253,13 +257,13 @@ def _keys_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
 
 
 def _is_key(secret: str) -> bool:
-    """Whether a secret is no word that a text may well have without telling it."""
+    """Return whether a secret is long enough, and not a plain word that may occur in a text by chance."""
     return len(secret) >= SHORTEST_KEY and not secret.isalpha()
 
 
 @lru_cache(maxsize=256)
 def _escaped(key: str) -> re.Pattern[str]:
-    """A key of which any character may be written as JSON may write it."""
+    """Return a pattern for a key in which any character may be JSON-escaped."""
     return re.compile(
         "".join(
             rf"(?:\\?{re.escape(each)}|\\u(?i:{ord(each):04x}))" if ord(each) < 0x10000 else re.escape(each)
@@ -269,8 +273,10 @@ def _escaped(key: str) -> re.Pattern[str]:
 
 
 def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of all variables whose names look like a key's, and the passwords in addresses, the longest
-    first; lines one by one, too."""
+    """Return the values of variables named like keys, and the passwords in addresses, the longest first.
+
+    Values of several lines are also included line by line.
+    """
     from urllib.parse import quote
 
     found: set[str] = set()
@@ -280,7 +286,7 @@ def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
         if _is_secret_name(name) and name not in ("PWD", "OLDPWD"):
             for secret in (value, value.strip(), *value.splitlines()):
                 if _is_secret(secret):
-                    # As it is, as a URL has it, and as `repr` does.
+                    # As is, in URL encoding, and as in `repr`.
                     found.update((secret, quote(secret, safe="", errors="replace"), repr(secret)[1:-1]))
     return tuple(sorted(found, key=lambda secret: (-len(secret), secret)))
 
@@ -308,7 +314,7 @@ def _text(value: Any) -> str:
         return str(value)
     try:
         return str(value)
-    except Exception as error:  # somebody else's __str__
+    except Exception as error:  # any error of a foreign __str__
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
@@ -319,9 +325,9 @@ def _printable(character: str) -> str:
 
 
 def _without_secrets(record: logging.LogRecord) -> logging.LogRecord:
-    """A record as it may be shown, also one that was made without a `Log`.
+    """Return a record in a form safe to show, also one not made by a `Log`.
 
-    No traceback: its last line says what was judged. Other handlers have the record as it is.
+    Without a traceback, whose last line may contain judged text. Other handlers get the original record.
     """
     if hasattr(record, "magistrate_fields"):
         return record

@@ -1,6 +1,6 @@
-"""Where Magistrate keeps its files: models, downloaded sets, the store of runs and the cache of calls.
+"""Paths of Magistrate's files: models, downloaded data sets, the store of runs and the cache of calls.
 
-These functions only name paths. Whoever writes creates the folder, so that reading, importing and
+These functions only return paths. Code that writes creates the folder, so that reading, importing and
 `--help` leave no trace on disk.
 """
 
@@ -14,7 +14,7 @@ VARIABLE = "MAGISTRATE_HOME"
 
 
 def home() -> Path:
-    """The folder for everything Magistrate writes: `$MAGISTRATE_HOME`, else the platform's data folder."""
+    """Return the folder for all of Magistrate's files: `$MAGISTRATE_HOME`, or the platform's data folder."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen).expanduser()
@@ -22,7 +22,7 @@ def home() -> Path:
 
 
 def _data_folder() -> Path:
-    """Where programs keep a user's data on this platform."""
+    """Return the folder for user data on this platform."""
     match sys.platform:
         case "win32":
             return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
@@ -33,20 +33,20 @@ def _data_folder() -> Path:
 
 
 def models_dir() -> Path:
-    """The folder of pulled and converted models."""
+    """Return the folder of downloaded and converted models."""
     return home() / "models"
 
 
 def datasets_dir() -> Path:
-    """The folder of downloaded public sets."""
+    """Return the folder of downloaded public data sets."""
     return home() / "datasets"
 
 
 def default_store() -> Path:
-    """The SQLite file that runs are written to where no other store is named."""
+    """Return the SQLite file of the default store of runs."""
     return home() / "magistrate.db"
 
 
 def default_cache() -> Path:
-    """The SQLite file of engine calls that are not asked twice."""
+    """Return the SQLite file of the cache of engine calls."""
     return home() / "cache.db"

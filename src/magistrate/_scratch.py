@@ -1,7 +1,7 @@
-"""A memory for the time of one judgement: what is computed from a sample's texts is computed once.
+"""A cache for the duration of one judgement: values derived from a sample's texts are computed once.
 
-A judge that asks another one for every sentence gives it the same context each time. What is computed of the
-context alone is kept here until the outcome is there, and then forgotten.
+A judge that calls another one for every sentence passes it the same context each time. Values derived from
+the context are cached here until the outcome is known.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
-MOST = 8  # things that are kept at a time; each may take many times the memory of its text
+MOST = 8  # cached values at a time; each may take many times the memory of its text
 
 _kept: ContextVar[OrderedDict[Hashable, Any] | None] = ContextVar("magistrate_scratch", default=None)
 
 
 @contextmanager
 def scratch() -> Iterator[None]:
-    """Keep what `once` makes until the block ends; inside another such block that one decides."""
+    """Cache the results of `once` until the block ends. A nested block shares the outer one's cache."""
     if _kept.get() is not None:
         yield
         return
@@ -33,7 +33,7 @@ def scratch() -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` makes, or made before in this `scratch` for the same key; made each time outside of one."""
+    """Return the value of `make`, cached under `key` in this `scratch`; not cached outside of one."""
     kept = _kept.get()
     if kept is None:
         return make()

@@ -1,7 +1,7 @@
-"""Outcomes as text: one line for a terminal, a fragment of HTML for notebooks.
+"""Outcomes as text: one line for a terminal, an HTML fragment for notebooks.
 
-Pure functions of an outcome's fields. Everything that comes from outside is escaped, and characters that
-would move a cursor or reorder what is read are replaced, one for one, so that offsets stay true.
+Pure functions of an outcome's fields. All outside text is escaped. Characters that would move a cursor or
+reorder text are replaced one for one, so that offsets stay valid.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from magistrate.errors import InputError
 
-MARK = {"hallucinated": "#c8553d", "faithful": "#2f8f6b"}  # seen on white and on black
+MARK = {"hallucinated": "#c8553d", "faithful": "#2f8f6b"}  # visible on white and on black
 NEUTRAL = "#808080"
-HOT = "200,85,61"  # that of hallucinated; text over it can be read in light and in dark
-LEVELS = 5  # of heat, the first of them this opaque
+HOT = "200,85,61"  # the colour of hallucinated; text on it is readable in light and dark mode
+LEVELS = 5  # levels of heat; FAINTEST is the opacity of the first
 FAINTEST = 0.15
 QUOTE = "background:rgba(214,158,46,.25);color:inherit;border-bottom:2px solid rgba(214,158,46,.9)"
 
@@ -34,7 +34,7 @@ _SEEN = {
     chr(code): shown if isinstance(shown, str) else chr(shown)
     for code, shown in (_VISIBLE | dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)).items()
 }
-# Most texts hold few of these, and finding those is many times quicker than looking every character up.
+# Most texts contain few of these, and searching for them is much faster than translating every character.
 _UNSEEN = re.compile(f"[{''.join(map(re.escape, _SEEN))}]")
 
 
@@ -48,7 +48,7 @@ class Marked(Protocol):
 
 
 def percent(value: float | None) -> str:
-    """A share in [0, 1] as `93.1%`; a dash where there is none.
+    """Format a share in [0, 1] as `93.1%`; a dash for None.
 
     >>> percent(0.931), percent(None)
     ('93.1%', '–')
@@ -57,7 +57,7 @@ def percent(value: float | None) -> str:
 
 
 def decimal(value: float | None) -> str:
-    """A number with two decimals and no leading zero; a dash where there is none.
+    """Format a number with two decimals and no leading zero; a dash for None.
 
     >>> decimal(0.617), decimal(1.0), decimal(-0.024), decimal(None)
     ('.62', '1.00', '-.02', '-')
@@ -69,13 +69,13 @@ def decimal(value: float | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A difference, always with its sign: `+.06`, `-.02`."""
+    """Format a difference, always with its sign: `+.06`, `-.02`."""
     shown = decimal(value)
     return shown if value is None or shown.startswith("-") else f"+{shown}"
 
 
 def p_of(p: float | None) -> str:
-    """A p value as people read it.
+    """Format a p value.
 
     >>> p_of(0.0004), p_of(0.03), p_of(None)
     ('<.001', '.030', '-')
@@ -86,15 +86,15 @@ def p_of(p: float | None) -> str:
 
 
 def shorten(text: str, width: int = 100) -> str:
-    """One line of at most `width` characters, with an ellipsis where something was left out."""
+    """Return one line of at most `width` characters, with an ellipsis if text was cut off."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
 def shorten_inside(text: str, width: int = 400) -> str:
-    """One line of at most `width` characters; what is left out is left out of the middle.
+    """Return one line of at most `width` characters, shortened in the middle.
 
-    A message says at its end what to do.
+    The end is kept because a message says there what to do.
     """
     line = " ".join(text.split())
     if len(line) <= width:
@@ -104,7 +104,7 @@ def shorten_inside(text: str, width: int = 400) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` with every control character made visible, one for one; line ends stay.
+    """Return `text` with every control character made visible, one for one; line ends stay.
 
     >>> plain("a\\x1b[2Jb")
     'a␛[2Jb'
@@ -113,14 +113,12 @@ def plain(text: str) -> str:
 
 
 def seen(text: str) -> str:
-    """`text` as a page can hold it: every control character visible and no half of a surrogate pair, one
-    character for one.
-    """
+    """Return `text` with control characters made visible and lone surrogates replaced, one for one."""
     return _UNSEEN.sub(lambda found: _SEEN[found[0]], text)
 
 
 def safe(text: str) -> str:
-    """`text` as it can stand in HTML."""
+    """Return `text` escaped for HTML."""
     return escape(seen(text))
 
 
@@ -132,12 +130,10 @@ def card(
     quotes: Sequence[tuple[str, str, str | None]] = (),
     below: str = "",
 ) -> str:
-    """A bordered HTML card: `title`, a row of name–value facts, a paragraph and quotes, all escaped.
+    """Return a bordered HTML card: `title`, a row of name–value facts, a paragraph and quotes, all escaped.
 
-    It takes the colours of the page around it, light or dark.
-
-    A quote is its kind, the words of the output, and the context's beside them, None where there are none.
-    `below` is HTML of our own.
+    It uses the colours of the surrounding page, light or dark. A quote is its kind, the words of the
+    output, and those of the context (None if there are none). `below` is trusted HTML.
     """
     cells = "".join(
         f'<span style="margin-right:1.2em"><span style="opacity:.65">{safe(name)}</span> '
@@ -155,9 +151,9 @@ def card(
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None, left: int = 1
 ) -> str:
-    """An HTML table, all of it escaped, in the colours of the page around it.
+    """Return an HTML table with escaped text, in the colours of the surrounding page.
 
-    The first `left` columns are set to the left, as words are; the others to the right, as numbers are.
+    The first `left` columns are aligned left, for words; the others right, for numbers.
     """
 
     def cell(tag: str, at: int, text: str) -> str:
@@ -177,7 +173,7 @@ def table(
 
 
 def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
-    """What was quoted of the output beside what was quoted of the context, a row a claim."""
+    """Return a table of quotes from output and context, one row per claim."""
     if not quotes:
         return ""
     look = "text-align:left;vertical-align:top;padding:.3em 1.2em .3em 0;background:none"
@@ -205,8 +201,10 @@ def _quotes(quotes: Sequence[tuple[str, str, str | None]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """How suspicious each part of a text is: `pieces` are half-open character offsets with a value of `unit`,
-    from `low` (not at all) to `high`."""
+    """A heat map of a text, from `low` (not suspicious) to `high`.
+
+    `pieces` are half-open character offsets with a value in `unit`.
+    """
 
     name: str
     unit: str
@@ -216,7 +214,7 @@ class Heat:
 
     @classmethod
     def read(cls, given: Any) -> Heat:
-        """What a judge noted under `heat` among its details. Raises `InputError` where it is no heat map."""
+        """Parse a judge's `details["heat"]`. Raises `InputError` if it is no heat map."""
         try:
             heat = cls(
                 str(given["name"]),
@@ -235,7 +233,7 @@ class Heat:
         return heat
 
     def level(self, value: float) -> int:
-        """0 for `low`, 1 to `LEVELS` above it; what is beyond the scale is at its end.
+        """Return 0 for `low` and 1 to `LEVELS` above it; values beyond the scale are clipped.
 
         >>> [Heat("x", "nats", 0, 3, ()).level(value) for value in (-1, 0, 0.1, 1.5, 3, 9)]
         [0, 0, 1, 3, 5, 5]
@@ -244,8 +242,10 @@ class Heat:
         return int(-(-share * LEVELS // 1))
 
     def runs(self, text: str) -> list[tuple[int, int, float | None]]:
-        """The whole of `text` in order, cut where the value changes; None where there is none. Where pieces
-        overlap the highest value stands."""
+        """Split all of `text` where the value changes, in order; None is no value.
+
+        Where pieces overlap, the highest value counts.
+        """
         painted: list[float | None] = [None] * len(text)
         for start, end, value in sorted(self.pieces, key=lambda piece: piece[2]):
             start, end = max(start, 0), min(end, len(text))
@@ -261,7 +261,7 @@ class Heat:
         return found
 
     def hottest(self, text: str, most: int) -> list[tuple[int, int, float]]:
-        """The runs of the highest values above `low`, at most so many, highest first."""
+        """Return the runs with the highest values above `low`, at most `most`, the highest first."""
         hot = [
             (start, end, value)
             for start, end, value in self.runs(text)
@@ -270,16 +270,16 @@ class Heat:
         return sorted(hot, key=lambda run: (-run[2], run[0]))[:most]
 
     def figure(self, value: float) -> str:
-        """A value with its unit's digits; `≥` where it is at the end of the scale."""
+        """Format a value, with `≥` at the end of the scale."""
         return f"{'≥' if value >= self.high else ''}{min(value, self.high):.2f}"
 
     @property
     def legend(self) -> str:
-        """What the colours mean."""
+        """The legend of the colours."""
         return f"{self.name}, from {self.low:g} to {self.high:g} {self.unit}"
 
     def told(self, text: str, most: int = 5) -> str:
-        """The hottest parts in words, for whoever sees no colours."""
+        """Return the hottest parts as text, for readers who do not see colours."""
         found = [
             f"“{shorten(text[start:end], 40)}” {self.figure(value)}"
             for start, end, value in self.hottest(text, most)
@@ -288,9 +288,9 @@ class Heat:
 
 
 def heat(given: Mapping[str, Any]) -> str:
-    """A heat map that brings its `text` with it as a paragraph of HTML, escaped; empty where there is none.
+    """Return a heat map with its own `text` as an escaped HTML paragraph; empty if it has no text.
 
-    It takes the colours of the page around it, light or dark.
+    It uses the colours of the surrounding page, light or dark.
     """
     text = given.get("text")
     if not isinstance(text, str):
@@ -322,7 +322,7 @@ def heat(given: Mapping[str, Any]) -> str:
 
 
 def address(url: str) -> str:
-    """A URL for people: without the name and the password that may stand before its host.
+    """Return a URL without the user name and password.
 
     >>> address("http://me:secret@mirror.example/x")
     'http://mirror.example/x'

@@ -1,4 +1,4 @@
-"""Reads YAML files safely and checks them against a model; errors name the line and the key."""
+"""Read YAML files safely and validate them against a model; errors contain the line and the key."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=BaseModel)
 
-LARGEST = 200_000  # bytes of a file, and values in it once its aliases are written out
-DEEPEST = 60  # values within values; the parser recurses
+LARGEST = 200_000  # bytes of a file, and number of values after its aliases are expanded
+DEEPEST = 60  # nesting depth; the parser recurses
 
 Key = tuple[str | int, ...]
 
@@ -31,9 +31,9 @@ TOO_MUCH = "values are nested too deep or too many; check its aliases (*name)"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML 1.2 file: plain values, and on which line each key stands (`yes` and `no` are words there).
+    """A YAML 1.2 file: plain values, and the line of each key (`yes` and `no` are strings).
 
-    `texts` says for texts of several lines, below `|`, on which line the first one stands.
+    `texts` maps the keys of block texts (`|`) to the line of the text's first line.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Document:
     texts: Mapping[Key, int] = field(default_factory=dict, repr=False)
 
     def error(self, key: Key, message: str, *, row: int | None = None) -> SpecError:
-        """What is wrong at a key, with the file and the line of it or of what it is in.
+        """Return an error about a key, with the file and the line of the key or of its nearest parent.
 
-        `row` is the line within the text at the key, counted from 1, where that is known.
+        `row` is the line within the text at the key, counted from 1, if known.
         """
         place = key
         while place and place not in self.lines:
@@ -54,22 +54,22 @@ class Document:
             line = self.texts[key] + row - 1
         where = f", {'.'.join(map(str, key))}" if key else ""
         told = f"{self.name}{f', line {line}' if line else ''}{where}: {message}"
-        return SpecError(" ".join(told.splitlines()))  # a key may hold anything
+        return SpecError(" ".join(told.splitlines()))  # a key may contain line breaks
 
     def read_as(self, model: type[Model]) -> Model:
-        """The values as `model`. Raises `SpecError` with line, key and, for an unknown key, the nearest."""
+        """Validate the values as `model`. Raises `SpecError` with line and key, and suggests known keys."""
         from pydantic import ValidationError
 
         try:
             return model.model_validate(self.values)
         except ValidationError as error:
-            # A mistyped key is said before what is missing because of it.
+            # Report a mistyped key before the key that is missing because of it.
             first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
             raise self.error(*_explained(first, model)) from None
 
 
 def read_document(path: Path) -> Document:
-    """The YAML file at `path`. Raises `SpecError` where it cannot be read or is no mapping."""
+    """Read the YAML file at `path`. Raises `SpecError` if it cannot be read or is not a mapping."""
     try:
         if path.is_dir():
             raise SpecError(f"cannot read {path}: it is a folder")
@@ -91,14 +91,14 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(text: str, name: str) -> Document:
-    """The document that `text` is; `name` is what messages call it."""
+    """Parse a YAML text; `name` is its name in messages."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
     from ruamel.yaml.nodes import MappingNode
 
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.max_depth = DEEPEST
-    yaml.composer.warn_double_anchors = False  # an anchor may be used again
+    yaml.composer.warn_double_anchors = False  # an anchor may be redefined
     try:
         root = yaml.compose(text)
     except YAMLError as error:
@@ -118,7 +118,7 @@ def parse_document(text: str, name: str) -> Document:
 
 @dataclass(slots=True)
 class _Reader:
-    """Turns what the parser made into plain values and notes where each stood."""
+    """Converts the parser's nodes to plain values and records their lines."""
 
     name: str
     lines: dict[Key, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ SCALARS = ("str", "int", "float", "bool", "null", "timestamp", "value")
 
 
 def _scalar(kind: str, text: str) -> Any:
-    """The value that a word stands for; the word itself where it stands for none that is known here."""
+    """Return the value of a scalar; the text itself if it has no known value."""
     try:
         if kind == "null":
             return None
@@ -179,11 +179,11 @@ def _scalar(kind: str, text: str) -> Any:
     return text
 
 
-# --- what is said of mistakes -------------------------------------------------------------------
+# --- error messages -----------------------------------------------------------------------------
 
 
 def _syntax(error: YAMLError, text: str, name: str) -> str:
-    """Why a text is no YAML, with the line and, for frequent mistakes, what to do."""
+    """Explain why a text is not YAML, with the line and, for common mistakes, advice."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     rows = text.splitlines() or [""]
     if mark is None:
@@ -217,7 +217,7 @@ ADVICE = {
 
 
 def _explained(error: Any, model: type[BaseModel]) -> tuple[Key, str]:
-    """The key that a validation error is about, and what to say of it."""
+    """Return the key of a validation error, and the message for it."""
     key, kind, context = tuple(error["loc"]), str(error["type"]), error.get("ctx", {})
     if kind == "extra_forbidden":
         return key, _unknown(key, model)
@@ -263,10 +263,10 @@ def _shown(value: Any) -> str:
 
 
 def _unknown(key: Key, model: type[BaseModel]) -> str:
-    """What to say of a key that nothing here has: the nearest one, here or one level down."""
+    """Return the message for an unknown key, which suggests the nearest one, here or one level down."""
     for step in key[:-1]:
         known = {info.alias or name: info for name, info in model.model_fields.items()}
-        # The name of an entry, such as a label's, is no field: what it holds is still the same model.
+        # The name of an entry, such as a label's, is no field: its value still belongs to the same model.
         model = next(iter(_within(known[str(step)].annotation)), model) if step in known else model
     places: dict[str, str] = {}
     for name, info in model.model_fields.items():
@@ -280,7 +280,7 @@ def _unknown(key: Key, model: type[BaseModel]) -> str:
 
 
 def _within(annotation: Any) -> list[type[BaseModel]]:
-    """The models that a field's type names."""
+    """Return the models in a field's type."""
     if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
         return [annotation]
     return [found for part in get_args(annotation) for found in _within(part)]

@@ -1,25 +1,25 @@
-"""Everything Magistrate raises, and whether trying again would help.
+"""The exceptions that Magistrate raises, and whether a retry may help.
 
 ::
 
     MagistrateError
-    ├── InputError             what was passed in cannot be used             (exit 2)
+    ├── InputError             an argument or a file cannot be used          (exit 2)
     │   ├── SpecError          a name, option or file is not known
     │   ├── DatasetError       a row or file of samples cannot be read
     │   ├── ConstraintError    a schema or grammar cannot be enforced
     │   └── OverLength         the prompt does not fit the model's context window
-    ├── NoVerdict              a judgement that could not be made, where a verdict is needed
+    ├── NoVerdict              a judgement failed or abstained, and a verdict is needed
     ├── ModelError             weights are missing, damaged or cannot be fetched
     ├── MissingPackage         a package is not installed
-    │   └── MissingExtra       an optional dependency of this one is not installed
+    │   └── MissingExtra       an optional dependency is not installed
     ├── StoreError             the store cannot be read or written
     └── EngineError            the engine failed                             (retry may help)
-        ├── EngineGone         the engine cannot answer any more            (exit 3)
-        ├── EngineBusy         too much was asked at once
-        ├── EngineRefused      the server will not answer this request
-        ├── EngineTimeout      the answer took longer than was allowed
+        ├── EngineGone         the engine cannot answer any more             (exit 3)
+        ├── EngineBusy         too many requests at once
+        ├── EngineRefused      the server rejects this request
+        ├── EngineTimeout      the answer took too long
         ├── InvalidOutput      the model's text did not pass validation
-        └── CapabilityError    the engine cannot do what was asked
+        └── CapabilityError    the engine lacks a capability
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from typing import Any
 
 
 class MagistrateError(Exception):
-    """Base of every error that Magistrate raises on purpose."""
+    """Base class of all errors that Magistrate raises on purpose."""
 
     retryable = False
 
 
 class InputError(MagistrateError):
-    """What was passed in cannot be used."""
+    """An argument or a file cannot be used."""
 
 
 class SpecError(InputError):
-    """A name, an option or a file is not known; `key` is the key of a file that is to blame, if one is."""
+    """A name, an option or a file is not known or not valid; `key` is the faulty key of a file, if any."""
 
     def __init__(self, message: str, *, key: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class SpecError(InputError):
 
 
 class DatasetError(InputError):
-    """Samples cannot be read; the message names the file and the line."""
+    """Samples cannot be read; the message contains the file and the line."""
 
 
 class ConstraintError(InputError):
@@ -62,11 +62,11 @@ class OverLength(InputError):
 
 
 class NoVerdict(MagistrateError, AttributeError):
-    """A verdict was needed, and `outcome` is the failure or the abstention that came instead.
+    """A verdict was needed, but `outcome` is a failure or an abstention.
 
-    A label, score or probability that is read from such an outcome raises it too. It is an AttributeError, so
-    that `hasattr(outcome, "label")` and `getattr(outcome, "label", None)` say that there is none, as tools
-    that look at objects expect.
+    Reading a label, score or probability from such an outcome raises it too. It is an AttributeError, so
+    that `hasattr(outcome, "label")` is False and `getattr(outcome, "label", None)` is None, as tools that
+    inspect objects expect.
     """
 
     def __init__(self, message: str, outcome: Any = None) -> None:
@@ -79,7 +79,7 @@ class ModelError(MagistrateError):
 
 
 class MissingPackage(MagistrateError):
-    """A package is not installed; the message says what installs it, `wanted` or the package itself."""
+    """A package is not installed; the message says how to install it, as `wanted` or by its name."""
 
     def __init__(self, package: str, wanted: str | None = None) -> None:
         wanted = wanted or package
@@ -87,14 +87,14 @@ class MissingPackage(MagistrateError):
 
 
 class MissingExtra(MissingPackage):
-    """An optional dependency is not installed; the message names the extra."""
+    """An optional dependency is not installed; the message contains the extra."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(module, f"magistrate[{extra}]")
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Raise `MissingExtra` for the first of `modules`, which the extra installs, that is not there."""
+    """Raise `MissingExtra` for the first of `modules`, which the extra installs, that is not installed."""
     from importlib.util import find_spec
 
     for module in modules:
@@ -107,9 +107,9 @@ class StoreError(MagistrateError):
 
 
 class EngineError(MagistrateError):
-    """The engine failed while answering; `status` is the HTTP status that a server answered with.
+    """The engine failed to answer; `status` is the HTTP status of a server's answer.
 
-    It is None where there is no server, or where no answer of it came to its end.
+    It is None without a server, or if no answer was complete.
     """
 
     retryable = True
@@ -126,7 +126,7 @@ class EngineGone(EngineError):
 
 
 class EngineBusy(EngineError):
-    """Too much was asked at once; later there will be room, after `retry_after` seconds if that was said."""
+    """Too many requests at once; retry after `retry_after` seconds, if the server sent that."""
 
     def __init__(self, message: str, *, retry_after: float | None = None, status: int | None = None) -> None:
         super().__init__(message, status=status)
@@ -134,17 +134,17 @@ class EngineBusy(EngineError):
 
 
 class EngineRefused(EngineError):
-    """The server will not answer this request: a filter, or something that it does not accept."""
+    """The server rejects this request: because of a filter, or because it is not acceptable."""
 
     retryable = False
 
 
 class EngineTimeout(EngineError):
-    """The answer took longer than was allowed."""
+    """The answer took longer than the timeout."""
 
 
 class InvalidOutput(EngineError):
-    """The model's text did not pass validation; `text` is what it wrote."""
+    """The model's text did not pass validation; `text` is that text."""
 
     def __init__(self, message: str, text: str = "") -> None:
         super().__init__(message)
@@ -152,6 +152,6 @@ class InvalidOutput(EngineError):
 
 
 class CapabilityError(EngineError):
-    """The engine cannot do what was asked."""
+    """The engine lacks a capability that was requested."""
 
     retryable = False

@@ -5,7 +5,7 @@
     def test_answer():
         assert_faithful(answer(question), context=documents, input=question)
 
-What could not be judged is never a pass: it raises `NoVerdict`, or fails as an assertion where it is told to.
+A failed judgement or an abstention never passes: it raises `NoVerdict` or, on request, AssertionError.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from magistrate.judges.base import Judge
 
 OnFailure = Literal["error", "fail"]
-DEADLINE = 300.0  # seconds, as everywhere
-SHOWN = 600  # characters of an output or a context that a message shows
+DEADLINE = 300.0  # seconds, as in the rest of the package
+SHOWN = 600  # characters of an output or a context shown in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """A judge on an engine, for tests: called with an output it answers the verdict.
+    """A judge on an engine, for tests: call it with an output to get the verdict.
 
-    `judging(output, context=…)`, `judging(sample)`; `judging.outcome(…)` takes the same and answers failures
-    and abstentions too, `judging.assert_faithful(…)` fails unless the verdict is faithful. `deadline` is in
-    seconds.
+    Use it as `judging(output, context=…)` or `judging(sample)`. `judging.outcome(…)` takes the same
+    arguments and also returns failures and abstentions. `judging.assert_faithful(…)` fails unless the
+    verdict is faithful. `deadline` is in seconds.
     """
 
     judge: Judge
@@ -51,7 +51,7 @@ class Judging:
         messages: Sequence[Mapping[str, Any]] = (),
         on_failure: OnFailure = "error",
     ) -> Verdict:
-        """The verdict, whatever it says; `NoVerdict` or AssertionError where there is none."""
+        """Return the verdict, faithful or not. Raises `NoVerdict` or AssertionError if there is none."""
         __tracebackhide__ = True
         _check_failure(on_failure)
         sample = _sample(output, context, input, messages)
@@ -65,7 +65,7 @@ class Judging:
         input: str | None = None,
         messages: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
-        """The verdict, failure or abstention."""
+        """Return the verdict, failure or abstention."""
         from magistrate.api.judge import judge_sample
 
         sample = _sample(output, context, input, messages)
@@ -80,7 +80,7 @@ class Judging:
         messages: Sequence[Mapping[str, Any]] = (),
         on_failure: OnFailure = "error",
     ) -> Verdict:
-        """The verdict, if it is faithful; as the function of this name."""
+        """Return the verdict if it is faithful, like the function of the same name."""
         __tracebackhide__ = True
         _check(self.judge, on_failure)
         sample = _sample(output, context, input, messages)
@@ -102,11 +102,11 @@ def assert_faithful(
     deadline: float = DEADLINE,
     on_failure: OnFailure = "error",
 ) -> Verdict:
-    """The verdict, if `judge` finds the output (or the sample) faithful to its context.
+    """Return the verdict if `judge` finds the output (or the sample) faithful to its context.
 
-    Else raises AssertionError with label, score, probability, and every claim with both quotes. A failure or
-    an abstention raises `NoVerdict`; with `on_failure="fail"` an AssertionError too. The other options are
-    those of `magistrate.judge`; an engine is loaded once a process.
+    Otherwise raises AssertionError with label, score, probability, and every claim with both quotes. A
+    failure or an abstention raises `NoVerdict`, or AssertionError with `on_failure="fail"`. The other
+    options are those of `magistrate.judge`; an engine is loaded once per process.
     """
     __tracebackhide__ = True
     from magistrate.engines.base import EngineSettings
@@ -120,9 +120,9 @@ def assert_faithful(
 
 
 def described(sample: Sample, outcome: Outcome) -> str:
-    """What a failed test says: the outcome, the texts, and every claim with its quotes.
+    """Return the message of a failed test: the outcome, the texts, and every claim with its quotes.
 
-    Characters that a terminal would obey are made visible.
+    Terminal control characters are made visible.
     """
     from magistrate.report.formatting import plain
 
@@ -145,7 +145,7 @@ def _sample(
 
 
 def _check(judge: Judge, on_failure: str) -> None:
-    """Raise `SpecError` where an assertion could never pass, or what is to happen is not known."""
+    """Raise `SpecError` if an assertion could never pass, or for an unknown `on_failure`."""
     _check_failure(on_failure)
     info = judge.info
     if info.labels and FAITHFUL not in info.labels:
@@ -222,5 +222,5 @@ def _claim(number: int, claim: Claim) -> list[str]:
 
 
 def case_ids(samples: Sequence[Sample]) -> list[str]:
-    """Ids of test cases: those of the samples, with dashes for what test runners read as their own."""
+    """Return test-case ids from the samples' ids, with dashes for characters that test runners interpret."""
     return [re.sub(r"[^\w.-]+", "-", sample.id).strip("-") or "sample" for sample in samples]

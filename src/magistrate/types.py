@@ -1,4 +1,4 @@
-"""The words of the domain as frozen values: what is judged, what is asked, what came out."""
+"""The domain types as frozen values: samples, prompts and outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAITHFUL = "faithful"
 HALLUCINATED = "hallucinated"
 
 Direction = Literal["minimize", "maximize"]
-ASSISTANTS = ("assistant", "ai", "model", "bot")  # how files call the one whose words are judged
+ASSISTANTS = ("assistant", "ai", "model", "bot")  # roles in files whose messages are judged
 
 ClaimKind = Literal["contradiction", "unsupported", "agreement"]
 FailureCode = Literal[
@@ -29,12 +29,12 @@ FailureCode = Literal[
 AbstentionReason = Literal["over_length", "no_context", "no_output", "missing_input", "uncertain"]
 
 
-# --- what is judged -----------------------------------------------------------------------------
+# --- samples ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Half-open character offsets `[start, end)` into a text, with the kind of what stands there."""
+    """Half-open character offsets `[start, end)` into a text, with the kind of the marked text."""
 
     start: int
     end: int
@@ -51,11 +51,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One text on trial (`output`) and what it must be faithful to (`context`).
+    """One text to judge (`output`) and the text that it must be faithful to (`context`).
 
-    `label` is `faithful` or `hallucinated` where a person has decided; `spans` are offsets into
-    `output`. `output` is None only before a task has produced it. `messages` is what was said before the
-    output in a conversation; the output may rely on it as on the context.
+    `label` is a person's decision, `faithful` or `hallucinated`, if there is one; `spans` are offsets into
+    `output`. `output` is None only before a task has produced it. `messages` are the conversation before
+    the output; the output may rely on them as on the context.
     """
 
     id: str
@@ -70,9 +70,9 @@ class Sample:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def answered(self) -> Sample:
-        """This sample with the assistant's last message as its output, where it has none of its own.
+        """Return this sample with the assistant's last message as its output, if it has no output.
 
-        What was said before stays in `messages`; the output itself, where it ends them, does not.
+        Earlier messages stay in `messages`. An output that is also the last message is removed from them.
         """
         output, messages = self.output, self.messages
         while messages and messages[-1].role.lower() in ASSISTANTS and output in (None, messages[-1].text):
@@ -81,23 +81,23 @@ class Sample:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """All that the output may rely on: the contexts, then the text of every message."""
+        """All texts that the output may rely on: the contexts, then the text of every message."""
         return (*self.context, *(turn.text for turn in self.messages))
 
 
-# --- what a model is asked ----------------------------------------------------------------------
+# --- prompts ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """Template text: written by the judge's author, may steer the model."""
+    """Template text, written by the judge's author; it may instruct the model."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Text on trial: never becomes template, special token or turn. `name` says which field."""
+    """Untrusted text: never parsed as template, special token or turn. `name` is its field."""
 
     text: str
     name: str = "data"
@@ -108,14 +108,14 @@ Part = Trusted | Data
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a prompt. A last message of role `assistant` is continued, not answered."""
+    """One turn of a prompt. If the last message has the role `assistant`, the model continues it."""
 
     role: Literal["system", "user", "assistant"]
     parts: tuple[Part, ...]
 
     @property
     def text(self) -> str:
-        """All parts as one string, as a person would read it."""
+        """All parts as one string."""
         return "".join(part.text for part in self.parts)
 
 
@@ -127,29 +127,32 @@ class Prompt:
 
     @classmethod
     def of(cls, text: str) -> Prompt:
-        """A single user message of trusted text."""
+        """Make a single user message of trusted text."""
         return cls((Message("user", (Trusted(text),)),))
 
     def continued(self, *parts: Part) -> Prompt:
-        """This prompt with the beginning of the assistant's answer already written."""
+        """Return this prompt with a prefix of the assistant's answer added."""
         return Prompt((*self.messages, Message("assistant", parts)))
 
     def data(self) -> Iterator[Data]:
-        """Every data part, in order."""
+        """Yield every data part, in order."""
         for message in self.messages:
             for part in message.parts:
                 if isinstance(part, Data):
                     yield part
 
 
-# --- what came out ------------------------------------------------------------------------------
+# --- outcomes -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and calls spent. `cached` of the `prompt` tokens needed no computation;
-    `forced` of the `generated` tokens were the only ones allowed and were not sampled. `reused` calls were
-    answered from the cache of an earlier one; they are not among `calls` and spent nothing."""
+    """Tokens and calls spent.
+
+    `cached` of the `prompt` tokens needed no computation. `forced` of the `generated` tokens were the only
+    ones allowed and were not sampled. `reused` calls were answered from the cache; they are not among
+    `calls` and spent nothing.
+    """
 
     calls: int = 0
     prompt: int = 0
@@ -171,9 +174,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One engine call made on the way to an outcome, kept as evidence.
+    """One engine call on the way to an outcome, kept as evidence.
 
-    `result` holds plain JSON values: the text of a generation, the probabilities of a choice.
+    `result` holds plain JSON values: the text of a generation, or the probabilities of a choice.
     """
 
     verb: Literal["generate", "choose", "likelihood"]
@@ -185,11 +188,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One statement of the output, with where it stands and what speaks for or against it.
+    """One statement of the output, with its position and the evidence for or against it.
 
-    `output_quote` stands in the sample's output and says there `output_text`; `context_quote` stands in
-    `sample.sources[context_index]` and says `context_text`, its kind says what was quoted. `probability` is
-    the engine's own of `kind`, in [0, 1], None where it had none to give.
+    `output_quote` is a position in the sample's output, whose text is `output_text`. `context_quote` is a
+    position in `sample.sources[context_index]`, whose text is `context_text`; its kind is the kind of the
+    quoted text. `probability` is the engine's probability of `kind`, in [0, 1], None if it had none.
     """
 
     kind: ClaimKind
@@ -204,7 +207,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What pins a number: rerun with the same recipe, get the same bytes."""
+    """All that determines a result: the same recipe gives the same bytes."""
 
     judge: str
     model: str
@@ -216,8 +219,8 @@ class Recipe:
     package: str
 
     def line(self) -> str:
-        """The recipe on one line, to stand under every figure."""
-        pinned = f"#{self.fingerprint[:12]}" if self.fingerprint else ""  # no model has none
+        """Return the recipe on one line, to be printed with every result."""
+        pinned = f"#{self.fingerprint[:12]}" if self.fingerprint else ""  # code has no fingerprint
         return (
             f"judge={self.judge} model={self.model}{pinned} prompt={self.prompt} "
             f"constraint={self.constraint} seed={self.seed} n={self.n} magistrate={self.package}"
@@ -226,10 +229,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedOn:
-    """The labelled data that a judge's calibration was fitted to, and what its threshold was chosen for.
+    """The labelled data that a judge's calibration was fitted to, and the aim of its threshold.
 
-    `scores` are calibrated ones of that data, as `magistrate.metrics.calibration.reference` takes them; None
-    where the calibration's file does not hold them. `aim` is None where a label is what is likelier.
+    `scores` are calibrated scores of that data, as `magistrate.metrics.calibration.reference` takes them;
+    None if the calibration file does not hold them. `aim` is None if the label is the more probable one.
     """
 
     dataset: str
@@ -239,13 +242,13 @@ class CalibratedOn:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a judge's scores are read; stored with every run.
+    """How to read a judge's scores; stored with every run.
 
-    `direction` says whether a low score is good (`minimize`: 1 means hallucinated) or a high one (`maximize`:
-    0 means hallucinated). `labels` are what its verdicts may say. From `threshold` in [0, 1] on, the verdict
-    is the label of high scores: hallucinated under `minimize`, faithful under `maximize`; None where
-    something else than a threshold decides. `calibrated_on` says what the scores were calibrated on, None
-    where a file did not calibrate them.
+    `direction` says whether a low score is good (`minimize`: 1 means hallucinated) or a high one
+    (`maximize`: 0 means hallucinated). `labels` are the possible labels of its verdicts. At `threshold`, in
+    [0, 1], and above the verdict is the label of high scores: hallucinated under `minimize`, faithful under
+    `maximize`. It is None if the label is decided in another way. `calibrated_on` describes the data of the
+    calibration file, None without one.
     """
 
     direction: Direction
@@ -255,7 +258,7 @@ class Scoring:
 
     @property
     def turned(self) -> bool:
-        """Whether a low score means hallucinated, so that what ranks by scores takes 1 - score."""
+        """Whether a low score means hallucinated, so that rankings use 1 - score."""
         return self.direction == "maximize"
 
 
@@ -263,10 +266,10 @@ class Scoring:
 class Verdict:
     """A judge's decision on one sample.
 
-    `score` is in [0, 1]; for hallucination judges 1 means hallucinated. `probability` is the
-    engine's own probability of `label`, in [0, 1], or None where the engine had none to give.
-    `mass` is what the offered answers had before renormalizing. `explanation_agrees` is False
-    where the label chosen again from the explanation alone was another.
+    `score` is in [0, 1]; for hallucination judges 1 means hallucinated. `probability` is the engine's own
+    probability of `label`, in [0, 1], or None if the engine had none. `mass` is the total probability of
+    the offered answers before renormalizing. `explanation_agrees` is False if the label chosen again from
+    the explanation alone was a different one.
     """
 
     sample_id: str
@@ -301,7 +304,7 @@ ONLY_OF_VERDICTS = frozenset(each.name for each in fields(Verdict)) - {"sample_i
 
 
 def _no_verdict(outcome: Failure | Abstention, name: str) -> AttributeError:
-    """What to raise where an outcome without a verdict is asked for `name`."""
+    """Return the error for reading `name` from an outcome without a verdict."""
     if name not in ONLY_OF_VERDICTS:
         return AttributeError(f"{type(outcome).__name__!r} object has no attribute {name!r}")
     return NoVerdict(
@@ -315,7 +318,7 @@ def _no_verdict(outcome: Failure | Abstention, name: str) -> AttributeError:
 class Failure:
     """A judgement that could not be made. It counts as failed, never as a label.
 
-    What only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the message.
+    Reading what only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the message.
     """
 
     sample_id: str
@@ -332,7 +335,7 @@ class Failure:
     def __str__(self) -> str:
         return f"failed ({self.code}): {_text.shorten_inside(self.message)}"
 
-    if not TYPE_CHECKING:  # a type checker goes on to say that there is no such attribute
+    if not TYPE_CHECKING:  # type checkers still report that there is no such attribute
 
         def __getattr__(self, name: str) -> Any:
             raise _no_verdict(self, name)
@@ -342,7 +345,7 @@ class Failure:
 class Abstention:
     """A judge that declined, with the reason. It counts as abstained, never as a label.
 
-    What only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the reason.
+    Reading what only a verdict has (`label`, `score`, `probability`) raises `NoVerdict` with the reason.
     """
 
     sample_id: str

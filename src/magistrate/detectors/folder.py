@@ -1,4 +1,4 @@
-"""The folder of a detector: its manifest with recipe, calibration and figures, and its files."""
+"""The folder of a detector: its manifest with recipe, calibration and metrics, and its files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from magistrate.metrics.calibration import EVEN, shifted_odds, sigmoid
 MANIFEST = "detector.json"
 LONGEST_NAME = 80
 WEIGHTS, GRAPH, TOKENIZER, CARD = "model.safetensors", "graph.onnx", "tokenizer.json", "README.md"
-UPDATE = "update.safetensors"  # what a large encoder has learnt; its folder's weights are made with it
-FILES = (WEIGHTS, GRAPH, TOKENIZER)  # that a detector is read from
-SHIPPED = Path(__file__).with_name("shipped")  # the detector that comes with the package
-LARGEST = 1_000_000  # bytes of a manifest
+UPDATE = "update.safetensors"  # the trained difference between a large encoder and the folder's weights
+FILES = (WEIGHTS, GRAPH, TOKENIZER)  # the files a detector is loaded from
+SHIPPED = Path(__file__).with_name("shipped")  # the detector in the package
+LARGEST = 1_000_000  # bytes of a manifest, at most
 
 
 class _Part(BaseModel):
@@ -30,7 +30,7 @@ class _Part(BaseModel):
 class Figure(_Part):
     """AUROC and balanced accuracy at the manifest's threshold on one set, with 95 % intervals.
 
-    `left_out` says that the measured detector had the same recipe but no data of that set's family.
+    `left_out` means that the measured detector had the same recipe but no data of that set's family.
     """
 
     set: str
@@ -41,13 +41,13 @@ class Figure(_Part):
 
 
 class Manifest(_Part):
-    """What stands in `detector.json`.
+    """The content of `detector.json`.
 
-    Where half of all outputs are hallucinated, the probability that one is, is
-    `1 / (1 + exp(-(scale * logit + offset)))`; from `token_threshold` on a word is shown as unsupported.
-    `window` is in tokens, `heads` how many attention heads a layer has.
-    `files` are the sha256 of the others in the folder. `update_of` is the sha256 of the weights that
-    `update.safetensors` adds to, empty where there is none.
+    If half of all outputs are hallucinated, the probability that one is hallucinated is `1 / (1 +
+    exp(-(scale * logit + offset)))`. At `token_threshold` and above a word is shown as unsupported.
+    `window` is in tokens, `heads` the number of attention heads per layer. `files` are the sha256 of the
+    other files in the folder. `update_of` is the sha256 of the weights that `update.safetensors` adds to,
+    empty if there is none.
     """
 
     kind: Literal["detector"] = "detector"
@@ -65,22 +65,22 @@ class Manifest(_Part):
     update_of: str = ""
 
     def probability(self, logit: float, base_rate: float = EVEN) -> float:
-        """In [0, 1], 1 for hallucinated, where a share `base_rate` of outputs is."""
+        """Return the probability of hallucinated, in [0, 1], if a share `base_rate` of outputs is."""
         return sigmoid(shifted_odds(self.scale * logit + self.offset, base_rate))
 
     @cached_property
     def digest(self) -> str:
-        """Of all that decides: another digest is another detector."""
+        """Digest of all values that affect results: different digests mean different detectors."""
         values = self.model_dump(mode="json", exclude={"name", "figures", "recipe"})
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
     def text(self) -> str:
-        """What stands in the file."""
+        """Return the content of the file."""
         return json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a detector's folder. Raises `SpecError` where there is none or it cannot be read."""
+    """Read the manifest of a detector's folder. Raises `SpecError` if it is missing or invalid."""
     path = folder / MANIFEST
     if not path.is_file():
         raise SpecError(
@@ -98,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `ModelError` where there is none."""
+    """Return the object in a JSON file. Raises `ModelError` if there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -109,13 +109,13 @@ def json_of(path: Path) -> dict[str, Any]:
 
 
 def digest_of(path: Path) -> str:
-    """The sha256 of a file."""
+    """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Raise `ModelError` where a file is missing or is not the one that the manifest speaks of."""
+    """Raise `ModelError` if a file is missing or differs from the manifest."""
     for name in FILES:
         path = folder / name
         if name not in manifest.files or not path.is_file():

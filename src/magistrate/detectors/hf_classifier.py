@@ -1,4 +1,4 @@
-"""A BERT-style classifier in Hugging Face's format: it scores an output against a context, or its tokens."""
+"""A BERT-style classifier in Hugging Face's format, of context–output pairs or of the output's tokens."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ FAITHFUL = frozenset(
         *("correct", "factual", "not_hallucinated", "no_hallucination", "non_hallucinated", "pass"),
     )
 )
-OUTSIDE = "o"  # of a token that belongs to nothing, in tags such as O, B-hallucination, I-hallucination
+OUTSIDE = "o"  # the tag of no entity, as in O, B-hallucination, I-hallucination
 ADVICE = (
     "say which labels mean hallucinated, positive=NAME (several with +), or "
     "which mean faithful, negative=NAME"
 )
 NEEDED = ("config.json", "tokenizer.json")
-OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # count positions from 2
-LEAST = 16  # tokens of a window
-OVERLAP = 64  # tokens that two windows of a context share, where they have room for four times as many
+OFFSET = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")  # positions start at 2
+LEAST = 16  # tokens of a window, at least
+OVERLAP = 64  # tokens that consecutive windows share, if they have room for four times as many
 
 Pair = Literal["context_output", "output_context"]
 Over = Literal["min", "mean", "max"]
@@ -55,7 +55,8 @@ Over = Literal["min", "mean", "max"]
 class Meaning:
     """The classes that mean hallucinated, by number; with `turned` those that mean faithful.
 
-    `several` says that classes do not exclude each other, as with one class alone: each has its own sigmoid.
+    With `several` the classes do not exclude each other: each has its own sigmoid. A single class is such a
+    case.
     """
 
     classes: tuple[int, ...]
@@ -63,7 +64,7 @@ class Meaning:
     several: bool
 
     def probability(self, logits: np.ndarray) -> np.ndarray:
-        """The probability of hallucinated, float64 `[…]`, of logits `[…, classes]`."""
+        """Return the probability of hallucinated, float64 `[…]`, for logits `[…, classes]`."""
         import numpy as np
 
         logits = np.asarray(logits, dtype=np.float64)
@@ -85,10 +86,10 @@ def meaning(
     several: bool = False,
     tokens: bool = False,
 ) -> Meaning:
-    """What the labels of a model (by number) mean.
+    """Return which labels of a model (by number) mean hallucinated.
 
-    Where neither `positive` nor `negative` says it, labels are read by their names; with `tokens` they may be
-    tags such as `B-hallucination` and `O`. Raises `SpecError` with the labels where that is not plain.
+    If neither `positive` nor `negative` is given, the names of the labels decide. With `tokens` they may be
+    tags such as `B-hallucination` and `O`. Raises `SpecError`, with the labels, if the names are unclear.
     """
     named = {name: number for number, name in labels.items()}
     listed = ", ".join(labels[number] for number in sorted(labels))
@@ -107,12 +108,12 @@ def meaning(
     if None in sides.values() or (len(labels) > 1 and len(wrong) in (0, len(labels))):
         raise SpecError(f"the model's labels ({listed}) do not say which means hallucinated; {ADVICE}")
     if not wrong:
-        return Meaning(tuple(labels), True, several)  # one class alone, of faithful outputs
+        return Meaning(tuple(labels), True, several)  # a single class, which means faithful
     return Meaning(wrong, False, several)
 
 
 def _side(name: str, tokens: bool) -> bool | None:
-    """True for hallucinated, False for faithful, None for a name that says neither."""
+    """Return True for a name that means hallucinated, False for faithful, None for neither."""
     plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
     if tokens:
         if plain == OUTSIDE:
@@ -125,10 +126,10 @@ def _side(name: str, tokens: bool) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a classifier says of a sample: `score` in [0, 1], 1 for hallucinated.
+    """A classifier's result for a sample: `score` in [0, 1], 1 for hallucinated.
 
-    `tokens` are `(start, end, probability)` of the output's tokens, half-open character offsets, where the
-    model labels tokens; `windows` is how many pairs of texts it read.
+    `tokens` are `(start, end, probability)` of the output's tokens, as half-open character offsets, if the
+    model labels tokens. `windows` is the number of text pairs it read.
     """
 
     score: float
@@ -136,7 +137,7 @@ class Scored:
     windows: int
 
     def spans(self, threshold: float) -> list[tuple[int, int, float]]:
-        """Runs of tokens from `threshold` on, as `(start, end, highest probability)`."""
+        """Return runs of tokens with at least `threshold`, as `(start, end, highest probability)`."""
         found: list[tuple[int, int, float]] = []
         before = False
         for start, end, share in self.tokens:
@@ -151,13 +152,13 @@ class Scored:
 
 
 class ClassifierModel:
-    """A folder as Hugging Face's libraries write it: `config.json`, `tokenizer.json`, and the network.
+    """A folder in the format of Hugging Face's libraries: `config.json`, `tokenizer.json`, and the network.
 
     The network is an OpenVINO graph, an ONNX file, or safetensors, which are converted once with the extra
-    `train`. `pair` is the order in which it reads context and output. What does not fit its window is read in
-    parts: the score of a part of the output is the `over` (least, mean or most) of those it gets beside each
-    part of the context, the score of the output that of its worst part. Raises `ModelError` for a folder
-    that cannot be used, `SpecError` for labels that do not say what they mean.
+    `train`. `pair` is the order of context and output. Text that does not fit its window is read in parts.
+    The score of a part of the output is the `over` (`min`, `mean` or `max`) of its scores with each part of
+    the context. The score of the output is that of its worst part. Raises `ModelError` for an unusable
+    folder, `SpecError` for labels of unclear meaning.
     """
 
     def __init__(
@@ -183,16 +184,16 @@ class ClassifierModel:
                 f"window must be in [{LEAST}, {limit}], which is what the model reads; got {window}"
             )
         self.window = window or limit
-        _ = self.meaning  # labels that say nothing are an error now, and not after a download or a conversion
+        _ = self.meaning  # fail on unclear labels now, not after a download or a conversion
 
     @classmethod
     def load(cls, folder: str | Path, **options: Any) -> ClassifierModel:
-        """The classifier in `folder`; `options` are those of the class."""
+        """Load the classifier in `folder`; `options` are those of the class."""
         return cls(Path(folder).expanduser(), **options)
 
     @property
     def labels(self) -> dict[int, str]:
-        """What the model calls its classes, by number."""
+        """The names of the model's classes, by number."""
         named = self.config.get("id2label") or {}
         told = self.config.get("num_labels", 2)
         count = len(named) if isinstance(named, dict) and named else told
@@ -205,7 +206,7 @@ class ClassifierModel:
 
     @cached_property
     def meaning(self) -> Meaning:
-        """Which of them mean hallucinated."""
+        """The classes that mean hallucinated."""
         named = self.config.get("architectures")
         architecture = str(named[0]) if isinstance(named, list) and named else ""
         return meaning(
@@ -218,7 +219,7 @@ class ClassifierModel:
 
     @cached_property
     def digest(self) -> str:
-        """12 hexadecimal digits of a sha256 of configuration, tokenizer and weights."""
+        """12 hexadecimal digits of the sha256 of configuration, tokenizer and weights."""
         parts = [*(self.folder / name for name in NEEDED), weights_of(self.folder)]
         if parts[-1].suffix == ".xml":
             parts.append(parts[-1].with_suffix(".bin"))
@@ -227,14 +228,14 @@ class ClassifierModel:
 
     @cached_property
     def graph(self) -> Graph:
-        """The network, loaded when it is first needed."""
+        """The network, loaded on first use."""
         found = Graph(graph_of(self.folder))
         if found.length and found.length < self.window:
             self.window = found.length
         return found
 
     def scores(self, sample: Sample) -> Scored:
-        """What the model says. Raises `InputError` for texts without tokens."""
+        """Score a sample. Raises `InputError` for texts without tokens."""
         import numpy as np
 
         rows, places = self._rows(sample)
@@ -253,7 +254,7 @@ class ClassifierModel:
         )
 
     def _read(self, rows: Iterator[_Row]) -> Iterator[tuple[int, list[float]]]:
-        """The part of the output that each row holds, and its scores: of each token, or one."""
+        """Yield for each row its part of the output, and its scores: one per token, or a single one."""
         rows, given = itertools.tee(rows)
         for row, logits in zip(rows, self.graph.logits(each.given for each in given), strict=True):
             if logits.shape[-1] != len(self.labels):
@@ -266,8 +267,8 @@ class ClassifierModel:
             yield row.part, [float(share) for share in own]
 
     def _rows(self, sample: Sample) -> tuple[Iterator[_Row], list[tuple[int, int]]]:
-        """Every part of the output beside every part of the context, and where the output's tokens stand."""
-        _ = self.graph  # its own length may be shorter than the configuration says
+        """Return every part of the output paired with every part of the context, and the token offsets."""
+        _ = self.graph  # loading it may shorten the window
         output = self._encoded(sample.output or "")
         sources = sample.sources
         context = once(("encoded", self, sources), lambda: self._encoded("\n\n".join(sources)).ids)
@@ -288,7 +289,7 @@ class ClassifierModel:
 
     @cached_property
     def _frame(self) -> _Frame:
-        """What the tokenizer puts around two texts."""
+        """The special tokens that the tokenizer puts around two texts."""
         made = self._tokenizer.encode("a", "a")
         places = [[at for at, each in enumerate(made.sequence_ids) if each == which] for which in (0, 1)]
         if not all(places):
@@ -309,7 +310,7 @@ class ClassifierModel:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One pair as the network reads it; the tokens of part `part` of the output stand from begin to end."""
+    """One input of the network; tokens `[begin, end)` are part `part` of the output."""
 
     given: Mapping[str, Sequence[int]]
     part: int
@@ -319,7 +320,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Special tokens before, between and behind two texts, their type ids, and those of the texts."""
+    """Special tokens before, between and after two texts, their type ids, and those of the texts."""
 
     ids: tuple[tuple[int, ...], ...]
     types: tuple[tuple[int, ...], ...]
@@ -346,14 +347,14 @@ class _Frame:
 
 
 def _cut(ids: Sequence[int], most: int, overlap: int) -> list[Sequence[int]]:
-    """Runs of at most `most` tokens, each sharing `overlap` with the one before."""
+    """Cut ids into runs of at most `most` tokens, each sharing `overlap` with the one before."""
     step = most - overlap
     last = max(len(ids) - overlap, 1)
     return [ids[at : at + most] for at in range(0, last, step)]
 
 
 def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizer, and a twin without added tokens, so that `[SEP]` in a text stays text."""
+    """Load the tokenizer, and a copy without added tokens that reads `[SEP]` in a text as text."""
     from tokenizers import Tokenizer
 
     content = {**json_of(path), "padding": None, "truncation": None}
@@ -365,12 +366,12 @@ def _tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _limit(config: Mapping[str, Any], folder: Path) -> int:
-    """The longest pair that the model reads, in tokens."""
+    """Return the longest pair that the model reads, in tokens."""
     found = config.get("max_position_embeddings")
     length = found - 2 if isinstance(found, int) and config.get("model_type") in OFFSET else found
     settings = folder / "tokenizer_config.json"
     told = json_of(settings).get("model_max_length") if settings.is_file() else None
-    # A tokenizer that knows no limit writes an absurd one.
+    # A tokenizer without a limit stores an absurdly large one.
     known = [
         int(each) for each in (length, told) if isinstance(each, int | float) and LEAST <= each < 1 << 20
     ]

@@ -1,7 +1,7 @@
-"""The network of a Hugging Face classifier, as OpenVINO runs it.
+"""The network of a Hugging Face classifier, run by OpenVINO.
 
 Torch weights are converted once, in a child process: `python -m magistrate.detectors.hf_network FOLDER
-TARGET.xml`. It reads only `config.json` and safetensors and never runs code that a folder brings along.
+TARGET.xml`. It reads only `config.json` and safetensors and never runs code from the folder.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 READY = ("openvino_model.xml", "model.onnx", "onnx/model.onnx")
 TORCH = "model.safetensors"
 READ = ("input_ids", "attention_mask", "token_type_ids")
-ROWS = 8  # windows that are computed together
-CONVERSION = 1  # raised whenever the same weights would become another graph
+ROWS = 8  # windows per batch
+CONVERSION = 1  # raise it whenever the same weights would give another graph
 
 
 class Graph:
-    """A compiled network of token ids. `per_token` says that it answers for every token, not for the pair."""
+    """A compiled network on token ids. `per_token` is set if it has an output per token, not per pair."""
 
     def __init__(self, path: Path) -> None:
         openvino = import_openvino()
@@ -62,9 +62,9 @@ class Graph:
             )
 
     def logits(self, rows: Iterable[Mapping[str, Sequence[int]]]) -> Iterator[np.ndarray]:
-        """The logits of each row, float32 `[classes]` or `[tokens, classes]`; a few rows are read at a time.
+        """Yield the logits of each row, float32 `[classes]` or `[tokens, classes]`, in small batches.
 
-        A row has ids under the names of the inputs. Raises `ModelError` for answers that are no numbers.
+        A row maps the names of the inputs to ids. Raises `ModelError` for results that are not finite.
         """
         import numpy as np
 
@@ -85,7 +85,7 @@ class Graph:
 
     @property
     def length(self) -> int:
-        """How many tokens it reads if that was fixed when it was exported, else 0."""
+        """The number of tokens it reads if the export fixed it, else 0."""
         return self._length
 
     @property
@@ -100,7 +100,7 @@ class Graph:
 
 
 def weights_of(folder: Path) -> Path:
-    """The file that holds the network. Raises `ModelError` where there is none that is read."""
+    """Return the file that holds the network. Raises `ModelError` if there is no supported one."""
     for name in (*READY, TORCH):
         if (folder / name).is_file():
             return folder / name
@@ -110,10 +110,10 @@ def weights_of(folder: Path) -> Path:
 
 
 def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
-    """The file that `Graph` reads; made of torch weights the first time, and kept by their hash.
+    """Return the file that `Graph` reads. Torch weights are converted once and cached by their hash.
 
-    Raises `MissingExtra` without the extra `local`, or without `train` where it is to be made, and
-    `ModelError` where that does not work.
+    Raises `MissingExtra` without the extra `local`, or without `train` if a conversion is needed, and
+    `ModelError` if the conversion fails.
     """
     require_extra("local", "openvino")
     weights = weights_of(folder)
@@ -139,7 +139,7 @@ def graph_of(folder: Path, report: disk.Report = disk.quiet) -> Path:
 
 
 def _named(given: Any) -> str:
-    """An input by the name that is known; converters may give it others beside."""
+    """Return the known name of an input; converters may add others."""
     names: set[str] = given.get_names()
     return next((name for name in READ if name in names), min(names, default="?"))
 
@@ -148,21 +148,21 @@ FAMILIES = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",
 }
-LENGTH = 16  # tokens of the example that is traced; both of its dimensions stay free
+LENGTH = 16  # tokens of the traced example; both dimensions stay dynamic
 
 
 def main(folder: str, target: str) -> int:
-    """Convert. Returns the exit status."""
+    """Convert a folder. Returns the exit status."""
     try:
         convert(folder, target)
-    except Exception as error:  # whatever the libraries raise is for the parent to explain
+    except Exception as error:  # any error of the libraries, reported by the parent process
         print(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}", file=sys.stderr)
         return 1
     return 0
 
 
 def convert(folder: str, target: str) -> None:
-    """Write the graph of the classifier in `folder` to `target` and the `.bin` beside it."""
+    """Write the graph of the classifier in `folder` to `target`, and the `.bin` next to it."""
     openvino = import_openvino()
     import torch
     import transformers
@@ -193,7 +193,7 @@ def _loaded(transformers: Any, folder: str) -> Any:
 
 
 def _input_names(model: Any) -> list[str]:
-    """What the model reads, in the order of its arguments."""
+    """Return the inputs of the model, in the order of its arguments."""
     import inspect
 
     read = ["input_ids", "attention_mask"]

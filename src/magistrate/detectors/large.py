@@ -1,8 +1,8 @@
-"""The large detector: an encoder that is pulled once, and what it has learnt, which lies in the repository.
+"""The large detector: an encoder that is downloaded once, and a trained update from the repository.
 
-`shipped_large/` holds what was learnt (`update.safetensors`), the graph, the manifest and the card. Pulling
-fetches the encoder, adds the update to its weights and writes a detector's folder with 8-bit weights, whose
-digest the manifest pins.
+`shipped_large/` holds the update (`update.safetensors`), the graph, the manifest and the card. `pull`
+fetches the encoder, adds the update to its weights and writes a detector's folder with 8-bit weights. The
+manifest pins the digest of these.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from magistrate.engines.models import disk
 from magistrate.engines.models.disk import Report
 from magistrate.errors import ModelError
 
-LARGE = "detector-large"  # its name among the models, and as a base
-SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # that lie in the repository
+LARGE = "detector-large"  # its name among the models, and as a base for training
+SMALL_FILES = (GRAPH, UPDATE, CARD, MANIFEST)  # the files in the repository
 LEARNT = Path(__file__).with_name("shipped_large")
 
 
 def is_offered() -> bool:
-    """Whether what it has learnt is here: in a checkout, and not in a wheel."""
+    """Return whether the update is available: it is in a checkout, but not in a wheel."""
     return (LEARNT / MANIFEST).is_file()
 
 
 def manifest_of_large() -> Manifest:
-    """What is told of the large detector, pulled or not. Raises `ModelError` where it is not offered."""
+    """Return the manifest of the large detector, also before download. Raises `ModelError` if not offered."""
     if not is_offered():
         raise ModelError(
             "the large detector does not come with this installation; it is in the repository: "
@@ -51,24 +51,24 @@ def manifest_of_large() -> Manifest:
 
 
 def place_of_large() -> Path:
-    """The folder in which the large detector lies once it is pulled."""
+    """Return the folder of the large detector after download."""
     return models_dir() / f"detector-{manifest_of_large().files[WEIGHTS][:12]}"
 
 
 def is_pulled() -> bool:
-    """Whether the large detector is ready to load."""
+    """Return whether the large detector is ready to load."""
     return is_offered() and (place_of_large() / MANIFEST).is_file()
 
 
 def folder_of_large() -> Path:
-    """The large detector's folder, with the manifest that is in the repository now.
+    """Return the large detector's folder, with the current manifest from the repository.
 
-    Raises `ModelError` where it was not pulled yet.
+    Raises `ModelError` if it was not downloaded yet.
     """
     if not is_pulled():
         raise ModelError(f"the large detector is not here yet; run: magistrate models pull {LARGE}")
     folder = place_of_large()
-    if read_manifest(folder) != manifest_of_large():  # the same weights, calibrated anew
+    if read_manifest(folder) != manifest_of_large():  # same weights, new calibration
         with disk.on_disk(folder):
             for name in SMALL_FILES:
                 shutil.copyfile(LEARNT / name, folder / name)
@@ -76,10 +76,10 @@ def folder_of_large() -> Path:
 
 
 def pull(report: Report = disk.quiet) -> Path:
-    """Fetch the encoder and write the large detector's folder, if that was not done before; answers it.
+    """Fetch the encoder and write the large detector's folder, unless it exists. Returns the folder.
 
-    Raises `ModelError` where it fails; nothing half-written stays. The encoder is not kept, unless it was
-    here before.
+    Raises `ModelError` on failure; no partial files remain. The encoder is deleted afterwards, unless it
+    was there before.
     """
     target = place_of_large()
     if is_pulled():
@@ -111,5 +111,5 @@ def pull(report: Report = disk.quiet) -> Path:
 
 
 def write_merged(base: Path, update: Path, path: Path) -> None:
-    """Write the weights of an encoder's folder, with an update added, as a detector keeps them."""
+    """Write an encoder's weights with the update added, in the format of a detector."""
     write_weights(updated(mpnet_weights(read_weights(base / ENCODER_FILES[2])), update), path)

@@ -1,6 +1,6 @@
-"""A detector's weights: as its folder keeps them, and as a low-rank update of the encoder that it began with.
+"""A detector's weights: as stored in its folder, and as a low-rank update of its encoder.
 
-All encoders have BERT's names for their weights here, after `encoder.`; `mpnet_name` translates MPNet's.
+All encoders use BERT's weight names here, after `encoder.`; `mpnet_name` translates MPNet's.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from magistrate.engines.models.updates import read_updates
 from magistrate.errors import ModelError, require_extra
 
 Weights = Mapping[str, np.ndarray]
-SCALE = ".scale"  # of a matrix of 8-bit integers: what each of its rows is multiplied by
-LEAST_ROWS = 8  # of a matrix that is kept as 8-bit integers: heads are not
-LEAST_SCALE = 1e-6  # float16 has no much smaller number
-RELATIVE = "encoder.encoder.relative_attention_bias.weight"  # of MPNet: `[buckets, heads]`
+SCALE = ".scale"  # suffix of the row scales of a matrix of 8-bit integers
+LEAST_ROWS = 8  # rows of a matrix stored as 8-bit integers, at least; heads have fewer
+LEAST_SCALE = 1e-6  # close to the smallest float16
+RELATIVE = "encoder.encoder.relative_attention_bias.weight"  # MPNet only: `[buckets, heads]`
 TYPES = "encoder.embeddings.token_type_embeddings.weight"
 POSITIONS = "encoder.embeddings.position_embeddings.weight"
 EPSILON, MPNET_EPSILON = 1e-12, 1e-5  # of layer normalisation in BERT and MPNet
-MPNET_PADDING = 2  # rows of MPNet's table of positions before that of the first token
+MPNET_PADDING = 2  # rows of MPNet's position table before the first token's
 MPNET = {
     "attention.attn.q.": "attention.self.query.",
     "attention.attn.k.": "attention.self.key.",
@@ -32,7 +32,7 @@ MPNET = {
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file by their names. Raises `ModelError` for another file."""
+    """Read the arrays of a safetensors file, by name. Raises `ModelError` for another file."""
     require_extra("local", "safetensors")
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -57,13 +57,13 @@ def write_weights(weights: Weights, path: Path) -> None:
 
 
 def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A float matrix as 8-bit integers in [-127, 127] and the float16 scale of each row."""
+    """Quantize a float matrix: return 8-bit integers in [-127, 127] and the float16 scale of each row."""
     scale = np.maximum(np.abs(matrix).max(axis=1, keepdims=True) / 127, LEAST_SCALE).astype(np.float16)
     return np.clip(np.rint(matrix / scale.astype(np.float32)), -127, 127).astype(np.int8), scale
 
 
 def float_weights(weights: Weights) -> dict[str, np.ndarray]:
-    """The weights as float32, scales multiplied in."""
+    """Return the weights as float32, with scales multiplied in."""
     return {
         name: value.astype(np.float32)
         * (weights[name + SCALE].astype(np.float32) if name + SCALE in weights else 1)
@@ -73,7 +73,7 @@ def float_weights(weights: Weights) -> dict[str, np.ndarray]:
 
 
 def mpnet_name(name: str) -> str:
-    """The name here of one of MPNet's weights, with or without `mpnet.` before it."""
+    """Return the name used here for one of MPNet's weights, given with or without the prefix `mpnet.`."""
     name = name.removeprefix("mpnet.")
     for theirs, ours in MPNET.items():
         name = name.replace(theirs, ours)
@@ -81,7 +81,7 @@ def mpnet_name(name: str) -> str:
 
 
 def mpnet_weights(weights: Weights) -> dict[str, np.ndarray]:
-    """MPNet's weights as float32 under the names used here, less those of its heads; types are 0."""
+    """Return MPNet's weights as float32 under the names used here, without its heads. Token types are 0."""
     found = {
         mpnet_name(name): value.astype(np.float32)
         for name, value in weights.items()
@@ -94,10 +94,10 @@ def mpnet_weights(weights: Weights) -> dict[str, np.ndarray]:
 
 
 def updated(base: Weights, update: Path) -> dict[str, np.ndarray]:
-    """The weights of an encoder with what a file of updates adds to them, and what it puts in their place.
+    """Return an encoder's weights with a file's updates added, and its replacements put in.
 
-    Sums are made in float64, so that any machine rounds them alike. Raises `ModelError` where the update is
-    of another encoder.
+    Sums are computed in float64, so that all machines round them alike. Raises `ModelError` if the update
+    belongs to another encoder.
     """
     found = dict(base)
     for name, each in read_updates(update).items():
@@ -111,7 +111,7 @@ def updated(base: Weights, update: Path) -> dict[str, np.ndarray]:
 
 
 def replaced(update: Path) -> dict[str, np.ndarray]:
-    """What a file of updates puts in the place of weights, float32: norms, types, heads."""
+    """Return the weights that a file of updates replaces, float32: norms, types, heads."""
     return {
         name: value.astype(np.float32)
         for name, value in read_weights(update).items()

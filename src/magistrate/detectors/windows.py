@@ -1,4 +1,4 @@
-"""Cut samples into a detector's windows: sentences of the context beside a part of the output."""
+"""Cut samples into a detector's windows: sentences of the context with a part of the output."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from magistrate.types import Sample
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LEAST_WINDOW = 128  # tokens
-INPUT_TOKENS = 48  # of what was asked at most, its end: what came right before the output
-OUTPUT_TOKENS = 128  # of an output that are read at once at most, and never more than half a window
-DAMPING = 8  # tokens that a sentence is taken to be longer, so that very short ones do not come first
+LEAST_WINDOW = 128  # tokens, at least
+INPUT_TOKENS = 48  # tokens of the input, at most; its end is kept, as it directly precedes the output
+OUTPUT_TOKENS = 128  # tokens of the output per window, at most, and never more than half a window
+DAMPING = 8  # added to a sentence's length, so that very short ones do not come first
 MARKS = (
     ("[CLS]", "[SEP]"),
     ("<s>", "</s>"),
-)  # tokens that begin a window and end a text in it: of BERT, MPNet
-SIDES = 2  # token types: of the context, and of what was asked and the output
-MOST_CELLS = 4000  # of a table or JSON value that is written as lines
+)  # tokens that start a window and end a text: of BERT, of MPNet
+SIDES = 2  # token types: context, and input with output
+MOST_CELLS = 4000  # values of a JSON text written as lines, at most
 ROW = re.compile(r"[^|\n]*\|[^\n]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of the output: its tokens `[begin, end)` in the window, its characters in the output."""
+    """A sentence of the output: tokens `[begin, end)` of the window, characters `[start, stop)`."""
 
     begin: int
     end: int
@@ -45,11 +45,11 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is read at once: `[CLS] context [SEP] input [SEP] output [SEP]`, less `input [SEP]` without one.
+    """One input of the network: `[CLS] context [SEP] input [SEP] output [SEP]`, or without `input [SEP]`.
 
-    `ids` are token ids; those from `second` on have the second token type. The output's tokens are
-    `[begin, end)`, and `places` their half-open character offsets in the sample's output, empty where a token
-    is only white space. `passages` are the parts of the context that were chosen, in their order.
+    `ids` are token ids; from index `second` on they have the second token type. The output's tokens are
+    `[begin, end)`. `places` are their half-open character offsets in the sample's output, empty for a token
+    of only white space. `passages` are the chosen parts of the context, in order.
     """
 
     ids: tuple[int, ...]
@@ -72,7 +72,7 @@ class Passage:
 
 
 class _Piece(NamedTuple):
-    """A sentence or line of the context: where it stands, and its tokens."""
+    """A sentence or line of the context: its position, and its tokens."""
 
     number: int
     start: int
@@ -82,7 +82,7 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an output is compared with: its input's tokens, and the pieces of its context."""
+    """The text an output is compared with: its input's tokens, and the pieces of its context."""
 
     asked: tuple[int, ...]
     pieces: tuple[_Piece, ...]
@@ -92,11 +92,11 @@ class Source:
 class Reader:
     """Cuts samples into windows of at most `window` tokens.
 
-    An output that does not fit is cut between sentences. A context that does not fit is represented, for each
-    part of the output, by those of its sentences that share the rarest words with it, in their own order. So
-    every token of the output is read once, and the time grows with the output and not with the context.
-    Text that spells one of the tokenizer's special tokens is only text. Raises `SpecError` for a window that
-    is too small, `ModelError` for a tokenizer that has none of the pairs of `MARKS`.
+    An output that does not fit is cut between sentences. A context that does not fit is reduced, for each
+    part of the output, to the sentences that share the rarest words with it, in their original order. So
+    every token of the output is read once, and the time grows with the output, not with the context. Text
+    that spells a special token of the tokenizer is read as text. Raises `SpecError` for a window that is
+    too small, `ModelError` for a tokenizer that has none of the pairs of `MARKS`.
     """
 
     def __init__(self, tokenizer: Tokenizer, window: int) -> None:
@@ -104,7 +104,7 @@ class Reader:
             raise SpecError(f"a window needs at least {LEAST_WINDOW} tokens, got {window}")
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        tokenizer.encode_special_tokens = True  # as text, where a text spells them
+        tokenizer.encode_special_tokens = True  # read special tokens in a text as text
         self._tokenizer = tokenizer
         self.window = window
         self.longest_output = min(OUTPUT_TOKENS, window // 2 - INPUT_TOKENS // 2)
@@ -123,7 +123,7 @@ class Reader:
         self._first, self._last = first, last
 
     def windows(self, sample: Sample) -> list[Window]:
-        """The windows of a sample, in the order of its output; none where that has no letter and no digit."""
+        """Return the windows of a sample, in the order of its output; empty without a letter or digit."""
         output = sample.output or ""
         if not any(map(str.isalnum, output)):
             return []
@@ -136,7 +136,7 @@ class Reader:
         return [self._window(source, found.ids, places, part) for part in parts]
 
     def source(self, sample: Sample) -> Source:
-        """What a sample's output is compared with; encoded once in a `scratch`."""
+        """Return the text that a sample's output is compared with; encoded once per `scratch`."""
         key = ("encoded", self, sample.sources, sample.input)
         return once(key, lambda: self._source(sample))
 
@@ -152,7 +152,7 @@ class Reader:
         places: Sequence[tuple[int, int]],
         part: Sequence[Sentence],
     ) -> Window:
-        """One part of the output with what it is compared with; `part` counts tokens of the whole output."""
+        """Return the window of one part of the output; `part` counts tokens of the whole output."""
         first, last = part[0].begin, part[-1].end
         said = ids[first:last]
         asked = [*source.asked, self._last] if source.asked else []
@@ -186,7 +186,7 @@ class Reader:
     def _parts(
         self, output: str, ids: Sequence[int], places: Sequence[tuple[int, int]]
     ) -> Iterator[list[Sentence]]:
-        """The output's sentences in groups that fit; one that is too long for a window is cut."""
+        """Yield the output's sentences in groups that fit; a sentence too long for a window is cut."""
         part: list[Sentence] = []
         used = 0
         for each in _sentences(output, places):
@@ -203,21 +203,21 @@ class Reader:
 
     def _encode(self, text: str) -> _Encoded:
         found = self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
-        return _Encoded(found.ids, found.offsets)  # each of these two is made anew whenever it is asked for
+        return _Encoded(found.ids, found.offsets)  # read once: each access builds a new list
 
 
 class _Encoded(NamedTuple):
-    """A text's token ids, and where each stands."""
+    """A text's token ids and their character offsets."""
 
     ids: list[int]
     offsets: list[tuple[int, int]]
 
 
 def lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """The sentences of a text with where they stand; tables and JSON values as lines that can be read alone.
+    """Yield the sentences of a text with their offsets; tables and JSON values as self-contained lines.
 
-    A row of a table is written with the names of its columns, a value of a JSON object with its path: such a
-    line stands for the characters of its row, or of the whole JSON text.
+    A row of a table is written with the names of its columns, a value of a JSON object with its path. Such
+    a line has the offsets of its row, or of the whole JSON text.
     """
     if (value := _json(text)) is not None:
         for line in value:
@@ -229,7 +229,7 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
         line = raw.rstrip("\r\n")
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if ROW.fullmatch(line) else []
         if len(cells) > 1 and all(set(cell) <= set("-: ") for cell in cells):
-            pass  # the rule under a header
+            pass  # the separator under a header
         elif len(cells) > 1 and len(cells) == len(header):
             named = zip(header, cells, strict=True)
             yield at, at + len(line), "; ".join(f"{name}: {cell}" if name else cell for name, cell in named)
@@ -241,7 +241,7 @@ def lines(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _json(text: str) -> list[str] | None:
-    """The values of a JSON object or list, each with its path; None where the text is none."""
+    """Return the values of a JSON object or list, each with its path; None for any other text."""
     stripped = text.strip()
     if stripped[:1] + stripped[-1:] not in ("{}", "[]"):
         return None
@@ -266,10 +266,10 @@ def _json(text: str) -> list[str] | None:
 def chosen(
     pieces: Sequence[_Piece], output: Sequence[int], weights: Mapping[int, float], room: int
 ) -> list[_Piece]:
-    """The pieces that cover an output best, of at most `room` tokens, in their own order.
+    """Return the pieces that cover an output best, of at most `room` tokens, in their original order.
 
-    The best is taken first, and what it covers counts a quarter from then on, so that every part of the
-    output finds its own support. Only the first that is taken may be cut.
+    Greedy: the best piece is taken first, and the tokens that it covers then count a quarter, so that every
+    part of the output finds its own support. Only the first piece taken may be cut.
     """
     if sum(len(piece.ids) for piece in pieces) <= room:
         return list(pieces)
@@ -279,7 +279,7 @@ def chosen(
     def gain(at: int) -> float:
         return sum(worth[token] for token in shared[at]) / math.sqrt(len(pieces[at].ids) + DAMPING)
 
-    # What a piece adds only falls as others are taken, so only the first of the queue is looked at anew.
+    # A piece's gain only falls as others are taken, so only the head of the queue needs a new value.
     queue = [(-gain(at), at) for at in range(len(pieces))]
     heapq.heapify(queue)
     taken: dict[int, _Piece] = {}
@@ -300,7 +300,7 @@ def chosen(
 
 
 def _sentences(output: str, places: Sequence[tuple[int, int]]) -> Iterator[Sentence]:
-    """The output's sentences with their tokens; every token is of one of them."""
+    """Yield the output's sentences with their tokens; every token belongs to one of them."""
     ends = [(start, end) for start, end in sentences(output) if start < end] or [(0, len(output))]
     at = 0
     for number, (start, end) in enumerate(ends):
@@ -313,13 +313,13 @@ def _sentences(output: str, places: Sequence[tuple[int, int]]) -> Iterator[Sente
 
 
 def _weights(pieces: Sequence[_Piece]) -> dict[int, float]:
-    """How much it says of a piece that it has a token: its inverse document frequency."""
+    """Return the inverse document frequency of each token over the pieces."""
     found = Counter(token for piece in pieces for token in set(piece.ids))
     return {token: math.log(1 + len(pieces) / count) for token, count in found.items()}
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """A place without the space that tokens of some vocabularies begin with."""
+    """Return a span without surrounding white space, which tokens of some vocabularies start with."""
     while start < end and text[start].isspace():
         start += 1
     while start < end and text[end - 1].isspace():

@@ -1,6 +1,7 @@
-"""How much attention a model pays to the context, and how much to the output itself, as it reads an output.
+"""How much attention a model pays to the context, and how much to the output it is reading.
 
-Arrays in, arrays out: an engine with the capability `attention` fills them, see `Captured.attention`.
+These functions map arrays to arrays. An engine with the capability `attention` provides the input, see
+`Captured.attention`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ Places = Sequence[tuple[int, int]]
 
 
 def attention_share(attention: np.ndarray, context: Places) -> np.ndarray:
-    """The share of each head's attention that rests on the context, the mean over the output's positions.
+    """Return the share of each head's attention on the context, averaged over the output's positions.
 
-    `attention`: float `[layers, heads, n, read]`, rows that sum to at most 1; `context`: half-open ranges of
-    the `read` positions. Answers float64 `[layers, heads]` in [0, 1]. Raises `InputError` for other shapes.
+    `attention`: float `[layers, heads, n, read]`, rows that sum to at most 1; `context`: half-open ranges
+    of the `read` positions. Returns float64 `[layers, heads]` in [0, 1]. Raises `InputError` for other
+    shapes.
     """
     import numpy as np
 
@@ -30,13 +32,13 @@ def attention_share(attention: np.ndarray, context: Places) -> np.ndarray:
 
 
 def lookback_ratio(attention: np.ndarray, context: Places, begin: int) -> np.ndarray:
-    """How much of a head's attention on context and output is on the context, by position.
+    """Return each head's ratio of attention on the context to attention on context and output, by position.
 
-    Both are means over the tokens there, so that neither's length counts: A(context) / (A(context) +
+    Both are means over their tokens, so that their lengths do not matter: A(context) / (A(context) +
     A(output)), where the output begins at position `begin` (lookback lens, Chuang and others 2024,
-    arXiv:2407.07071). Position i of `attention` `[layers, heads, n, read]` has read up to `begin + i`,
-    excluded. Answers float64 `[layers, heads, n]` in [0, 1]; the first position, which has read no output, is
-    left to the context: 1, or 0 where it does not look there.
+    arXiv:2407.07071). Position i of `attention` `[layers, heads, n, read]` has read the positions before
+    `begin + i`. Returns float64 `[layers, heads, n]` in [0, 1]. The first position has read no output: its
+    ratio is 1, or 0 without attention on the context.
     """
     import numpy as np
 

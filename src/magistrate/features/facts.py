@@ -1,4 +1,4 @@
-"""The numbers, dates, names and quotations of a text."""
+"""Extract the numbers, dates, names and quotations of a text, and look them up in sources."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MONTHS = {
 }
 SHORT = ("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sept", "sep", "oct", "nov", "dec")
 WEEKDAYS = {name: number for number, name in enumerate(_WEEKDAYS.split(), 1)}
-AMBIGUOUS = ("may", "march", *SHORT)  # months only beside a day or a year, or behind "in" and the like
+AMBIGUOUS = ("may", "march", *SHORT)  # months only next to a day or a year, or after "in" and similar words
 
 
 @dataclass(frozen=True, slots=True)
 class Date:
-    """A date where it stands, with what of it is said; `decade` holds the first year of one."""
+    """A date with its position; absent parts are None. `decade` is the first year of a decade."""
 
     span: Span
     year: int | None = None
@@ -45,12 +45,15 @@ class Date:
 
     @property
     def is_year(self) -> bool:
-        """Whether it is a year and nothing else."""
+        """Whether it is only a year."""
         return self.year is not None and self.month is None
 
 
 class Calendar:
-    """The dates that sources say, one of them all of a date, or all but a year that another says."""
+    """An index of the dates in sources.
+
+    A date is found if one source date has all its parts, or all but a year that another one has.
+    """
 
     def __init__(self, said: Iterable[Date]) -> None:
         self._weekdays: set[int | None] = {None}
@@ -72,7 +75,7 @@ class Calendar:
             self._days.add((each.year, None, None))
 
     def says(self, date: Date) -> bool:
-        """Whether all of a date is said."""
+        """Return whether the sources contain a date."""
         if date.weekday is not None:
             return date.weekday in self._weekdays
         if date.decade is not None:
@@ -83,10 +86,11 @@ class Calendar:
 
 
 def dates(text: str) -> list[Date]:
-    """The dates of `text` in their order.
+    """Return the dates of `text` in order.
 
-    A bare number of four digits from 1000 to 2099 is a year unless a unit, money or a percent sign is beside
-    it. Of `2/6/2017` the year alone is read, since the order of the others differs between countries.
+    A bare number of four digits from 1000 to 2099 is a year unless a unit, money or a percent sign is next
+    to it. From `2/6/2017` only the year is read, since the order of day and month differs between
+    countries.
     """
     return list(_found(text))
 
@@ -163,7 +167,7 @@ MULTIPLIERS = {
 ABBREVIATED = {"k": 1e3, "m": 1e6, "mn": 1e6, "mln": 1e6, "b": 1e9, "bn": 1e9, "tn": 1e12}
 ABOUT = frozenset(_ABOUT.split())
 
-# For each measure its units, and how much of the measure's first unit one of them is.
+# The units of each measure, with their size in the measure's first unit.
 _MEASURES: Mapping[str, Mapping[str, float]] = {
     "length": {
         "m meter meters metre metres": 1,
@@ -224,22 +228,22 @@ UNITS: Mapping[str, tuple[str, float]] = {
 }
 
 
-LOOSE = 0.05  # how far "about 2,000" may be from what is meant, as a share
-REACH = 0.06  # a share within which everything lies that a rough number can mean
-MOST_DIGITS = 300  # more are no amount, and compared digit by digit
-SAME = 1e-9  # as a share: what only arithmetic has moved
-BEFORE = 24  # characters before a number that may belong to it
+LOOSE = 0.05  # relative tolerance of a number such as "about 2,000"
+REACH = 0.06  # relative range that covers all values a rough number can mean
+MOST_DIGITS = 300  # longer digit strings are compared as text
+SAME = 1e-9  # relative rounding error
+BEFORE = 24  # characters before a number that are searched for its sign, currency and "about"
 NO_SPACES = {ord(space): None for space in " \u00a0\u202f\u2009'’"}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number where it stands.
+    """A number with its position.
 
-    `value` is as it is written, scales such as *million* taken in; `measure` and `worth` say what one of its
-    unit is, None and 1 where no known unit stands there. `grain` is how much the last written digit weighs,
-    0 where the number is meant exactly; `about` says that a word before it makes it a rough one. `code` is
-    what is compared letter for letter: times, and versions.
+    `value` is the written value, including scales such as *million*. `measure` and `worth` are the measure
+    and size of its unit, None and 1 without a known unit. `grain` is the value of the last written digit's
+    place, 0 if the number is exact. `about` is set if a word before it makes it approximate. `code` is set
+    for texts that are compared exactly: times and versions.
     """
 
     span: Span
@@ -251,7 +255,7 @@ class Quantity:
     code: str | None = None
 
     def said_by(self, other: Quantity) -> bool:
-        """Whether `other`, of a source, says this number; one without a unit goes with any."""
+        """Return whether `other`, from a source, matches this number; one without a unit matches any."""
         if self.code is not None or other.code is not None:
             return self.code == other.code
         if None in (self.measure, other.measure):
@@ -267,7 +271,7 @@ class Quantity:
 
 
 class Amounts:
-    """The numbers that sources say, so kept that asking for one takes no look at all of them."""
+    """A sorted index of the numbers in sources, so that a lookup does not scan them all."""
 
     def __init__(self, said: Iterable[Quantity]) -> None:
         self._codes: set[str | None] = set()
@@ -283,7 +287,7 @@ class Amounts:
         self._plain = _ordered(plain)
 
     def say(self, number: Quantity) -> bool:
-        """Whether one of them is this number."""
+        """Return whether the sources contain this number."""
         if number.code is not None:
             return number.code in self._codes
         if number.measure is None:
@@ -307,10 +311,10 @@ def _ordered(found: Mapping[tuple[float, float], Quantity]) -> tuple[list[float]
 
 
 def quantities(text: str, taken: Sequence[Span] = ()) -> list[Quantity]:
-    """The numbers of `text` in their order, those that begin in a `taken` span (a date's) left out.
+    """Return the numbers of `text` in order, without those that begin in a `taken` span (a date's).
 
-    Digits of every script; number words, scales and units are those of English and the usual signs. *One* is
-    a number only before a scale or a unit. `taken` must be in order.
+    Digits of every script are read; number words, scales and units are English, plus the usual signs. *One*
+    is a number only before a scale or a unit. `taken` must be in order.
     """
     starts = [span.start for span in taken]
 
@@ -349,11 +353,11 @@ def _numbers(text: str) -> Iterator[Quantity]:
 
 
 def _scale_and_unit(after: Any, money: str | None, end: int) -> tuple[float, str, int]:
-    """What the number is multiplied with, its unit, and where both end."""
+    """Return the number's scale, its unit, and the end of both."""
     scale, unit = (after["scale"] or "").lower(), (after["unit"] or "").lower()
     touches = after.start("scale") == end
     if scale in ABBREVIATED and not money and (scale == "m" or not touches):
-        # Letters are scales where they touch a number, and m is metres unless it is money.
+        # Without money, an abbreviation is a scale only directly after the number, and m is always metres.
         word = scale if scale in UNITS else ""
         return 1.0, word, after.end("scale") if word else end
     worth = MULTIPLIERS.get(scale) or ABBREVIATED.get(scale, 1.0)
@@ -369,7 +373,7 @@ def _is_version(digits: str) -> bool:
 
 
 def _digits(written: str) -> tuple[float, float]:
-    """The value of digits with their marks, and what the last of them weighs."""
+    """Return the value of a number in digits, and the value of its last digit's place."""
     plain = written.translate(NO_SPACES)
     for mark, other in ((",", "."), (".", ",")):
         groups = plain.partition(other)[0].split(mark)
@@ -383,7 +387,7 @@ def _digits(written: str) -> tuple[float, float]:
 
 
 def _spelled(words: str) -> float:
-    """The value of number words such as `two hundred and five`."""
+    """Return the value of number words such as `two hundred and five`."""
     total = current = 0.0
     for word in words.lower().replace("-", " ").split():
         if word in MULTIPLIERS and MULTIPLIERS[word] < 1e3:
@@ -412,7 +416,7 @@ def _core() -> Any:
 def _before() -> Any:
     marks = r"(?:US\$|[$€£¥₹]|(?<!{SPACED})(?:USD|EUR|GBP|JPY|INR))\s?"
     about = "|".join(sorted(ABOUT))
-    # Read backwards, from the number on.
+    # Matches backwards from the number.
     return compiled(
         rf"(?V1ir)(?:(?<!{SPACED})(?P<about>{about})\s+)?(?P<minus>(?<!{PART})[-−])?(?P<money>{marks})?"
     )
@@ -430,29 +434,29 @@ def _after() -> Any:
 
 
 def dates_and_numbers(text: str) -> tuple[tuple[Date, ...], tuple[Quantity, ...]]:
-    """The dates of `text`, and its numbers that are no dates."""
+    """Return the dates of `text`, and its numbers that are not dates."""
     found = tuple(dates(text))
     return found, tuple(quantities(text, [date.span for date in found]))
 
 
 # --- names and quotations -------------------------------------------------------------------------
 
-MOST_CAPITALS = 0.85  # of the words with content; where more are capitalized, as in headings, it says nothing
+MOST_CAPITALS = 0.85  # share of content words; with more, as in headings, capitals carry no information
 MOST_INITIALS = 8
-LEAST_QUOTED = 2  # words; a single one in quotation marks is more often a word that is set apart
+LEAST_QUOTED = 2  # words; a single quoted word is usually emphasis
 DATED = frozenset((*WEEKDAYS, *(month for month in MONTHS if month not in AMBIGUOUS)))
 _LINKS = "of the de la le du da di del van von der den bin al el y e und and for"
 LINKS = frozenset(_LINKS.split())
 
 
 def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
-    """The names of a text as runs of its words: capitalized ones, with what links them (Bank *of* England).
+    """Return the names in a text as runs of words: capitalized ones and links (Bank *of* England).
 
-    A lone capitalized word that begins a sentence or a quotation is none, unless it is all capitals. Raises
-    nothing; a text that is mostly capitals, or has none, has no names.
+    A single capitalized word that starts a sentence or a quotation is no name, unless it is all capitals. A
+    text that is mostly capitals, or has none, has no names.
     """
     written = [wording.text[start:end] for start, end in wording.places]
-    # Days and months are dates.
+    # Weekdays and months are dates, not names.
     capital = [
         word[0].isupper() and form not in DATED for word, form in zip(written, wording.forms, strict=True)
     ]
@@ -480,7 +484,7 @@ def names_of(wording: Wording, sentences: tuple[Run, ...]) -> list[Run]:
 
 
 def quoted(wording: Wording) -> list[Run]:
-    """What stands in quotation marks, of `LEAST_QUOTED` words at least, as runs of words."""
+    """Return the texts in quotation marks of at least `LEAST_QUOTED` words, as runs of words."""
     from bisect import bisect_left
 
     starts = [start for start, _ in wording.places]
@@ -494,7 +498,7 @@ def quoted(wording: Wording) -> list[Run]:
 
 
 def initials(wording: Wording) -> Iterator[str]:
-    """The initials of capitalized runs, as *un* of United Nations."""
+    """Yield the initials of runs of capitalized words, such as *un* for United Nations."""
     letters = ""
     ended = -1
     for word, (start, end) in zip(wording.forms, wording.places, strict=True):
@@ -511,7 +515,7 @@ def initials(wording: Wording) -> Iterator[str]:
 
 
 def _end(wording: Wording, written: list[str], capital: list[bool], at: int) -> int:
-    """Behind the last word of the run of capitalized words that begins here."""
+    """Return the index after the run of capitalized words that begins at `at`."""
     last = at + 1
     while last < len(written):
         between = wording.text[wording.places[last - 1][1] : wording.places[last][0]]
@@ -529,7 +533,7 @@ def _end(wording: Wording, written: list[str], capital: list[bool], at: int) -> 
 
 
 def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
-    """Whether a capitalized word follows a linking one, with nothing but a space between."""
+    """Return whether a capitalized word follows a linking word, separated by one space."""
     return (
         at + 1 < len(capital)
         and capital[at + 1]
@@ -539,7 +543,7 @@ def _linked(wording: Wording, capital: list[bool], at: int) -> bool:
 
 
 def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
-    """Whether a word begins a sentence, or what could be one: behind a colon, a quotation mark, a bullet."""
+    """Return whether a word may begin a sentence: also after a colon, a quotation mark or a bullet."""
     if at in starts or at == 0:
         return True
     before = wording.text[wording.places[at - 1][1] : wording.places[at][0]]
@@ -547,7 +551,7 @@ def _begins(wording: Wording, at: int, starts: set[int]) -> bool:
 
 
 def _is_plain(wording: Wording, written: list[str], first: int, last: int, starts: set[int]) -> bool:
-    """Whether a run is no name after all: one common or lone letter, or one word that begins a sentence."""
+    """Return whether a run is no name: a common word, a letter, or one word at the start of a sentence."""
     if last - first > 1:
         return False
     word = written[first]

@@ -1,4 +1,4 @@
-"""Hidden states of a model that read an output, pooled into one vector a layer."""
+"""Hidden states of a model that read an output, pooled into one vector per layer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 def pooled(captured: Captured, how: Pooling) -> np.ndarray:
-    """float32 `[1 + layers, width]`: of each layer the mean over the output's tokens, or its last token.
+    """Return float32 `[1 + layers, width]`: per layer the mean over the output's tokens, or the last one.
 
-    `captured` is that of `likelihood`: its first position is before the output and is left out. Raises
-    `InputError` where no hidden states were captured.
+    `captured` comes from `likelihood`: its first position is before the output and is left out. Raises
+    `InputError` if no hidden states were captured.
     """
     import numpy as np
 

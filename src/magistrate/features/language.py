@@ -1,4 +1,4 @@
-"""The language of a text, and whether it is the English prose that the shipped detector reads."""
+"""Detect whether a text is the English prose that the shipped detector reads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from magistrate._scratch import once
 from magistrate.features.words import STOP, worded
 from magistrate.types import Sample
 
-LONGEST = 20_000  # characters of a text that are looked at
+LONGEST = 20_000  # characters read of a text
 LEAST_LETTERS = 12
-ANOTHER = 0.5  # share of letters that are not Latin, from which on a text is in another script
-MARKED = 0.04  # share of letters with marks, from which on a text without English words is not English
+ANOTHER = 0.5  # at most this share of Latin letters means another script
+MARKED = 0.04  # above this share of letters with marks, a text without English words is not English
 LEAST_FORMS = 10  # words
-LEAST_WORDS = 4  # different ones of the commonest of another language
-TIMES = 2.0  # as many of these as of English ones
+LEAST_WORDS = 4  # different common words of another language, at least
+TIMES = 2.0  # ratio of these to English common words, at least
 NAMES = {"de": "German", "fr": "French", "es": "Spanish", "it": "Italian", "pt": "Portuguese", "nl": "Dutch"}
 LATIN = re.compile(r"[A-Za-z\u00aa-\u024f\u1e00-\u1eff\ufb00-\ufb06]")
 LETTER = re.compile(r"[^\W\d_]")
@@ -28,7 +28,7 @@ LEAST_LINES = 3
 
 
 def strange(sample: Sample) -> str:
-    """What of a sample is not English prose, in words; empty where nothing is."""
+    """Return why a sample is not English prose, or an empty string if it is."""
     context = once(("language", sample.sources), lambda: another_language("\n".join(sample.sources)))
     if context:
         return f"it reads English, and the context is {context}"
@@ -39,7 +39,7 @@ def strange(sample: Sample) -> str:
 
 
 def another_language(text: str) -> str:
-    """What a text is instead of English, empty where it is English or too short to tell.
+    """Return what a text is instead of English; empty if it is English or too short to tell.
 
     >>> another_language("Die Garantie gilt zwei Jahre und nicht für den Akku, wenn er in Gebrauch war.")
     'in German'
@@ -49,7 +49,7 @@ def another_language(text: str) -> str:
     if len(letters) >= LEAST_LETTERS and latin <= ANOTHER * len(letters):
         return "in another script"
     forms = worded(text[:LONGEST]).forms
-    said = {form for form in forms if len(form) > 1}  # letters stand in tables too
+    said = {form for form in forms if len(form) > 1}  # single letters also occur in tables
     counts = {name: len(said & common) for name, common in STOP.items()}
     english = counts.pop("en")
     most = max(counts, key=lambda name: counts[name])
@@ -62,7 +62,7 @@ def another_language(text: str) -> str:
 
 
 def is_code(text: str) -> bool:
-    """Whether most of a text is program code.
+    """Return whether most of a text is program code.
 
     >>> is_code("It returns 3; see above."), is_code("x = 1\\nfor y in f(x):\\n    y.go();\\nreturn z;")
     (False, True)

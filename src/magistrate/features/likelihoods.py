@@ -1,9 +1,9 @@
-"""Log-probabilities of an output's tokens: what a context adds to them, and what its generator recorded.
+"""Log-probabilities of an output's tokens: how a context changes them, and what the generator recorded.
 
-Everything is in nats, natural logarithms of probabilities. The gain of a token is its log-probability with
-the context minus that without it: above 0 the context speaks for the token, below 0 against it. How probable
-a text is at all depends on its style, and may mean the opposite in another kind of text; the difference keeps
-its direction.
+All values are in nats, natural logarithms of probabilities. The gain of a token is its log-probability with
+the context minus that without it: above 0 the context makes the token more probable, below 0 less. The
+probability of a text also depends on its style, and may mean the opposite in another kind of text; the
+difference keeps its direction.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from magistrate.engines.base import Likelihood
 KEY = "logprobs"
-LISTED = 5  # tokens that are named
+LISTED = 5  # tokens that are listed
 EVEN = log(0.5)
-LOWEST = -1e6  # nats; what generators write for a token that cannot be is far above it
-SLACK = 1e-3  # above 0: servers round, and a probability of 1 may come back as a little more
+LOWEST = -1e6  # nats; generators write far more than this even for an impossible token
+SLACK = 1e-3  # tolerance above 0: servers round, so a probability of 1 may come out slightly larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class Gained:
 
     @property
     def gain(self) -> float:
-        """What the context adds, summed over the tokens."""
+        """The gain, summed over the tokens."""
         return self.with_context - self.without
 
     @property
     def mean_gain(self) -> float:
-        """What the context adds, per token."""
+        """The gain per token."""
         return self.gain / self.n
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Gains:
-    """One text, its tokens' `offsets` (half-open, characters) and their log-probabilities.
+    """A text, its tokens' `offsets` (half-open, characters) and their log-probabilities.
 
     `with_context` and `without`: float64 `[n]`, in nats.
     """
@@ -81,19 +81,21 @@ class Gains:
         return float((self.by_token < 0).mean())
 
     def words(self) -> list[Gained]:
-        """Every word that a token ends in, with the punctuation behind it; of scripts without spaces every
-        character. None is white space only."""
+        """Return every word that a token ends in, with trailing punctuation; none is white space only.
+
+        In scripts without spaces every character is a word.
+        """
         return self._over(_words(self.text))
 
     def sentences(self, language: str = "en") -> list[Gained]:
-        """Every sentence that holds a token; `language` is an ISO 639 code."""
+        """Return every sentence that holds a token; `language` is an ISO 639 code."""
         return self._over(sentences(self.text, language))
 
     def signals(self) -> dict[str, float]:
-        """The figures of the whole output, by name.
+        """Return the measurements of the whole output, by name.
 
-        `gain_mean` and `gain_lowest_word` (the lowest sum over a word) in nats, `gain_negative_share` in
-        [0, 1], and the mean log-probability of a token `logprob_with_context` and `logprob_without`.
+        `gain_mean` and `gain_lowest_word` (the lowest sum over a word) are in nats, `gain_negative_share`
+        in [0, 1]. `logprob_with_context` and `logprob_without` are mean log-probabilities per token.
         """
         return {
             "gain_mean": self.mean,
@@ -104,13 +106,13 @@ class Gains:
         }
 
     def _over(self, places: Sequence[tuple[int, int]]) -> list[Gained]:
-        """The sums over the tokens of each place; a token belongs where its last character stands."""
+        """Sum over the tokens of each place; a token belongs to the place of its last character."""
         from bisect import bisect_right
 
         starts = [start for start, _ in places]
         owned: list[list[int]] = [[] for _ in places]
         for token, (_, end) in enumerate(self.offsets):
-            if places:  # a token of white space alone counts for what stands before it
+            if places:  # a token of only white space counts for the text before it
                 owned[max(bisect_right(starts, max(end - 1, 0)) - 1, 0)].append(token)
         return [
             Gained(
@@ -126,9 +128,9 @@ class Gains:
 
 
 def gains(with_context: Likelihood, without: Likelihood) -> Gains:
-    """Both likelihoods of one text put side by side.
+    """Combine both likelihoods of one text.
 
-    Raises `InputError` where they are of different texts or tokens, or have none.
+    Raises `InputError` if they are of different texts or tokens, or have no tokens.
     """
     if with_context.text != without.text or with_context.offsets != without.offsets:
         raise InputError("the likelihoods with and without context are of different texts or tokens")
@@ -138,7 +140,7 @@ def gains(with_context: Likelihood, without: Likelihood) -> Gains:
 
 
 def _words(text: str) -> list[tuple[int, int]]:
-    """Words with the punctuation that follows them without a space; opening marks go with what follows."""
+    """Return words with their trailing punctuation; opening marks go with the word after them."""
     found: list[tuple[int, int]] = []
     open_from: int | None = None
     for start, end in pairwise(edges(text, "words")):
@@ -162,10 +164,10 @@ def _words(text: str) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Log-probabilities in nats, one a token, and where each token stands in the output.
+    """Log-probabilities in nats, one per token, and the offsets of the tokens in the output.
 
-    `offsets` are half-open and in characters; None where no tokens were recorded, or where they are not
-    the output's.
+    `offsets` are half-open and in characters. None if no tokens were recorded, or if they do not match the
+    output.
     """
 
     logprobs: tuple[float, ...]
@@ -173,17 +175,17 @@ class Recorded:
 
     @property
     def mean(self) -> float:
-        """The mean of a token, in nats, at most 0."""
+        """The mean per token, in nats, at most 0."""
         return fsum(self.logprobs) / len(self.logprobs)
 
     @property
     def least(self) -> float:
-        """That of the least probable token, in nats."""
+        """The log-probability of the least probable token, in nats."""
         return min(self.logprobs)
 
     @property
     def perplexity(self) -> float:
-        """exp(-mean), at least 1; infinite beyond what a float holds is cut to the largest one."""
+        """exp(-mean), at least 1; clipped to a finite float."""
         return exp(min(-self.mean, 700.0))
 
     @property
@@ -192,17 +194,17 @@ class Recorded:
         return 1 - exp(self.mean)
 
     def placed(self) -> list[tuple[int, int, float]]:
-        """Every token that stands somewhere in the output, with its log-probability."""
+        """Return every token with a place in the output, with its log-probability."""
         pairs = zip(self.offsets or (), self.logprobs, strict=False)
         return [(start, end, each) for (start, end), each in pairs if start < end]
 
     def least_probable(self, output: str, most: int = LISTED) -> list[tuple[int, int, float]]:
-        """The least probable tokens of an even chance at most, in the order in which they stand."""
+        """Return the least probable tokens with a probability of at most .5, in the order of the output."""
         doubtful = [each for each in self.placed() if each[2] <= EVEN and output[each[0] : each[1]].strip()]
         return sorted(sorted(doubtful, key=lambda each: each[2])[:most])
 
     def signals(self) -> dict[str, float]:
-        """All figures by name."""
+        """Return all measurements by name."""
         return {
             "recorded_logprob_mean": self.mean,
             "recorded_logprob_least": self.least,
@@ -211,9 +213,9 @@ class Recorded:
 
 
 def recorded_logprobs(sample: Sample) -> Recorded:
-    """What is recorded in the sample's metadata.
+    """Read the log-probabilities in a sample's metadata.
 
-    Raises `InputError`, which says what is wrong, where nothing is there or something else than numbers.
+    Raises `InputError`, with the reason, if there are none or they are not numbers.
     """
     where = f"sample {sample.id!r}: metadata[{KEY!r}]"
     if KEY not in sample.metadata:
@@ -227,7 +229,7 @@ def recorded_logprobs(sample: Sample) -> Recorded:
 
 
 def _decoded(given: Any) -> Any:
-    """The list or the object that a text is in JSON; anything else as it is."""
+    """Parse a text that is a JSON list or object; return anything else unchanged."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -236,14 +238,14 @@ def _decoded(given: Any) -> Any:
 
 
 def _columns(given: Any, where: str) -> tuple[Sequence[Any] | None, Sequence[Any], int]:
-    """Tokens, where there are any, their numbers, and which is the first that has one."""
+    """Return the tokens (None if absent), their numbers, and the index of the first token with a number."""
     if isinstance(given, Mapping) and "token_logprobs" in given:
         tokens, numbers = given.get("tokens"), given["token_logprobs"]
         if not _is_list(numbers) or (tokens is not None and not _is_list(tokens)):
             raise InputError(f"{where} must hold lists as tokens and token_logprobs")
         if tokens is not None and len(tokens) != len(numbers):
             raise InputError(f"{where} has {len(tokens)} tokens and {len(numbers)} log-probabilities")
-        # The first token of a text has nothing before it.
+        # The first token of a text has no log-probability.
         return tokens, numbers, 1 if numbers and numbers[0] is None else 0
     if isinstance(given, Mapping) and "content" in given:
         given = given["content"]
@@ -279,7 +281,7 @@ def _number(value: Any, at: int, where: str) -> float:
 
 
 def _offsets(tokens: Sequence[Any], output: str) -> tuple[tuple[int, int], ...] | None:
-    """Where the tokens stand, if joined they are the output but for white space at its ends."""
+    """Return the tokens' offsets; None unless they join to the output, up to surrounding white space."""
     if not all(isinstance(token, str) for token in tokens):
         return None
     joined = "".join(tokens)

@@ -1,4 +1,4 @@
-"""A sample cut into words, sentences and passages once, for all text signals."""
+"""A sample split into words, sentences and passages once, for all text signals."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from magistrate.features.splitting import sentences
 from magistrate.features.words import Run, Wording, form, language_of, stem, word_runs, worded
 from magistrate.types import Sample, Span
 
-MOST_NAMED = 4  # pieces that a reason quotes
-LONGEST = 256  # words of the other run that are aligned together: memory grows with the product
+MOST_NAMED = 4  # pieces quoted in a reason
+LONGEST = 256  # words aligned together: memory grows with the product of both lengths
 ABSENT = LONGEST + 1
-BETWEEN = 1_000  # words with content between two texts: words so far apart are not said together
+BETWEEN = 1_000  # positions between two texts, so that words of different texts are never near each other
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A signal's value in [0, 1], higher being more suspicious, with what of the output it flags.
+    """A signal's value in [0, 1], higher being more suspicious, with the parts of the output it flags.
 
-    `value` is None where it is undefined, and `reason` then says why; else `reason` says in words what was
-    found. `spans` are offsets into the output.
+    `value` is None if it is undefined, and `reason` then says why. Otherwise `reason` describes the
+    finding. `spans` are offsets into the output.
     """
 
     value: float | None
@@ -38,12 +38,12 @@ class Reading:
 
 
 def undefined(reason: str) -> Reading:
-    """The reading of a signal that has nothing to look at."""
+    """Return the reading of a signal that has nothing to look at."""
     return Reading(None, (), reason)
 
 
 def listed(pieces: Sequence[str]) -> str:
-    """Pieces of text in a sentence: each once, the first few, the others counted.
+    """Join pieces of text for a sentence: without duplicates, the first few by name, the others as a count.
 
     >>> listed(["1,998", "12 km", "1,998"])
     '1,998 and 12 km'
@@ -56,7 +56,7 @@ def listed(pieces: Sequence[str]) -> str:
 
 
 class WordSequence:
-    """Words in their order, as numbers."""
+    """A sequence of words, stored as numbers."""
 
     def __init__(self, words: Sequence[str]) -> None:
         import numpy as np
@@ -67,9 +67,9 @@ class WordSequence:
         )
 
     def shared(self, words: Sequence[str]) -> Iterator[int]:
-        """The numbers of those of `words` that are in a longest common subsequence with this.
+        """Yield the indices in `words` of those in a longest common subsequence with this sequence.
 
-        Of more than `LONGEST` words each stretch of so many is aligned by itself.
+        `words` is aligned in stretches of at most `LONGEST` words.
         """
         for begin in range(0, len(words), LONGEST):
             check()
@@ -80,7 +80,7 @@ class WordSequence:
         import numpy as np
         from rapidfuzz.distance import LCSseq
 
-        # Words that only one side has change nothing, so the others alone are compared, as characters.
+        # Words on only one side cannot match, so only the others are compared, encoded as characters.
         letters: dict[int, int] = {}
         written = [
             ABSENT if number is None else letters.setdefault(number, len(letters) + 1)
@@ -99,8 +99,11 @@ class WordSequence:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A sentence, how many words with content it has, and the share in [0, 1] of their weight that is lacking
-    from `passage`, the number of the one that covers most."""
+    """How well a sentence is covered by its best passage.
+
+    `words` is its number of content words. `lack` is the share in [0, 1] of their weight that `passage`,
+    the index of the best passage, does not have.
+    """
 
     span: Span
     words: int
@@ -109,7 +112,7 @@ class Cover:
 
 
 class PassageIndex:
-    """Runs of words of the sources, and for each stem the numbers of the passages that have it."""
+    """Runs of words of the sources, with an index from stems to passages."""
 
     def __init__(self, passages: Sequence[tuple[Wording, Run]]) -> None:
         self.runs = tuple(passages)
@@ -124,18 +127,18 @@ class PassageIndex:
         return len(self.runs)
 
     def having(self, stem: str) -> Sequence[int]:
-        """The numbers of the passages with a word of this stem, in their order."""
+        """Return the indices of the passages with a word of this stem, in order."""
         return self._having.get(stem, ())
 
 
 def covers(
     output: Wording, sentences: Sequence[Run], passages: PassageIndex, ignored: Container[str] = frozenset()
 ) -> tuple[Cover, ...]:
-    """Each sentence against the passage that covers most of it; sentences without content are left out, and
-    words whose stems are `ignored` do not count.
+    """Compare each sentence with the passage that covers most of it.
 
-    A word weighs its inverse frequency among the passages (Spärck Jones 1972), in a form that gives words
-    that no passage has the most.
+    Skips sentences without content words; words with `ignored` stems do not count. A word is weighted by
+    its inverse frequency among the passages (Spärck Jones 1972), in a form that gives the most weight to
+    words that no passage has.
     """
     import numpy as np
 
@@ -160,10 +163,10 @@ def covers(
 
 
 class Sources:
-    """What an output may rely on, the contexts and what was said before, and the question, as words.
+    """The texts that an output may rely on (contexts and earlier messages), and the question, as words.
 
-    All that is computed of these alone, whatever the output, is computed once. `asked` is the question: what
-    repeats it is neither made up nor supported, so signals of wording leave it out of the account.
+    Everything computed from these alone, independent of the output, is computed once. `asked` is the
+    question. Words that repeat it are neither made up nor supported, so signals of wording ignore them.
     """
 
     def __init__(self, texts: tuple[Wording, ...], asked: Wording | None) -> None:
@@ -172,7 +175,7 @@ class Sources:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The stems of all words of the texts; of glued words, such as `endStart`, of their parts too."""
+        """The stems of all words of the texts, and of the parts of compound words such as `endStart`."""
         found = set(chain.from_iterable(text.stems for text in self.texts))
         found.update(chain.from_iterable(text.content_stems for text in self.texts))
         for text in self.texts:
@@ -181,16 +184,16 @@ class Sources:
 
     @cached_property
     def repeated(self) -> frozenset[str]:
-        """The stems of the words of the question that no text has: in the output they mean neither."""
+        """The stems of the question that no text has. In the output they count neither way."""
         return frozenset(self.asked.stems) - self.known if self.asked is not None else frozenset()
 
     @cached_property
     def passages(self) -> PassageIndex:
-        """The texts' sentences."""
+        """The texts' sentences, as passages."""
         return PassageIndex([(text, run) for text in self.texts for run in runs(text)])
 
     def passage_text(self, number: int) -> str:
-        """The characters of one of `passages`, up to the next; nothing where there are none."""
+        """Return the characters of a passage, up to the next one; empty if there are no passages."""
         if not len(self.passages):
             return ""
         text, (first, last) = self.passages.runs[number]
@@ -198,7 +201,7 @@ class Sources:
         return text.text[text.places[first][0] : end]
 
     def runs(self, size: int) -> frozenset[tuple[str, ...]]:
-        """All runs of `size` words, none across two texts."""
+        """Return all runs of `size` words, none across two texts."""
         if size not in self._runs:
             self._runs[size] = frozenset(
                 run for text in self.texts for run in checked(word_runs(text.forms, size))
@@ -207,12 +210,12 @@ class Sources:
 
     @cached_property
     def sequence(self) -> WordSequence:
-        """All words in their order."""
+        """All words, in order."""
         return WordSequence(list(chain.from_iterable(text.forms for text in self.texts)))
 
     @cached_property
     def places(self) -> Mapping[str, Sequence[int]]:
-        """For each stem where it stands among the words with content; texts are `BETWEEN` words apart."""
+        """The positions of each stem among the content words; texts are `BETWEEN` positions apart."""
         found: dict[str, list[int]] = {}
         at = 0
         for text in self.texts:
@@ -224,7 +227,7 @@ class Sources:
 
     @cached_property
     def _facts(self) -> tuple[tuple[tuple[Date, ...], tuple[Quantity, ...]], ...]:
-        """Of each text its dates, and its numbers that are no dates."""
+        """The dates of each text, and its numbers that are not dates."""
         return tuple(dates_and_numbers(text.text) for text in self.texts)
 
     @property
@@ -234,22 +237,22 @@ class Sources:
 
     @property
     def quantities(self) -> Iterator[Quantity]:
-        """All numbers of the texts that are no dates."""
+        """All numbers of the texts that are not dates."""
         return (number for _, numbers in self._facts for number in numbers)
 
     @cached_property
     def amounts(self) -> Amounts:
-        """The numbers, to look one up."""
+        """An index of the numbers."""
         return Amounts(self.quantities)
 
     @cached_property
     def values(self) -> frozenset[float]:
-        """What the numbers are, whatever their units."""
+        """The values of the numbers, without units."""
         return frozenset(each.value for each in self.quantities)
 
     @cached_property
     def calendar(self) -> Calendar:
-        """The dates, to look one up."""
+        """An index of the dates."""
         return Calendar(self.dates)
 
     @cached_property
@@ -259,7 +262,7 @@ class Sources:
 
     @cached_property
     def question(self) -> Sources:
-        """The question as if it were the only text."""
+        """The question as the only text."""
         return Sources((self.asked,) if self.asked is not None else (), None)
 
     @cached_property
@@ -269,13 +272,13 @@ class Sources:
 
     @cached_property
     def bounded(self) -> tuple[str, ...]:
-        """The words of each text and of the question, each text one string with a space around each word."""
+        """Each text and the question as one string of words with a space around each word."""
         return tuple(f" {' '.join(text.forms)} " for text in (*self.texts, *filter(None, [self.asked])))
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The output as words, and the sources that it may rely on."""
+    """The output as words, and its sources."""
 
     output: Wording
     said: Sources
@@ -291,7 +294,7 @@ class Prepared:
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        """The output's numbers that are no dates."""
+        """The output's numbers that are not dates."""
         return self._facts[1]
 
     @cached_property
@@ -301,14 +304,14 @@ class Prepared:
 
     @cached_property
     def covers(self) -> tuple[Cover, ...]:
-        """What the best passage of the sources leaves uncovered of each sentence."""
+        """How well the best passage of the sources covers each sentence."""
         return covers(self.output, self.sentences, self.said.passages, self.said.repeated)
 
 
 def prepared(sample: Sample) -> Prepared:
-    """A sample cut into words. Raises `InputError` if there is no output yet.
+    """Split a sample into words. Raises `InputError` if there is no output yet.
 
-    Of samples that differ in their outputs alone, the rest is cut once in a `scratch`.
+    For samples that differ only in their outputs, the sources are split once per `scratch`.
     """
     if sample.output is None:
         raise InputError(f"sample {sample.id!r} has no output yet; run its task first")
@@ -322,7 +325,7 @@ def prepared(sample: Sample) -> Prepared:
 
 
 def _cut(texts: Sequence[str], asked: str) -> Sources:
-    """The texts that say anything, cut into words of no language yet."""
+    """Split the texts that are not blank into words, with no language set."""
     return Sources(
         tuple(worded(text) for text in texts if text.strip()), worded(asked) if asked.strip() else None
     )
@@ -334,7 +337,7 @@ def _spoken(cut: Sources, language: str | None) -> Sources:
 
 
 def runs(wording: Wording) -> Iterator[Run]:
-    """The sentences of a text as runs of its words."""
+    """Yield the sentences of a text as runs of its words."""
     starts = [start for start, _ in wording.places]
     for start, end in sentences(wording.text, wording.language or "en"):
         first, last = bisect_left(starts, start), bisect_left(starts, end)
@@ -343,7 +346,7 @@ def runs(wording: Wording) -> Iterator[Run]:
 
 
 def joined(spans: Sequence[Span], text: str) -> tuple[Span, ...]:
-    """Spans in their order, neighbours joined where no letter or digit stands between them."""
+    """Sort spans, and join neighbours with no letter or digit between them."""
     found: list[Span] = []
     for span in sorted(spans, key=lambda each: (each.start, each.end)):
         last = found[-1] if found else None
@@ -355,7 +358,7 @@ def joined(spans: Sequence[Span], text: str) -> tuple[Span, ...]:
 
 
 def _parts(wording: Wording) -> Iterator[str]:
-    """The stems of the parts of words in which a small letter is followed by a capital one."""
+    """Yield the stems of the parts of camel-case words."""
     for word, (start, end) in checked(zip(wording.forms, wording.places, strict=True)):
         written = wording.text[start:end]
         if written[1:].islower() or written == word or written.isupper():

@@ -1,4 +1,4 @@
-"""The text signals: how much of an output's wording, numbers, dates and names its context lacks."""
+"""Text signals: how much of an output's wording, numbers, dates and names its context lacks."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from magistrate.features.prepared import Prepared, Reading, Sources, joined, lis
 from magistrate.features.words import word_runs, words
 from magistrate.types import Sample, Span
 
-NEAR = 4  # words with content within which two words of a source are said together
-LONGEST_RUN = 6  # of characters, for chrF
-REACH = 4  # characters: a word is foreign to a passage that has no run of so many of its own
+NEAR = 4  # two words are together if they are at most this many content words apart
+LONGEST_RUN = 6  # characters, for chrF
+REACH = 4  # characters: a word is new to a passage that has none of its runs of this length
 NO_CONTEXT = undefined("there is no context")
 NO_OUTPUT = undefined("the output is empty")
 NO_WORDS = undefined("the output has no words")
 NO_CONTENT = undefined("the output has no words with content that are not in the question")
-UNSUPPORTED = 0.5  # a sentence of which no passage covers so much is flagged
+UNSUPPORTED = 0.5  # a sentence is flagged if more than this share of its weight is uncovered
 NOTHING = undefined("the output has no sentence with words of content")
 
 
 def output_length(sample: Sample) -> int:
-    """How many characters the output has. Raises `InputError` if there is no output yet."""
+    """Return the number of characters of the output. Raises `InputError` if there is no output yet."""
     return len(_output(sample))
 
 
 def ngram_novelty(sample: Sample, n: int) -> float:
-    """Share, in [0, 1], of the output's runs of `n` words that stand in none of its contexts.
+    """Return the share, in [0, 1], of the output's runs of `n` words that are in none of its contexts.
 
-    Repeated runs count each time. An output of fewer than `n` words is one run of all its words; one
-    without words has nothing new (0); without a context all is new (1). Raises `InputError` for
-    `n` < 1 or if there is no output yet.
+    Repeated runs count each time. An output of fewer than `n` words is one run of all its words. An output
+    without words has nothing new (0). Without a context everything is new (1). Raises `InputError` for `n`
+    < 1 or if there is no output yet.
     """
     if n < 1:
         raise InputError(f"n-grams need n of at least 1, got {n}")
@@ -58,7 +58,7 @@ def _output(sample: Sample) -> str:
 
 
 def content_words(sample: Prepared) -> Reading:
-    """Share of the words with content whose stems no source has; the question's own are left out."""
+    """Return the share of content words whose stems no source has; words only in the question are ignored."""
     output = sample.output
     counted = [
         (number, stem)
@@ -72,7 +72,7 @@ def content_words(sample: Prepared) -> Reading:
 
 
 def ngrams(sample: Prepared, n: int) -> Reading:
-    """Share of the output's runs of `n` words that stand in no source; a shorter output is one run."""
+    """Return the share of the output's runs of `n` words that no source has; a shorter output is one run."""
     forms = sample.output.forms
     if not forms:
         return NO_WORDS
@@ -86,9 +86,9 @@ def ngrams(sample: Prepared, n: int) -> Reading:
 
 
 def word_pairs(sample: Prepared) -> Reading:
-    """Share of neighbouring words with content, in a sentence, that stand within `NEAR` nowhere.
+    """Return the share of neighbouring content words in a sentence that are within `NEAR` in no source.
 
-    A pair with a word that no source has is new too; pairs of words of the question are left out.
+    A pair with a word that no source has is new too. Pairs with a word only in the question are ignored.
     """
     output, places = sample.output, sample.said.places
     behind = [last for _, last in sample.sentences]
@@ -108,9 +108,10 @@ def word_pairs(sample: Prepared) -> Reading:
 
 
 def rouge_l(sample: Prepared) -> Reading:
-    """One less ROUGE-L precision (Lin 2004): the share of words outside the longest common subsequence.
+    """Return one minus ROUGE-L precision (Lin 2004): the share of words not in a longest common
+    subsequence.
 
-    Sentence by sentence against all the sources in their order, so that the order of sentences is free.
+    Each sentence is aligned separately with all the sources, so the order of sentences does not matter.
     """
     forms = sample.output.forms
     if not forms:
@@ -132,10 +133,10 @@ def rouge_l(sample: Prepared) -> Reading:
 
 
 def chrf(sample: Prepared) -> Reading:
-    """One less chrF (Popović 2015) with beta 0, its precision: the share of runs of 1 to 6 characters that
-    the passages which cover its sentences best lack.
+    """Return one minus chrF precision (Popović 2015) against the passages that best cover the output.
 
-    Flags the words of which these have no run of four characters.
+    That is the share of the output's runs of 1 to 6 characters that these passages do not have. Flags the
+    words that share no run of four characters with them.
     """
     output = sample.output
     if not output.forms:
@@ -173,7 +174,7 @@ def _share(
 
 
 def _together(some: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether a place of one word is within `NEAR` of one of another's; both are in their order."""
+    """Return whether a position of one word is within `NEAR` of one of the other; both lists are sorted."""
     few, many = (some, others) if len(some) <= len(others) else (others, some)
     for place in few:
         at = bisect_left(many, place - NEAR)
@@ -183,9 +184,9 @@ def _together(some: Sequence[int], others: Sequence[int]) -> bool:
 
 
 def _chrf_precision(output: str, reference: str) -> float:
-    """chrF with beta 0 in [0, 1]: the share of the runs of 1 to 6 characters that the reference has too.
+    """Return chrF with beta 0, in [0, 1]: the share of runs of 1 to 6 characters that the reference has.
 
-    White space does not count. The mean over the lengths that both texts have runs of, as in sacrebleu.
+    White space is ignored. It is the mean over the lengths for which both texts have runs, as in sacrebleu.
     """
     found, texts = [], ["".join(text.split()) for text in (output, reference)]
     for size in range(1, min(LONGEST_RUN, *map(len, texts)) + 1):
@@ -197,9 +198,10 @@ def _chrf_precision(output: str, reference: str) -> float:
 
 
 def sentence_support(sample: Prepared) -> Reading:
-    """What of the sentences' words one passage each does not cover, weighted by rarity; the mean by length.
+    """Return the share of each sentence's words, weighted by rarity, that its best passage does not have.
 
-    Passages are the sources' sentences. Of one that takes its words from many places little is covered.
+    It is the mean over the sentences, weighted by length. Passages are the sources' sentences. A sentence
+    that combines words from many places is hardly covered.
     """
     covers = sample.covers
     if not covers:
@@ -209,7 +211,7 @@ def sentence_support(sample: Prepared) -> Reading:
 
 
 def weakest_sentence(sample: Prepared) -> Reading:
-    """As `sentence_support`, of the sentence that is covered least."""
+    """Return the value of `sentence_support` for the least covered sentence."""
     covers = sample.covers
     return _support(sample, max(each.lack for each in covers)) if covers else NOTHING
 
@@ -234,9 +236,9 @@ NO_DATES = "the output has no dates that are not in the question"
 
 
 def new_numbers(sample: Prepared) -> Reading:
-    """Share of the output's numbers that no source says, in any unit of the same measure.
+    """Return the share of the output's numbers that no source has, in any unit of the same measure.
 
-    Dates have a signal of their own; the question's numbers are left out, unless a source says them too.
+    Dates have their own signal. Numbers in the question are ignored, unless a source has them too.
     """
     counted = [
         (each.span, said)
@@ -248,7 +250,10 @@ def new_numbers(sample: Prepared) -> Reading:
 
 
 def new_dates(sample: Prepared) -> Reading:
-    """Share of the output's dates, weekdays to years, that no source says; the question's are left out."""
+    """Return the share of the output's dates, from weekdays to years, that no source has.
+
+    Dates in the question are ignored.
+    """
     counted = [
         (each.span, said)
         for each in checked(sample.dates)
@@ -259,9 +264,10 @@ def new_dates(sample: Prepared) -> Reading:
 
 
 def new_names(sample: Prepared) -> Reading:
-    """Share of the names of which a word is in no source; an abbreviation may be a source's initials.
+    """Return the share of names with a word that no source has.
 
-    Of scripts with capital letters only. Names of the question are left out.
+    An abbreviation may match initials in a source. Only for scripts with capital letters. Names in the
+    question are ignored.
     """
     output = sample.output
     stems = output.stems
@@ -274,7 +280,7 @@ def new_names(sample: Prepared) -> Reading:
         new = [stem for stem in wanted if stem not in sample.said.known]
         if new and all(stem in sample.said.repeated for stem in new):
             continue
-        # The first word of a sentence is capitalized anyway: it need not be part of the name behind it.
+        # The first word of a sentence is always capitalized, so it may not belong to the name after it.
         said = not new or (len(wanted) > 1 and new == wanted[:1] and first in begins)
         span = output.span(first, last - 1)
         if not said and output.text[span.start : span.end].replace(".", "").isupper():
@@ -284,9 +290,9 @@ def new_names(sample: Prepared) -> Reading:
 
 
 def new_quotations(sample: Prepared) -> Reading:
-    """Share of the output's strings in quotation marks, of two words at least, that stand so in no source."""
+    """Return the share of the output's quoted strings, of two words or more, that no source has verbatim."""
     output = sample.output
-    said: dict[str, bool] = {}  # looking one up takes as long as the sources are
+    said: dict[str, bool] = {}  # a lookup scans all sources: cache the results
     counted = []
     for first, last in checked(quoted(output), 16):
         words = f" {' '.join(output.forms[first:last])} "
@@ -297,17 +303,17 @@ def new_quotations(sample: Prepared) -> Reading:
 
 
 def _says_number(sources: Sources, number: Quantity) -> bool:
-    """Whether sources say a number, be it as a year."""
+    """Return whether sources contain a number, possibly as a year."""
     return sources.amounts.say(number) or (number.measure is None and number.value in sources.years)
 
 
 def _says_date(sources: Sources, date: Date) -> bool:
-    """Whether sources say a date, one alone or several together; a bare year also as a number."""
+    """Return whether sources contain a date, in one place or several; a bare year also as a number."""
     return sources.calendar.says(date) or (date.is_year and date.year in sources.values)
 
 
 def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, none: str) -> Reading:
-    """The share of what is not said, with where it stands."""
+    """Return the share of facts that are not in the sources, with their spans."""
     if not counted:
         return undefined(none)
     text = sample.output.text
@@ -325,7 +331,7 @@ def _told(sample: Prepared, counted: Sequence[tuple[Span, bool]], what: str, non
 
 @dataclass(frozen=True, slots=True)
 class TextSignal:
-    """A number in [0, 1] that is read off a sample's texts alone, higher being more suspicious."""
+    """A number in [0, 1] computed from a sample's texts alone, higher being more suspicious."""
 
     name: str
     summary: str
@@ -413,11 +419,11 @@ SIGNALS: Mapping[str, TextSignal] = MappingProxyType({each.name: each for each i
 
 
 def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Reading]:
-    """What the signals of these names, by default all, say of a sample; its texts are cut up once.
+    """Compute the signals of these names, by default all, for a sample; its texts are split once.
 
-    The output is compared with `sample.sources`: contexts and what was said before. Without one of them, or
-    without an output, every value is None. Raises `SpecError` for an unknown name and `InputError` where the
-    output is not there yet.
+    The output is compared with `sample.sources`: contexts and earlier messages. Without a source or an
+    output, every value is None. Raises `SpecError` for an unknown name and `InputError` if the sample has
+    no output yet.
     """
     asked = list(SIGNALS if names is None else names)
     if missing := [name for name in asked if name not in SIGNALS]:
@@ -426,6 +432,6 @@ def readings(sample: Sample, names: Iterable[str] | None = None) -> dict[str, Re
 
 
 def read(cut: Prepared, names: Iterable[str]) -> dict[str, Reading]:
-    """The same, of a sample that was cut up before; every name must be known."""
+    """Compute signals for a sample that is already split; every name must be known."""
     nothing = NO_OUTPUT if not cut.output.text.strip() else None if cut.said.texts else NO_CONTEXT
     return {name: SIGNALS[name].read(cut) if nothing is None else nothing for name in checked(names, 1)}

@@ -1,4 +1,4 @@
-"""Sentences and passages of texts, and passages ranked by what they share with a text."""
+"""Split texts into sentences and passages, and rank passages by similarity to a text."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from dataclasses import dataclass
 from magistrate._deadline import check, checked
 from magistrate.features.words import words
 
-PASSAGE = 600  # characters from which on a passage takes no further sentence
-SATURATION, LENGTH_SHARE = 1.5, 0.75  # of BM25, usually k1 and b
-WINDOW = 8192  # characters of a line that are looked at together; a longer sentence is cut
+PASSAGE = 600  # characters; a passage takes further sentences up to this length
+SATURATION, LENGTH_SHARE = 1.5, 0.75  # the parameters k1 and b of BM25
+WINDOW = 8192  # characters of a line split together; a longer sentence is cut
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Characters `[start, end)` of the text with the number `index` among several."""
+    """Characters `[start, end)` of the text with this index."""
 
     index: int
     start: int
     end: int
 
     def of(self, texts: Sequence[str]) -> str:
-        """The characters themselves."""
+        """Return the characters of the piece."""
         return texts[self.index][self.start : self.end]
 
 
 def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """Where the sentences of `text` stand, `[start, end)`, without white space at their ends, none empty.
+    """Return the offsets `[start, end)` of the sentences of `text`, trimmed, none empty.
 
-    `language` is an ISO 639 code; it matters for abbreviations, while marks that end a sentence are known in
-    every script. Line ends separate sentences too.
+    `language` is an ISO 639 code, used for abbreviations; sentence-ending marks of every script are known.
+    Line ends separate sentences too.
     """
     from sentencex import get_sentence_boundaries  # type: ignore[import-untyped]
 
@@ -42,13 +42,13 @@ def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
         end = start + len(line)
         while start < end:
             check()
-            # The library takes the square of what it is fed, so it is fed windows; it cannot read surrogates.
+            # The library takes quadratic time, so it gets windows of the text. It cannot read surrogates.
             window = text[start : min(start + WINDOW, end)].encode("utf-8", "replace").decode()
             lengths = [
                 len(each["text"]) for each in get_sentence_boundaries(language, window) if each["text"]
             ]
             if start + len(window) < end and len(lengths) > 1:
-                lengths.pop()  # it may go on beyond the window: the next one begins with it
+                lengths.pop()  # it may continue beyond the window: the next one starts with it
             elif sum(lengths) < len(window):
                 lengths.append(len(window) - sum(lengths))
             for length in lengths:
@@ -58,7 +58,7 @@ def sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
 
 
 def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """`[start, end)` without the white space at its ends; nothing where nothing else stands."""
+    """Return `[start, end)` without surrounding white space; empty if there is nothing else."""
     piece = text[start:end]
     stripped = piece.strip()
     if not stripped:
@@ -68,12 +68,12 @@ def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def units(texts: Sequence[str], language: str = "en") -> list[Piece]:
-    """The sentences of several texts, in their order."""
+    """Return the sentences of several texts, in order."""
     return [Piece(index, *place) for index, text in enumerate(texts) for place in sentences(text, language)]
 
 
 def passages(texts: Sequence[str], language: str = "en") -> list[Piece]:
-    """Runs of whole sentences of about `PASSAGE` characters, none across two texts."""
+    """Return runs of whole sentences of about `PASSAGE` characters, none across two texts."""
     found: list[Piece] = []
     for unit in units(texts, language):
         last = found[-1] if found else None
@@ -85,7 +85,7 @@ def passages(texts: Sequence[str], language: str = "en") -> list[Piece]:
 
 
 def merged(pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
-    """Pieces with neighbours joined where nothing but white space stands between them."""
+    """Sort pieces, and join neighbours with only white space between them."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda each: (each.index, each.start)):
         last = found[-1] if found else None
@@ -101,13 +101,13 @@ def merged(pieces: Sequence[Piece], texts: Sequence[str]) -> list[Piece]:
 
 
 class Ranking:
-    """Texts in the order of what they share with another (BM25, Robertson & Zaragoza 2009)."""
+    """Ranks texts by similarity to a query (BM25, Robertson & Zaragoza 2009)."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         counts = [Counter(words(text)) for text in checked(texts, 64)]
         mean = sum(each.total() for each in counts) / max(1, len(counts))
         self._size = len(counts)
-        self._found: dict[str, list[tuple[int, float]]] = {}  # by word: text numbers, and what it adds there
+        self._found: dict[str, list[tuple[int, float]]] = {}  # by word: (text, contribution)
         for number, each in enumerate(counts):
             length = 1 - LENGTH_SHARE + LENGTH_SHARE * each.total() / max(1, mean)
             for word, count in each.items():
@@ -115,7 +115,7 @@ class Ranking:
                 self._found.setdefault(word, []).append((number, added))
 
     def order(self, query: str) -> list[int]:
-        """The numbers of the texts, most alike first; equal ones in the order that they had."""
+        """Return the indices of the texts, most similar first; ties keep their order."""
         scores = [0.0] * self._size
         for word in checked(sorted(set(words(query)) & self._found.keys()), 64):
             held = self._found[word]

@@ -1,4 +1,4 @@
-"""Words: texts cut into them, their stems, the commonest ones, and the language that these tell."""
+"""Split texts into words; stems, stop words, and language detection by stop words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = tuple[int, int]
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern of the package `regex`; its users keep it, and make it when it is first needed."""
+    """Compile a pattern with `regex`, which is imported on first use. Callers cache the result."""
     import regex  # type: ignore[import-untyped]
 
     return regex.compile(pattern)
@@ -84,12 +84,12 @@ COMMON = frozenset().union(*STOP.values())
 UNSPACED_NAMES = ("CJK ", "HIRAGANA ", "KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
 """The same scripts as `UNSPACED`, by how the Unicode names of their characters begin."""
 
-SHORTEST_STEM = 3  # letters that an ending leaves at least
+SHORTEST_STEM = 3  # letters that must remain before an ending
 ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 
 
 class _WordCharacters(dict[int, str]):
-    """A table for `str.translate` that keeps letters, digits and marks; filled as characters come."""
+    """A table for `str.translate` that keeps letters, digits and marks; filled on demand."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -107,7 +107,7 @@ _TABLE = _WordCharacters()
 
 
 def words(text: str) -> list[str]:
-    """The words of `text` in any script, without case, width or punctuation.
+    """Return the words of `text` in any script, without case, width or punctuation.
 
     >>> words("L'été, 25 °C: 東京!")
     ['l', 'été', '25', 'c', '東', '京']
@@ -116,16 +116,16 @@ def words(text: str) -> list[str]:
 
 
 def word_runs(words: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    """All runs of `size` words, in their order; none where there are fewer words."""
+    """Return all runs of `size` words, in order; none if there are fewer words."""
     return zip(*(words[start:] for start in range(size)), strict=False)
 
 
 @dataclass(frozen=True)
 class Wording:
-    """The words of `text` in their order: `forms` without case and width, `places` their `[start, end)`.
+    """The words of `text` in order: `forms` without case and width, `places` their `[start, end)`.
 
-    A character of a script that is written without spaces is a word. `language` says which words are too
-    common to carry content; None where no list is known.
+    In scripts without spaces each character is a word. `language` selects the stop words, which carry no
+    content; None if there is no list.
     """
 
     text: str
@@ -135,23 +135,23 @@ class Wording:
 
     @cached_property
     def stems(self) -> tuple[str, ...]:
-        """Each word without its endings; of unspaced scripts pairs of characters, none behind the last."""
+        """The words without endings; in scripts without spaces, pairs of characters (the last is empty)."""
         found = [stem(form) for form in checked(self.forms)]
         for at in range(len(found) - 1):
             if self._joined(at):
                 found[at] += self.forms[at + 1]
         if len(found) > 1 and self._joined(len(found) - 2):
-            found[-1] = ""  # the last one is in the pair before it
+            found[-1] = ""  # the last character is in the pair before it
         return tuple(found)
 
     @property
     def common(self) -> frozenset[str]:
-        """The words of its language that are too common to carry content."""
+        """The stop words of its language."""
         return STOP.get(self.language or "", frozenset())
 
     @cached_property
     def content(self) -> tuple[int, ...]:
-        """The numbers of the words that carry content: neither too common nor a lone letter."""
+        """The indices of the content words: neither stop words nor single letters."""
         common = self.common
         return tuple(
             number
@@ -167,20 +167,20 @@ class Wording:
 
     @cached_property
     def commonest(self) -> tuple[int, ...]:
-        """How many of the words are among the commonest of each language of `STOP`."""
+        """How many of the words are stop words of each language in `STOP`."""
         counted = [word for word in self.forms if word in COMMON]
         return tuple(sum(word in words for word in counted) for words in STOP.values())
 
     def spoken(self, language: str | None) -> Wording:
-        """The same words, of a language."""
+        """Return the same words with this language set."""
         return replace(self, language=language)
 
     def span(self, first: int, last: int) -> Span:
-        """Where the words from number `first` to `last` stand, both included."""
+        """Return the span from word `first` to word `last`, both included."""
         return Span(self.places[first][0], self.places[last][1])
 
     def _joined(self, at: int) -> bool:
-        """Whether this word and the next are characters of one unspaced run."""
+        """Return whether this word and the next are adjacent characters of a script without spaces."""
         return (
             self.places[at][1] == self.places[at + 1][0]
             and not self.forms[at].isascii()
@@ -189,7 +189,7 @@ class Wording:
 
 
 def worded(text: str, language: str | None = None) -> Wording:
-    """`text` cut into words.
+    """Split `text` into words.
 
     >>> worded("L'été, 25 °C: 東京!").forms
     ('l', 'été', '25', 'c', '東', '京')
@@ -204,15 +204,15 @@ def worded(text: str, language: str | None = None) -> Wording:
 
 @lru_cache(maxsize=1 << 16)
 def form(word: str) -> str:
-    """A word without case and width."""
+    """Return a word without case and width."""
     return word.lower() if word.isascii() else unicodedata.normalize("NFKC", word).casefold()
 
 
 @lru_cache(maxsize=1 << 16)
 def stem(form: str) -> str:
-    """A word without the English endings of number, tense and manner; a light one, after Harman (1991).
+    """Return a word without English endings of number, tense and manner, a light stemmer (Harman 1991).
 
-    Words of other languages lose the same endings everywhere, so that they are still compared alike.
+    Words of other languages lose the same endings everywhere, so they remain comparable.
     """
     if len(form) <= SHORTEST_STEM or not form.isalpha():
         return form
@@ -235,7 +235,7 @@ def _pattern() -> Any:
 
 
 def language_of(texts: Sequence[Wording]) -> str | None:
-    """The language, an ISO 639 code, whose commonest words are most in `texts`; None where none are there."""
+    """Return the language (ISO 639) with the most stop words in `texts`; None if there are none."""
     counts = [sum(several) for several in zip(*(text.commonest for text in texts), strict=True)]
     most = max(counts, default=0)
     return list(STOP)[counts.index(most)] if most else None

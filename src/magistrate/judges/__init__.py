@@ -1,4 +1,4 @@
-"""Judges, which decide whether an output is faithful. Names are imported when they are first used."""
+"""Judges: they decide whether an output is faithful. Names are imported on first use."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker that sees it would take every misspelt name for a good one
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:

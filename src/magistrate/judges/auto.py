@@ -1,4 +1,4 @@
-"""The default judge `auto`: the best one that comes with the package and asks no model."""
+"""The default judge `auto`: the best judge in the package that needs no language model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPLAINING: frozenset[Capability] = frozenset({"generate", "constraints", "choos
 
 @cache
 def shipped() -> Judge:
-    """The judge that `auto` asks by default."""
+    """Return the judge that `auto` uses by default."""
     from magistrate.judges.novelty import Novelty
 
     return Novelty()
@@ -27,7 +27,7 @@ def shipped() -> Judge:
 
 @cache
 def _explainer() -> Classify:
-    """The judge whose prompt is continued by an explanation."""
+    """Return the judge whose prompt the explanation continues."""
     found = instance("faithfulness")
     assert isinstance(found, Classify)
     return found
@@ -35,12 +35,13 @@ def _explainer() -> Classify:
 
 @dataclass(frozen=True)
 class Auto:
-    """Decides as `of` does, which is a judge of code: no model is asked, and none is loaded.
+    """Decides with the judge `of`, which runs on code alone: no language model is loaded or called.
 
-    `explain` lets the run's engine say why in one sentence: `flagged` where the output is hallucinated,
-    `always` for every verdict. The explanation begins with the label that `of` has decided and cannot change
-    it; the label is then chosen once more from the explanation alone, and a flip is recorded. If the sample
-    does not fit the engine, the verdict stands unexplained and `details["unexplained"]` says why.
+    With `explain` the run's engine adds a one-sentence reason: `flagged` for hallucinated outputs only,
+    `always` for every verdict. The explanation starts with the label that `of` decided and cannot change
+    it. The label is then chosen again from the explanation alone, and a disagreement is recorded. If the
+    sample does not fit the engine, the verdict has no explanation and `details["unexplained"]` holds the
+    reason.
     """
 
     of: Judge = field(default_factory=shipped)
@@ -68,7 +69,7 @@ class Auto:
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """What the judge itself plans, and the explanation, which is left out where it does not fit."""
+        """Return the calls of `of`, and optional ones for the explanation, which is skipped if too long."""
         calls = planned_calls(self.of, sample)
         if self.explain == "never":
             return calls

@@ -1,4 +1,4 @@
-"""The `Judge` protocol, what a judge may offer beside it, and the checks before a judge is asked."""
+"""The `Judge` protocol, the optional protocols of judges, and the checks before a judge runs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ NO_LIMIT = "read as a whole, however long"
 
 @dataclass(frozen=True, slots=True)
 class JudgeInfo:
-    """What a judge is, for people and for recipes.
+    """Description of a judge, for people and for recipes.
 
-    - `direction`: whether a low score is good (`minimize`) or a high one; from `threshold` on, the verdict is
-      the label of high scores. The threshold is None if something else decides.
-    - `reads`: the fields of a sample that it looks at; `requires`: those without which it abstains.
+    - `direction`: whether a low score is good (`minimize`) or a high one. At `threshold` and above, the
+      verdict is the label of high scores. The threshold is None if the label is decided in another way.
+    - `reads`: the fields of a sample that the judge uses; `requires`: the fields without which it abstains.
     - `needs`: the capabilities that its engine must have; `kind`: whether a model decides or only code.
-    - `long`: what it does with a sample that does not fit the model.
-    - `prompt`, `constraint`: digests of what it asks with.
-    - `fitted_to`: name and fingerprint of the only model that it may ask, if it was fitted to one's answers.
-    - `lacks`: why it cannot judge as it is, empty if it can.
-    - `trained_on`: the data sets whose labels it has learnt from: figures on them say little of others.
-    - `calibrated_on`: what a calibration file has calibrated its scores on.
-    - `models`: the models that are asked if the caller names none; the empty name is the default model.
+    - `long`: what the judge does with a sample that does not fit the model.
+    - `prompt`, `constraint`: digests of the prompt and of the output constraint.
+    - `fitted_to`: name and fingerprint of the only model it may use, if it was fitted to one model's
+      answers.
+    - `lacks`: why the judge cannot be used as configured; empty if it can.
+    - `trained_on`: the data sets it was trained on. Its results on them do not carry over to other data.
+    - `calibrated_on`: the data that a calibration file was fitted to.
+    - `models`: the models to use if the caller names none; the empty name is the default model.
     """
 
     name: str
@@ -73,16 +74,16 @@ class JudgeInfo:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks an engine: a judge of code that needs nothing of one does not."""
+        """Whether the judge calls an engine. A judge of code that needs no capabilities does not."""
         return self.kind == "llm" or bool(self.needs)
 
     @property
     def scoring(self) -> Scoring:
-        """How its scores are read, as runs store it."""
+        """How to read its scores, in the form that runs store."""
         return Scoring(self.direction, self.labels, self.threshold, self.calibrated_on)
 
     def describe(self) -> dict[str, Any]:
-        """Name, kind, direction, labels and the JSON Schema of what is read, as plain values."""
+        """Return name, kind, direction, labels and the JSON Schema of the fields read, as plain values."""
         return {
             "name": self.name,
             "version": self.version,
@@ -102,10 +103,10 @@ def _schema(name: str) -> dict[str, Any]:
 
 
 class Judge(Protocol):
-    """Decides on one sample with one engine. What it raises becomes a `Failure`, never a label.
+    """Decides on one sample with one engine. Its exceptions become a `Failure`, never a label.
 
-    `info` and `judge` are all that a judge needs. It may offer more: see `PlansCalls`, `MadeOfJudges`,
-    `AsksJudge`, `WritesUnderConstraint`, `DescribesItself` and `FolderJudge`.
+    A judge needs only `info` and `judge`. Optional protocols: `PlansCalls`, `MadeOfJudges`, `AsksJudge`,
+    `WritesUnderConstraint`, `DescribesItself` and `FolderJudge`.
     """
 
     @property
@@ -116,51 +117,51 @@ class Judge(Protocol):
 
 @runtime_checkable
 class PlansCalls(Protocol):
-    """A judge that says beforehand what it may ask, so that a sample that does not fit costs nothing."""
+    """A judge that lists its engine calls in advance, so that a sample that does not fit costs nothing."""
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """The engine calls that judging the sample may take."""
+        """Return the engine calls that judging the sample may make."""
 
 
 @runtime_checkable
 class MadeOfJudges(Protocol):
-    """A judge whose file or folder names other judges, which are made from their words."""
+    """A judge whose file or folder names other judges, which are built from their specifications."""
 
     def with_parts(self, make: Callable[[str], Judge]) -> Judge:
-        """The same judge, with the judges that `make` makes of their words."""
+        """Return a copy of this judge whose parts are built by calling `make` with their specifications."""
 
 
 @runtime_checkable
 class AsksJudge(Protocol):
-    """A judge that asks another one."""
+    """A judge that wraps another judge."""
 
     @property
     def of(self) -> Judge:
-        """The judge that is asked."""
+        """The wrapped judge."""
 
 
 @runtime_checkable
 class WritesUnderConstraint(Protocol):
-    """A judge whose model writes under one constraint, whatever the sample is."""
+    """A judge whose model writes under one constraint, the same for all samples."""
 
     @property
     def constraint(self) -> Constraint:
-        """What the model may write."""
+        """The constraint on the model's text."""
 
 
 @runtime_checkable
 class DescribesItself(Protocol):
-    """A judge that has more to say of itself than its `info` does."""
+    """A judge whose description has more than its `info`."""
 
     def describe(self) -> dict[str, Any]:
-        """What `info.describe()` says, and more."""
+        """Return `info.describe()` with further keys."""
 
 
 class FolderJudge:
     """Base class of judges that are loaded from a folder, as in `detector:some/folder`.
 
-    `FOLDER_OPTION` is the option that holds the folder: its value may stand without a key. `FOLDER_FILE` is
-    the file by which a folder is recognised as one of this judge, None if any folder may be one.
+    `FOLDER_OPTION` is the option that holds the folder; its value may be given without a key. `FOLDER_FILE`
+    is the file that identifies a folder of this judge, None if any folder may be one.
     """
 
     FOLDER_OPTION: ClassVar[str] = "folder"
@@ -168,7 +169,7 @@ class FolderJudge:
 
     @property
     def card(self) -> str | None:
-        """What the folder says for people of how it was made, None where it says nothing."""
+        """The folder's description of how it was made, for people; None if it has none."""
         return None
 
 
@@ -176,10 +177,10 @@ class FolderJudge:
 class Call:
     """One engine call that a judge may make: the prompt, and at most `answer` tokens written.
 
-    `extra` is how many tokens at most the prompt will be longer than shown, if it will hold what is not
-    written yet. `engine` is None for the run's engine. `times` is how often at most something of this length
-    is asked, 0 if it is asked in place of another call. An `optional` call is left out if it does not fit,
-    and the verdict stands without it.
+    `extra` is the most tokens by which the real prompt can be longer than this one, if parts of it are not
+    written yet. `engine` is None for the run's engine. `times` is how often at most a call of this length
+    is made, 0 if it replaces another call. An `optional` call is skipped if it does not fit, and the
+    verdict stands without it.
     """
 
     prompt: Prompt
@@ -191,7 +192,7 @@ class Call:
 
 
 def value_of(sample: Sample, name: str) -> str | tuple[str, ...]:
-    """A field as a prompt shows it: text, or several; a name that is no field is looked up in metadata."""
+    """Return a field as prompts show it: a text or several. Other names are looked up in metadata."""
     if name == "messages":
         return tuple(f"{turn.role}: {turn.text}" for turn in sample.messages)
     if name == "context":
@@ -209,14 +210,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-# --- the checks before a judge is asked -----------------------------------------------------------
+# --- checks before a judge runs -------------------------------------------------------------------
 
 ADVICE = "To judge it in parts: windows:of=NAME or passages:of=NAME"
 SPECIALS = 64  # tokens that a chat template may put around a message, at most
 
 
 async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
-    """Check the sample, then judge it; an `Abstention` where a field is missing or a call does not fit."""
+    """Check the sample, then judge it. Returns an `Abstention` for a missing field or a call too long."""
     check()
     info = judge.info
     for name in info.requires:
@@ -230,15 +231,15 @@ async def run_judge(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
 
 
 def planned_calls(judge: Judge, sample: Sample) -> Sequence[Call]:
-    """The calls that judging `sample` may take; none for a judge that does not plan them."""
+    """Return the calls that judging `sample` may make; empty for a judge that does not plan them."""
     return tuple(judge.plan(sample)) if isinstance(judge, PlansCalls) else ()
 
 
 async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) -> str | None:
-    """Why a call that judging `sample` may take does not fit its engine, in words; None where all do.
+    """Return why a call for `sample` does not fit its engine, as a message; None if all calls fit.
 
-    `most` is how many tokens a call may take in all, 0 for as many as the engine's window has. Computes
-    nothing but tokens.
+    `most` limits the tokens of a call, 0 for the engine's context window. Only counts tokens: no model is
+    run.
     """
     for call in checked(planned_calls(judge, sample), 1):
         if not call.optional and (short := await unfit(call, engine, most)):
@@ -247,11 +248,11 @@ async def shortage(judge: Judge, sample: Sample, engine: Engine, most: int = 0) 
 
 
 async def unfit(call: Call, engine: Engine, most: int = 0) -> str | None:
-    """Why one call does not fit its engine, in words; None where it does."""
+    """Return why one call does not fit its engine, as a message; None if it fits."""
     asked = call.engine or engine
     window = min(asked.info.context_window, most or asked.info.context_window)
     room = window - call.answer - call.extra
-    # A token stands for one byte at least, so that most prompts need not be counted to be known to fit.
+    # A token covers at least one byte, so most prompts fit by their byte count and need no tokenizing.
     length = sum(len(part.text.encode("utf-8", "replace")) for m in call.prompt.messages for part in m.parts)
     if length + SPECIALS * (len(call.prompt.messages) + 1) <= room:
         return None
@@ -266,9 +267,9 @@ async def unfit(call: Call, engine: Engine, most: int = 0) -> str | None:
 
 
 def present(sample: Sample, name: str, reads: Sequence[str]) -> bool:
-    """Whether a sample has anything but white space in a field.
+    """Return whether a field of a sample has anything but white space.
 
-    What was said before counts as context for a judge that `reads` it.
+    For a judge that `reads` messages, earlier messages count as context.
     """
     said = name == "context" and "messages" in reads
     value = sample.sources if said else value_of(sample, name)

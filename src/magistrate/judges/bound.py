@@ -1,4 +1,4 @@
-"""A judge whose input fields are taken from elsewhere in a sample, such as its metadata."""
+"""A judge whose input fields are read from elsewhere in a sample, such as its metadata."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BINDABLE = tuple(name for name in FIELDS if name != "messages")
 
 @dataclass(frozen=True)
 class Bound:
-    """`of`, reading fields from elsewhere: `mapping` says which field comes from which path.
+    """Runs `of` with fields read from elsewhere: `mapping` maps a field to the path that it is read from.
 
-    A path is a field of the sample, or `metadata.KEY`, with more keys and list indices behind it; it abstains
-    (`missing_input`) where a sample has nothing there. Raises `SpecError` for another field.
+    A path is a field of the sample or `metadata.KEY`, followed by more keys or list indices. Abstains
+    (`missing_input`) if a sample has nothing at the path. Raises `SpecError` for an unknown field.
     """
 
     of: Judge
@@ -50,11 +50,11 @@ class Bound:
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """What the judge plans for the sample as it reads it; nothing where it cannot be read."""
+        """Return the calls of `of` for the mapped sample; empty if a path is missing."""
         try:
             return planned_calls(self.of, self._read(sample))
         except SpecError:
-            return ()  # `judge` says so
+            return ()  # `judge` reports it
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
         try:

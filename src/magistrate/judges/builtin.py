@@ -22,7 +22,7 @@ WRAPPERS: dict[str, Callable[[Judge], Judge]] = {
 
 @cache
 def instance(name: str) -> Judge:
-    """The judge of this name: of `judges/builtin/NAME.yaml`, or a wrapper around `faithfulness`."""
+    """Return a built-in judge: the one in `judges/builtin/NAME.yaml`, or a wrapper around `faithfulness`."""
     if name in WRAPPERS:
         return WRAPPERS[name](instance("faithfulness"))
     if name not in FILES:

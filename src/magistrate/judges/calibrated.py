@@ -1,4 +1,4 @@
-"""The judge `calibrated`: another judge, its scores calibrated by the file of `magistrate calibrate`."""
+"""The judge `calibrated`: another judge, with its scores calibrated by a file from `magistrate calibrate`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NO_FILE = (
 
 @dataclass(frozen=True)
 class Calibrated:
-    """`of`, with its score turned into a probability and its label chosen by the threshold in `file`.
+    """Runs `of`, turns its score into a probability and chooses the label by the threshold in `file`.
 
-    The verdict's score is the calibrated probability that the output is hallucinated, its probability that of
-    the label; its details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
+    The score is the calibrated probability that the output is hallucinated; the probability is that of the
+    label. The details keep `raw_score`, `raw_label`, `threshold` and the calibration's digest. Claims,
     steps, failures and abstentions are those of `of`. Raises `SpecError` if the file cannot be read, or was
     made for another judge, other options or another prompt.
     """
@@ -47,7 +47,7 @@ class Calibrated:
 
     @cached_property
     def calibration(self) -> CalibrationFile:
-        """What the file said when this judge was made."""
+        """The calibration file's content, read when this judge was made."""
         from magistrate.judges.calibration_file import read_calibration
 
         if self.file is None:
@@ -78,7 +78,7 @@ class Calibrated:
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """What the judge itself plans."""
+        """Return the calls of `of`."""
         return planned_calls(self.of, sample)
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -93,7 +93,7 @@ class Calibrated:
 
 
 def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
-    """The verdict with its score, label and probability as a calibration has them."""
+    """Return the verdict with score, label and probability replaced by the calibrated ones."""
     score = by.probability(verdict.score)
     label = label_of(score, by.threshold)
     agrees = verdict.explanation_agrees
@@ -103,21 +103,21 @@ def calibrated(verdict: Verdict, by: CalibrationFile) -> Verdict:
         "threshold": by.threshold,
         "calibration": by.digest,
     }
-    # Claims no longer decide, so that other flags cannot decide anew without the calibration.
+    # Drop the flags of claims: they no longer decide, and rereading them would bypass the calibration.
     kept = {name: value for name, value in verdict.details.items() if name != "flag"}
     return replace(
         verdict,
         label=label,
         score=score,
         probability=probability_of(label, score),
-        # An explanation that led to the other label leads to this one where the label has changed.
+        # If the label changed, an explanation that argued for the other label now agrees, and vice versa.
         explanation_agrees=agrees if agrees is None or label == verdict.label else not agrees,
         details={**kept, **note},
     )
 
 
 def check_judge(judge: Judge, told: CalibrationFile, where: str) -> None:
-    """Raise `SpecError` where a calibration was not made for this judge as it is."""
+    """Raise `SpecError` if a calibration was made for another judge, prompt or constraint."""
     info = judge.info
     pairs = (
         ("judge", told.judge.words, words_of(judge)),
@@ -132,5 +132,5 @@ def check_judge(judge: Judge, told: CalibrationFile, where: str) -> None:
 
 
 def words_of(judge: Judge) -> str:
-    """A judge as recipes say it: name, options and version."""
+    """Return a judge's name, options and version, as in recipes."""
     return f"{spelled(judge)}@{judge.info.version}"

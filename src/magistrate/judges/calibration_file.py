@@ -1,4 +1,4 @@
-"""The file of a calibration: the fitted map, the judge and the data it was fitted to, and how good it is."""
+"""The calibration file: the fitted map, the judge and data it was fitted to, and its quality."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND = "magistrate calibration"
 
 
 class JudgePart(FilePart):
-    """Whose verdicts it was fitted to: `words` are its name, options and version, as recipes say them."""
+    """The judge whose verdicts were calibrated. `words` are its name, options and version, as in recipes."""
 
     name: str
     words: str
@@ -30,7 +30,7 @@ class JudgePart(FilePart):
 
 
 class DataPart(FilePart):
-    """Which labels it was fitted to."""
+    """The labelled data that the calibration was fitted to."""
 
     dataset: str
     digest: str
@@ -40,11 +40,11 @@ class DataPart(FilePart):
 
 
 class CalibrationFile(TrainedFile):
-    """A calibration as it is written down. Same fit, same bytes.
+    """A calibration as stored in a file. The same fit gives the same bytes.
 
-    `turned` says that the map takes 1 - score, since a low score of the judge means hallucinated. `scores`
-    are calibrated scores of the labelled data, one a context, to compare later runs with; None
-    in files of format 1, which do not have them.
+    `turned` means that the map takes 1 - score, because a low score of the judge means hallucinated.
+    `scores` are calibrated scores of the labelled data, one per context, to compare later runs with. Files
+    of format 1 have none (None).
     """
 
     kind: str = KIND
@@ -77,21 +77,21 @@ class CalibrationFile(TrainedFile):
 
     @cached_property
     def calibrator(self) -> Calibrator:
-        """The map itself."""
+        """The fitted map."""
         return Calibrator(self.method, {name: tuple(values) for name, values in self.parameters.items()})
 
     def probability(self, score: float) -> float:
-        """The calibrated probability of a score as the judge gives it."""
+        """Return the calibrated probability for a raw score of the judge."""
         return self.calibrator(1 - score if self.turned else score)
 
     def text(self) -> str:
-        """What stands in the file."""
+        """Return the content of the file."""
         absent = {name for name in ("turned", "scores") if not getattr(self, name)}
         values = self.model_dump(exclude=absent)
         return json.dumps(values, indent=2, allow_nan=False) + "\n"
 
     def line(self) -> str:
-        """What it is, on one line."""
+        """Return a one-line summary."""
         aim = f", {self.aim}" if self.aim is not None else ""
         rate = f", base rate {self.base_rate:g}" if self.base_rate is not None else ""
         turned = ", of 1 - score" if self.turned else ""
@@ -99,7 +99,7 @@ class CalibrationFile(TrainedFile):
 
 
 def write_calibration(made: CalibrationFile, path: Path, *, replace: bool = False) -> None:
-    """Write the file at once or not at all. Raises `SpecError` where it cannot be, or is there already."""
+    """Write the file atomically. Raises `SpecError` if it cannot be written, or already exists."""
     check_free(path, replace=replace)
     half = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -111,7 +111,7 @@ def write_calibration(made: CalibrationFile, path: Path, *, replace: bool = Fals
 
 
 def check_free(path: Path, *, replace: bool = False) -> None:
-    """Raise `SpecError` where no calibration can be written there, before one is made."""
+    """Raise `SpecError` if no calibration can be written to `path`; call it before computing one."""
     check_name(path)
     if path.is_dir() or not path.parent.is_dir():
         raise SpecError(
@@ -122,13 +122,13 @@ def check_free(path: Path, *, replace: bool = False) -> None:
 
 
 def read_calibration(path: Path) -> CalibrationFile:
-    """The calibration in a file. Raises `SpecError` with the key for anything that cannot be used."""
+    """Read a calibration from a file. Raises `SpecError`, with the key, for anything invalid."""
     check_name(path)
     by = "calibrate RUN --to FILE"
     return read_trained(path, "calibration", READ, by=by, again="calibrate again").read_as(CalibrationFile)
 
 
 def check_name(path: Path) -> None:
-    """Calibrations are known by their ending, also among the options of a judge."""
+    """Raise `SpecError` if the name does not end in `.json`: judge options recognise calibrations by it."""
     if path.suffix != ".json":
         raise SpecError(f"the file of a calibration is named SOMETHING.json, got {path.name!r}")

@@ -1,4 +1,4 @@
-"""The judge `candidates`: the model quotes doubtful statements first, then checks each on its own."""
+"""The judge `candidates`: the model first quotes doubtful statements, then checks each one separately."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ REASON = 120  # characters, at most
 
 @dataclass(frozen=True)
 class Candidates:
-    """Lets the model quote up to `n` doubtful statements with a reason each, and checks them by `choose`.
+    """Lets the model quote up to `n` doubtful statements, each with a reason, and checks them by `choose`.
 
-    The first statement that is confirmed (not supported with a probability of at least `threshold`) decides;
-    with `exhaustive` all are checked and the least supported decides. Without a candidate the output is
-    faithful, with a score of 0 and no probability. Every candidate is a claim: `unsupported` if it was
-    confirmed, else `agreement`. `order` says whether reason or quote is written first, `unit` what a quote is
-    a run of. With `constrained=false` the model writes freely, and its text is parsed as it is.
+    A statement is confirmed if the probability that it is unsupported is at least `threshold`. The first
+    confirmed statement decides. With `exhaustive` all are checked and the least supported decides. Without
+    a candidate the output is faithful, with a score of 0 and no probability. Every candidate becomes a
+    claim: `unsupported` if confirmed, else `agreement`. `order` sets whether the reason or the quote is
+    written first, `unit` the unit that quotes consist of. With `constrained=false` the model writes freely,
+    and its text is parsed as it is.
     """
 
     name: str = "candidates"
@@ -68,12 +69,12 @@ class Candidates:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The list, and the longest check that there may be."""
+        """Return the call that lists the statements, and the longest possible check."""
         output = sample.output or ""
         longest = quote_schema("output", self.unit, (output,))["maxLength"]
         times = self.n * (2 if self.permute else 1)
         check = Call(self._prompt(sample, output), extra=8, times=times)
-        if len(output) > longest:  # of a quote only its length is known; a token stands for one byte at least
+        if len(output) > longest:  # only a quote's length is known; a token covers at least one byte
             widest = max(len(each.encode("utf-8", "replace")) for each in set(output))
             check = Call(self._prompt(sample, "…"), extra=longest * widest, times=times)
         return [Call(self._prompt(sample), self._budget), check]
@@ -87,7 +88,7 @@ class Candidates:
             sampling=Sampling(max_tokens=self._budget),
         )
         found = written.value if self.constrained else written_freely(written, shape)
-        reasons: dict[Quote, str] = {}  # small models say the same again; once is enough
+        reasons: dict[Quote, str] = {}  # small models repeat statements: check each one once
         for each in found["candidates"]:
             reasons.setdefault(quoted(each["quote"], "output", self.unit, (output,)), each["reason"])
         candidates = list(reasons.items())
@@ -156,7 +157,7 @@ class Candidates:
         )
 
     async def _checked(self, sample: Sample, quotes: list[Quote], engine: Engine) -> list[LabelProbabilities]:
-        """Each candidate's check, up to the one that decides."""
+        """Check the candidates in order, up to the one that decides."""
 
         def check(quote: str) -> Any:
             return choose_label(

@@ -22,14 +22,14 @@ PASSED_ON = ("uncertain", "over_length")
 
 @dataclass(frozen=True)
 class Cascade:
-    """`first` decides where its score is at most `low` or at least `high`; everywhere else `then` is asked.
+    """Decides by `first` if its score is at most `low` or at least `high`, and calls `then` in between.
 
-    Scores are those of hallucination, 1 the worst. `first` decides below the band only with the label
-    faithful, and above it only with the label hallucinated. `then` is also asked where `first` abstains
-    because it is unsure or the sample is too long. A failure of `first` is a failure: the verdict of `then`
-    does not hide it. The verdict is that of the judge that decided; its details name it (`decided_by`), and
-    hold what `first` said (`first_score`, `first_label`) and the `band`. A sample that is too long for `then`
-    is not begun. Raises `SpecError` for judges of anything but faithfulness, and for a band outside [0, 1].
+    Scores are scores of hallucination: 1 is the worst. `first` decides below the band only with the label
+    faithful, and above it only with the label hallucinated. `then` is also called if `first` abstains
+    because it is unsure or the sample is too long. A failure of `first` is a failure; `then` is not called.
+    The verdict is that of the deciding judge. Its details hold that judge's name (`decided_by`), the result
+    of `first` (`first_score`, `first_label`) and the `band`. A sample that is too long for `then` is not
+    started. Raises `SpecError` for judges of anything but faithfulness, and for a band outside [0, 1].
     """
 
     first: Judge | None = None
@@ -61,7 +61,7 @@ class Cascade:
         )
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """The calls of both: whether `then` is asked is not known before."""
+        """Return the calls of both judges: whether `then` is called is not known in advance."""
         return [call for judge in self._judges for call in planned_calls(judge, sample)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

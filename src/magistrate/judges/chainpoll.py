@@ -1,4 +1,4 @@
-"""The judge `chainpoll`: ask for reasons and a verdict several times, and count the votes."""
+"""The judge `chainpoll`: request reasons and a verdict several times, and count the votes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Outcome, Prompt, Sample, Ve
 
 @dataclass(frozen=True)
 class ChainPoll:
-    """Asks `n` times, drawn at `temperature` with `seed`, `seed` + 1, …, for reasons and then a verdict; the
-    score is the share of the votes that say hallucinated (Friel & Sanyal 2023, arXiv:2310.18344).
+    """Asks `n` times for reasons and a verdict; the score is the share of votes for hallucinated.
 
-    Reasons have at most `characters` characters. From `threshold` in (0, 1] on the label is `hallucinated`.
-    A share of votes is no probability of the engine's, so the verdict carries none. A vote that broke is left
-    out and counted in `details["broken"]`; where more than half did, the judgement fails.
+    Answers are sampled at `temperature` with the seeds `seed`, `seed` + 1, … (Friel & Sanyal 2023,
+    arXiv:2310.18344). Reasons have at most `characters` characters. At a score of `threshold`, in (0, 1],
+    and above, the label is `hallucinated`. The verdict has no probability, since a share of votes is not a
+    probability of the engine. An invalid vote is left out and counted in `details["broken"]`. If more than
+    half are invalid, the judgement fails.
     """
 
     name: str = "chainpoll"
@@ -46,7 +47,7 @@ class ChainPoll:
 
     @cached_property
     def constraint(self) -> Constraint:
-        """The schema that every vote is written under."""
+        """The schema of every vote."""
         verdict = {"enum": [FAITHFUL, HALLUCINATED]}
         return constraint(closed_object({"reasoning": short_text(self.characters), "verdict": verdict}))
 
@@ -66,7 +67,7 @@ class ChainPoll:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Every vote."""
+        """Return one call, made `n` times."""
         return [Call(self._prompt(sample), self._budget, times=self.n)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -90,7 +91,7 @@ class ChainPoll:
     async def _votes(
         self, prompt: Prompt, how: list[Sampling], engine: Engine
     ) -> tuple[list[dict[str, str]], int]:
-        """Every vote that can be read, in the order of the seeds, and how many cannot."""
+        """Return the valid votes, in the order of the seeds, and the number of invalid ones."""
 
         async def vote(each: Sampling) -> Generation | InvalidOutput:
             try:
@@ -107,7 +108,7 @@ class ChainPoll:
 
     @property
     def _budget(self) -> int:
-        """Room for reasons of a token a character; where that is not enough the engine steers to the end."""
+        """One token per character of the reasons; beyond that the engine steers the text to its end."""
         return self.characters + 48
 
     def _prompt(self, sample: Sample) -> Prompt:

@@ -1,4 +1,4 @@
-"""Judges that choose among labels: one forward pass a question gives the probability of each label."""
+"""Judges that choose among labels: one forward pass per question gives the probability of each label."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from magistrate.types import (
 
 EXPLANATION_CHARACTERS = 280
 EXPLANATION_TOKENS = 96
-EXPLANATION_ROOM = EXPLANATION_TOKENS + 8  # read again it may be cut otherwise
+EXPLANATION_ROOM = EXPLANATION_TOKENS + 8  # the text may be tokenized differently when read again
 WORDS = ("reply", "category", "description")
 THRESHOLD = ("decision", "threshold")
 
@@ -51,11 +51,11 @@ LabelSpec = float | tuple[float, str] | Label
 class Criterion:
     """What a classifier asks: a prompt over fields of the sample, and the labels that answer it.
 
-    `reads` are the fields that the prompt may show, `requires` those that must be there. With `categories`
-    (name to description) the prompt is asked once for each. `reread` asks which label an explanation argues
-    for. `copied` is the label of an output that is one of its sources, letter for letter: it is not asked.
-    `model` is the model that was tuned on this prompt, which is asked where none is named.
-    Raises `SpecError` for a prompt that names anything else.
+    `reads` are the fields that the prompt may show, `requires` the mandatory ones. With `categories` (name
+    to description) the prompt is asked once per category. `reread` is a prompt that asks which label an
+    explanation argues for. `copied` is the label of an output that equals one of its sources exactly; no
+    model is called then. `model` is the model tuned on this prompt, used if the caller names none. Raises
+    `SpecError` for a prompt that uses any other name.
     """
 
     prompt: PromptTemplate
@@ -84,7 +84,7 @@ class Criterion:
 
     @cached_property
     def digest(self) -> str:
-        """12 hexadecimal digits of a sha256 of all that it asks."""
+        """12 hexadecimal digits of the sha256 of the prompts, labels, fields, categories and direction."""
         reread = self.reread.digest if self.reread else None
         asked = (self.prompt.source, self.labels, self.reads, self.categories, reread, self.copied)
         content = repr((*asked, self.requires, self.direction))
@@ -92,7 +92,7 @@ class Criterion:
 
 
 def check_names(prompt: PromptTemplate, reads: Sequence[str], needs: Sequence[str]) -> None:
-    """Raise `SpecError` where a prompt uses a name that it is not given, or lacks one of `needs`."""
+    """Raise `SpecError` if a prompt uses an unknown name, or lacks one of `needs`."""
     if unknown := sorted(prompt.names - set(reads) - set(WORDS)):
         raise SpecError(
             f"the prompt uses {{{{ {unknown[0]} }}}}, which is not among its inputs: {', '.join(reads)}",
@@ -104,14 +104,14 @@ def check_names(prompt: PromptTemplate, reads: Sequence[str], needs: Sequence[st
 
 
 def direction_of(scores: Mapping[str, float]) -> Direction | None:
-    """Which way scores run by those of the labels; None where that does not follow from them."""
+    """Return the direction that the labels' scores imply, None if they imply none."""
     if not {FAITHFUL, HALLUCINATED} <= scores.keys() or scores[FAITHFUL] == scores[HALLUCINATED]:
         return None
     return "minimize" if scores[FAITHFUL] < scores[HALLUCINATED] else "maximize"
 
 
 def check_direction(direction: Direction, scores: Mapping[str, float]) -> None:
-    """Raise `SpecError` where a direction contradicts the scores of the labels."""
+    """Raise `SpecError` if a direction contradicts the scores of the labels."""
     meant = direction_of(scores)
     if meant not in (None, direction):
         raise SpecError(
@@ -122,7 +122,7 @@ def check_direction(direction: Direction, scores: Mapping[str, float]) -> None:
 
 
 def label(name: str, spec: LabelSpec) -> Label:
-    """A label from `score`, `(score, description)` or a `Label`."""
+    """Make a label from `score`, `(score, description)` or a `Label`."""
     if isinstance(spec, Label):
         return spec
     score, description = spec if isinstance(spec, tuple) else (spec, "")
@@ -141,15 +141,16 @@ def classifier(
     summary: str = "",
     **options: Any,
 ) -> Classify:
-    """A judge by labels.
+    """Make a judge that chooses among labels.
 
-    `classifier("tone", "Is it polite?\\n{{ output }}\\n{{ reply }}", {"polite": 0, "rude": (1, "insults")})`
+    `classifier("tone", "Is it polite?\\n{{ output }}\\n{{ reply }}", {"polite": 0, "rude": (1,
+    "insults")})`
 
-    `prompt` is a Jinja template over `inputs` (fields of a sample, or names in its metadata; a question mark
-    behind one says that it may be missing) with `{{ reply }}` where the answers are listed. A label has a
-    score in [0, 1], or a score and a description. `direction` says whether a low score is good (`minimize`);
-    left out, it follows from the scores of faithful and hallucinated, and is `minimize` for other labels.
-    `options` are those of `Classify`.
+    `prompt` is a Jinja template over `inputs` (fields of a sample, or keys of its metadata; a trailing
+    question mark makes one optional). `{{ reply }}` marks the place of the list of answers. A label has a
+    score in [0, 1], or a score and a description. `direction` says whether a low score is good (`minimize`)
+    or a high one (`maximize`). By default it follows from the scores of faithful and hallucinated, and is
+    `minimize` for other labels. `options` are those of `Classify`.
     """
     template = PromptTemplate(name, version, with_section(prompt))
     answers = tuple(label(each, spec) for each, spec in labels.items())
@@ -167,7 +168,7 @@ def classifier(
 
 
 def with_section(prompt: str) -> str:
-    """A prompt without sections is all the user's message."""
+    """Return the prompt with a user section; a prompt without sections is all the user's message."""
     return prompt if re.search(r"^=== \w+$", prompt, re.MULTILINE) else f"=== user\n{prompt}"
 
 
@@ -175,12 +176,13 @@ def with_section(prompt: str) -> str:
 class Classify:
     """Chooses among the labels of a criterion.
 
-    `score` is the mean of the labels' scores, weighted by their probabilities. Of two labels `threshold` (by
-    default midway between their scores) decides; of more the likeliest is taken. `explain` adds a sentence:
-    `before` the label, which is then chosen in its light, or `after` it, opened by the decided label, from
-    which the label is then chosen once more: a flip is recorded. `permute` averages over the orders of the
-    labels. `prior="empty_context"` divides out what the same prompt answers with an empty context. An engine
-    that only names its answer gives that label's score and no probability.
+    `score` is the mean of the labels' scores, weighted by their probabilities. Between two labels
+    `threshold` decides (by default midway between their scores); among more the most probable is chosen.
+    `explain` adds a sentence. With `before` it is written first, and the label is chosen after it. With
+    `after` it starts with the decided label, and the label is then chosen again from the sentence: a
+    disagreement is recorded. `permute` averages over orders of the labels. `prior="empty_context"` divides
+    out the prompt's answer for an empty context. An engine that only names its answer gives that label's
+    score and no probability.
     """
 
     criterion: Criterion
@@ -210,7 +212,7 @@ class Classify:
 
     @cached_property
     def constraint(self) -> Constraint:
-        """One line of text for the explanation."""
+        """One line of text, for the explanation."""
         return constraint(re.compile(f"[^\\r\\n]{{1,{EXPLANATION_CHARACTERS}}}"))
 
     @property
@@ -220,7 +222,7 @@ class Classify:
         if self.explain != "none":
             needs |= {"generate", "constraints"}
         if self.prior != "none":
-            needs |= {"exact_probability"}  # odds cannot be divided out of a bare answer
+            needs |= {"exact_probability"}  # a bare answer has no odds to divide
         return JudgeInfo(
             name=self._name,
             version=criterion.prompt.version,
@@ -237,15 +239,15 @@ class Classify:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Name, kind, direction, labels with scores, and the JSON Schema of what is read."""
+        """Return name, kind, direction, labels with scores, and the JSON Schema of the fields it reads."""
         return {**self.info.describe(), "scores": {each.name: each.score for each in self.criterion.labels}}
 
     def bind(self, mapping: Mapping[str, str]) -> Bound:
-        """This judge with fields taken from elsewhere, as in `bind({"output": "metadata.summary"})`."""
+        """Return this judge with fields read from elsewhere, as in `bind({"output": "metadata.summary"})`."""
         return Bound(self, mapping)
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Every question, its prior too; with an explanation it, and what is asked in its light."""
+        """Return the calls for every question, for its prior, and for its explanation."""
         fields = fields_of(sample, self.criterion.reads)
         times = len(self.criterion.labels) if self.permute else 1
         asked = [self._prompt(fields, words)(self._answers) for words in self._questions]
@@ -262,7 +264,7 @@ class Classify:
         return calls if self.explain == "none" else [*calls, *self.explaining(sample)]
 
     def explaining(self, sample: Sample) -> list[Call]:
-        """What an explanation of a label takes: that it is written, and read again."""
+        """Return the calls for an explanation: one to write it, and one to choose the label from it."""
         (words,) = self._questions
         prompt = self._prompt(fields_of(sample, self.criterion.reads), words)(self._answers)
         openings = sorted(map(_opening, self.criterion.labels), key=len, reverse=True)
@@ -274,9 +276,9 @@ class Classify:
         return [*written, again]
 
     async def explained(self, verdict: Verdict, sample: Sample, engine: Engine) -> Verdict:
-        """A verdict of any judge with a sentence that says why; its label must be one of the criterion's.
+        """Add an explanation to a verdict of any judge. Its label must be one of the criterion's.
 
-        The sentence is opened by the label, which is then chosen once more from the sentence alone.
+        The sentence starts with the label, which is then chosen again from the sentence alone.
         """
         (words,) = self._questions
         prompt = self._prompt(fields_of(sample, self.criterion.reads), words)
@@ -315,7 +317,7 @@ class Classify:
 
     @property
     def _questions(self) -> list[dict[str, str]]:
-        """What the prompt says in each question: one a category, or one alone."""
+        """The words that each question adds to the prompt: one entry per category, or a single one."""
         listed = [{"category": name, "description": text} for name, text in self.criterion.categories]
         return listed or [{"category": "", "description": ""}]
 
@@ -368,12 +370,12 @@ class Classify:
             return next(each for each in labels if each.name == found.best)
         low, high = sorted(labels, key=lambda each: each.score)
         threshold = self._threshold
-        assert threshold is not None  # of two labels one decides
+        assert threshold is not None  # with two labels there is one
         return high if score >= threshold else low
 
     @property
     def _threshold(self) -> float | None:
-        """The score from which on the label of the higher score is given; None of more than two labels."""
+        """The lowest score with the label of the higher score; None unless there are two labels."""
         scores = [each.score for each in self.criterion.labels]
         if len(scores) != 2:
             return None
@@ -400,7 +402,7 @@ class Classify:
 
     @property
     def _reread_labels(self) -> tuple[Label, ...]:
-        """The general question lists the labels, since it does not repeat what was asked."""
+        """The labels for rereading. The general question lists them, since it does not repeat the prompt."""
         labels = self.criterion.labels
         return labels if self.criterion.reread else tuple(replace(each, answers=()) for each in labels)
 
@@ -417,10 +419,10 @@ class Classify:
 
 
 def _opening(decided: Label) -> str:
-    """How an explanation of a label begins."""
+    """Return the first words of an explanation of a label."""
     return decided.opening or f"{decided.answers[0] if decided.answers else decided.name}, because"
 
 
 def _reasoned(explanation: str) -> tuple[Part, ...]:
-    """What the model has written when it is about to answer in the light of its explanation."""
+    """Return the text between the prompt and the answer, when an explanation was written first."""
     return Trusted("Reason: "), Data(explanation, "explanation"), Trusted("\nAnswer:")

@@ -1,4 +1,4 @@
-"""Helpers of judges that ask several others: one score, one description, and waiting for all of them."""
+"""Helpers of judges that call several others: combine scores and descriptions, and wait for all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Aggregate = Literal["any", "all", "mean", "noisy_or"]
 
 
 def aggregated(scores: Sequence[float], how: Aggregate) -> float:
-    """One score in [0, 1]: `any` the highest, `all` the lowest, `noisy_or` that of independent chances.
+    """Combine scores into one in [0, 1].
+
+    `any` is the highest, `all` the lowest, `noisy_or` treats them as independent probabilities.
 
     >>> aggregated([0.5, 0.5], "noisy_or"), aggregated([0.2, 0.6], "any"), aggregated([0.2, 0.6], "all")
     (0.75, 0.6, 0.2)
@@ -32,9 +34,9 @@ def aggregated(scores: Sequence[float], how: Aggregate) -> float:
 
 
 def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long: str) -> JudgeInfo:
-    """The description of a judge of faithfulness that asks several: it reads and needs what any of them does.
+    """Describe a faithfulness judge that calls several others: it reads and needs what any of them does.
 
-    Raises `SpecError` where two of them were fitted to the answers of different models.
+    Raises `SpecError` if two of them were fitted to the answers of different models.
     """
     fitted = {info.fitted_to for info in infos if info.fitted_to is not None}
     if len(fitted) > 1:
@@ -60,7 +62,7 @@ def composite_info(infos: Sequence[JudgeInfo], *, name: str, summary: str, long:
 
 
 def suspicion(verdict: Verdict, info: JudgeInfo) -> float:
-    """The score in [0, 1] turned so that 1 means hallucinated."""
+    """Return the score in [0, 1], oriented so that 1 means hallucinated."""
     return 1 - verdict.score if info.direction == "maximize" else verdict.score
 
 
@@ -69,7 +71,7 @@ def _all(several: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 async def gather_or_cancel(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
-    """All answers in their order; if one fails, the others are cancelled and awaited before it is raised."""
+    """Return all results in order. If one fails, cancel and await the others before raising its exception."""
     tasks = [asyncio.ensure_future(each) for each in asked]
     try:
         return await asyncio.gather(*tasks)

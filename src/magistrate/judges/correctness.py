@@ -1,4 +1,4 @@
-"""The judge `correctness`: the output against the expected answer, by code where that can tell."""
+"""The judge `correctness`: compares the output with the expected answer, by code where possible."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GRADES = (
 )
 EDGES = " \t\r\n.,;:!?\"'“”‘’«»"
 ARTICLES = ("the ", "a ", "an ")
-LONGEST_VALUE = 80  # characters of a text that is read as a single number or date
-FAR = 0.05  # as a share: numbers further apart are no rounding of one another
+LONGEST_VALUE = 80  # characters: longer texts are not parsed as a single number or date
+FAR = 0.05  # relative difference beyond which two numbers cannot be roundings of each other
 SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class Correctness:
-    """Whether the output answers as `expected` does: `correct`, `incorrect` or `not_attempted`.
+    """Decides whether the output agrees with `expected`: `correct`, `incorrect` or `not_attempted`.
 
-    Code decides first and asks nothing: the output is a reference but for case, white space and punctuation
-    around it; or both are a single number with its unit, or a single whole date, and are the same, or surely
-    not. Otherwise a model chooses among the three grades in one forward pass; the score is the probability
-    of `correct`, and a high one is good. `references` is the name in a sample's metadata under which further
-    right answers stand, of which any counts. `extra` says whether what an answer adds beyond the reference is
-    left out of account (`ignore`), or makes it incorrect (`forbid`); a contradiction always does. `permute`
-    averages over the orders of the grades.
+    Code decides first, without a model. It applies if the output is a reference up to case, white space and
+    surrounding punctuation, or if both are a single number with its unit or a single full date, and are
+    equal or clearly different. Otherwise a model chooses among the three grades in one forward pass. The
+    score is the probability of `correct`; a high score is good. `references` is the metadata key of further
+    right answers; matching any of them counts. `extra` says whether content beyond the reference is ignored
+    (`ignore`) or makes an answer incorrect (`forbid`). A contradiction always does. `permute` averages over
+    orders of the grades.
     """
 
     extra: Literal["ignore", "forbid"] = "ignore"
@@ -64,7 +64,7 @@ class Correctness:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """One choice, or one an order; none where code decides, or there is nothing to compare with."""
+        """Return one call, made once per order; empty if code decides or there is no reference."""
         right = self._right(sample)
         if not right or by_code(sample.output or "", right) is not None:
             return []
@@ -102,7 +102,7 @@ class Correctness:
         )
 
     def _right(self, sample: Sample) -> tuple[str, ...]:
-        """All right answers, the expected one first."""
+        """Return all right answers, the expected one first."""
         more = sample.metadata.get(self.references)
         several = more if isinstance(more, list | tuple) else [more]
         texts = [sample.expected, *(str(each) for each in several if isinstance(each, str | int | float))]
@@ -114,11 +114,11 @@ class Correctness:
         return builtin_prompt("correctness").prompt(fields, words)
 
 
-# --- what code can tell ---------------------------------------------------------------------------
+# --- comparison by code ---------------------------------------------------------------------------
 
 
 def by_code(output: str, right: Sequence[str]) -> tuple[str, str] | None:
-    """The grade and why, where code can tell; None where a model has to.
+    """Return the grade and the reason if code can decide; None if a model is needed.
 
     >>> by_code("Paris.", ["paris"]), by_code("1,000 m", ["1 km"])
     (('correct', 'it is the expected text'), ('correct', 'it is the same number'))
@@ -149,17 +149,17 @@ def _compared(output: str, mine: tuple[Any, ...] | None, expected: str) -> tuple
 
 
 def text_form(text: str) -> str:
-    """A text without case, runs of white space, punctuation around it and an article before it."""
+    """Normalize a text: fold case, collapse white space, drop outer punctuation and a leading article."""
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     words = " ".join(folded.split()).strip(EDGES)
     return next((words[len(each) :] for each in ARTICLES if words.startswith(each)), words)
 
 
 def single_value(text: str) -> tuple[Any, ...] | None:
-    """What a text says that is a single number or whole date and nothing else: its kind and its value, and
-    of a number, whether it looks like a year.
+    """Parse a text that is only a number or a full date.
 
-    None for anything more, for a rough number, and for dates that countries read differently.
+    Returns its kind, its value, and for a number whether it looks like a year. None for anything more, for
+    a rough number, and for dates that countries read differently.
     """
     from magistrate.features.facts import dates_and_numbers
 
@@ -181,7 +181,7 @@ def single_value(text: str) -> tuple[Any, ...] | None:
     if span.start:
         return None
     if date.is_year and len(bare) == 4:
-        return ("number", None), float(date.year or 0), True  # or a number of four digits
+        return ("number", None), float(date.year or 0), True  # or a four-digit number
     if None in (date.year, date.month, date.day):
         return None
     return ("date",), (date.year, date.month, date.day)

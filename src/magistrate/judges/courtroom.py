@@ -1,7 +1,7 @@
-"""The judge `courtroom`: a prosecutor brings charges, a defender answers them, an arbiter decides on each.
+"""The judge `courtroom`: a prosecutor brings charges, a defender answers them, an arbiter rules on each.
 
-Whatever a side quotes is verbatim. The arbiter does not see who speaks for which side, and is asked in both
-orders of the sides.
+All quotes are verbatim. The arbiter does not know which side it reads, and decides in both orders of the
+sides.
 """
 
 from __future__ import annotations
@@ -35,21 +35,22 @@ Side = Literal["prosecution", "defence"]
 PROSECUTION: Literal["prosecution"] = "prosecution"
 DEFENCE: Literal["defence"] = "defence"
 OPENING = (Label(FAITHFUL, 0.0, answers=("Yes",)), Label(HALLUCINATED, 1.0, answers=("No",)))
-ARGUMENT = 200  # characters of an argument, at most
-CHARGE_TOKENS = 128  # kept for each charge; where that is not enough the engine steers to the end
-REPLY_TOKENS = 96  # kept for what a side replies to a charge
-HEAD_TOKENS = 32  # of the words around what was said of a charge
-THRESHOLD = 0.5  # from which probability on a charge is upheld
+ARGUMENT = 200  # characters, at most
+CHARGE_TOKENS = 128  # reserved per charge; beyond that the engine steers the text to its end
+REPLY_TOKENS = 96  # reserved per reply to a charge
+HEAD_TOKENS = 32  # for the template's words around a charge's speeches
+THRESHOLD = 0.5  # a charge is upheld at this probability and above
 
 
-# --- who takes part -------------------------------------------------------------------------------
+# --- participants ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """Somebody who may take part: a name, a role, and what the model is told of itself.
+    """A participant: a name, a role, and the instructions for the model.
 
-    The text is the author's and part of the prompt. Raises `SpecError` for what would end a section of it.
+    The text is trusted and part of the prompt. Raises `SpecError` if it is empty or would end a prompt
+    section.
     """
 
     name: str
@@ -65,14 +66,17 @@ class Persona:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Those who may take part, at least one in each role; `version` is 0 for that of the prompt."""
+    """The available personas, at least one per role. With `version` 0 the prompt's version is used."""
 
     personas: tuple[Persona, ...]
     version: int = 0
     summary: str = "charges with quotes, a defence with quotes, and a blind ruling on each charge"
 
     def named(self, names: Sequence[str], role: Role) -> tuple[Persona, ...]:
-        """Who of `names` has a role; where nobody is named, the first who has it. Raises `SpecError`."""
+        """Return the personas in `names` with this role, or the first with this role if none is named.
+
+        Raises `SpecError` for unknown names, and for several personas in a role other than arbiter.
+        """
         known = {persona.name: persona for persona in self.personas}
         if unknown := [name for name in names if name not in known]:
             raise SpecError(f"no persona is called {unknown[0]!r}; known: {', '.join(known)}")
@@ -86,19 +90,19 @@ class Cast:
 
 @cache
 def shipped_cast() -> Cast:
-    """The personas that come with the package, of `judges/personas.toml`."""
+    """Return the personas of the package, from `judges/personas.toml`."""
     import tomllib
 
     told = tomllib.loads((files("magistrate.judges") / "personas.toml").read_text(encoding="utf-8"))
     return Cast(tuple(Persona(name, each["role"], each["text"].strip()) for name, each in told.items()))
 
 
-# --- what is said ---------------------------------------------------------------------------------
+# --- charges and speeches -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Words of the output that the prosecutor holds to be contradicted by the context, or not in it."""
+    """A quote from the output that the prosecutor claims is contradicted by the context, or not in it."""
 
     number: int
     kind: Literal["contradiction", "unsupported"]
@@ -108,15 +112,15 @@ class Charge:
 
     @property
     def key(self) -> str:
-        """How replies in JSON name it."""
+        """Its key in the JSON of replies."""
         return f"charge_{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """What a side says of a charge. The charge itself is the prosecution's first speech.
+    """What one side says about a charge. The charge itself is the prosecution's first speech.
 
-    One that `yields` has nothing to say: the defence concedes, the prosecution rests.
+    With `yields` a side ends its part: the defence concedes, or the prosecution rests.
     """
 
     side: Side
@@ -127,7 +131,7 @@ class Speech:
 
 @dataclass
 class Trial:
-    """All that was said, by charge, and why nothing more was."""
+    """All speeches by charge number, and why the hearing stopped."""
 
     charges: list[Charge]
     speeches: dict[int, list[Speech]]
@@ -142,11 +146,11 @@ class Trial:
         return [charge for charge in self.charges if not self.conceded(charge)]
 
     def conceded(self, charge: Charge) -> bool:
-        """Whether the defence has given a charge up."""
+        """Return whether the defence has conceded a charge."""
         return any(said.side == DEFENCE and said.yields for said in self.speeches[charge.number])
 
     def add(self, charge: Charge, said: Speech) -> bool:
-        """Whether a speech, which is kept, quotes words that nobody has quoted of this charge."""
+        """Store a speech. Return whether it quotes words that were not quoted before for this charge."""
         before = {str(each.quote) for each in self.speeches[charge.number] if each.quote is not None}
         self.speeches[charge.number].append(said)
         return said.quote is not None and str(said.quote) not in before
@@ -159,22 +163,23 @@ class Trial:
 class Courtroom:
     """Brings `least` to `most` charges against an output, has them defended, and decides on each.
 
-    First the probability that the context does not bear the output out is asked in one pass. Then the
-    prosecutor brings charges, each with words of the output and, for a contradiction, words of the context.
-    Without a charge that first probability is the score. The defender must concede each charge or quote words
-    of the context. Up to `rounds` times both sides reply to each other; that ends early where everything is
-    conceded, neither side has quoted anything new, the speeches have taken `budget_tokens` tokens (0: no such
-    limit), or the next one does not fit the model's window.
+    First one forward pass gives the probability that the context does not support the output. Then the
+    prosecutor brings charges, each with a quote from the output and, for a contradiction, one from the
+    context. Without a charge that first probability is the score. The defender must concede each charge or
+    quote the context. Then both sides reply to each other up to `rounds` times. That ends early if
+    everything is conceded, neither side quotes anything new, the speeches have used `budget_tokens` tokens
+    (0: no limit), or the next speech does not fit the model's window.
 
-    The arbiter is asked of each charge which of two sides is right, without being told which is which, once
-    with either side first (`order=first`: only with the prosecution first), and the probabilities are
-    averaged. A charge that is upheld with a probability of at least .5 is a claim of its kind, any other one
-    a claim of `agreement`; the claims and `flag` decide as those of a rubric do, see `decided`. `combine`
-    makes one score of theirs: `any` that of independent chances, `max` the highest.
+    For each charge the arbiter decides which of two sides is right, without knowing which is which. It
+    decides once with each side first (`order=first`: only with the prosecution first), and the
+    probabilities are averaged. A charge upheld with a probability of at least .5 becomes a claim of its
+    kind, any other one a claim of `agreement`. The claims and `flag` decide as in a rubric, see `decided`.
+    `combine` makes one score of them: `any` treats them as independent probabilities, `max` takes the
+    highest.
 
-    `prosecutor`, `defender` and `arbiter` are engines, by default that of the run. `personas` are names in
-    `cast`, whose first of a role is taken where none is named; several arbiters are asked each, and averaged.
-    A call that fails is a failure of the whole, whatever the others have said.
+    `prosecutor`, `defender` and `arbiter` are engines, by default the run's engine. `personas` are names in
+    `cast`; by default the first persona of each role is used. Several arbiters all decide, and are
+    averaged. If one call fails, the whole judgement fails.
     """
 
     name: str = "courtroom"
@@ -231,8 +236,7 @@ class Courtroom:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The opening, the charges, the defence, the replies, which are left out where they do not fit, and
-        the longest ruling."""
+        """Return the calls of the opening, charges, defence, optional replies and the longest ruling."""
         charge = Charge(1, "unsupported", Quote("…", "output", 0, 0), None, "…")
         trial = Trial([charge], {1: []})
         said = self.most * (CHARGE_TOKENS + HEAD_TOKENS)
@@ -258,7 +262,7 @@ class Courtroom:
             ),
         ]
         ruling = self._ruling(sample, trial, charge, self._of("arbiter")[0], True)
-        room = (said + reply) // self.most  # replies are heard only where all that follows fits
+        room = (said + reply) // self.most  # a reply is requested only if all that follows fits
         return [*calls, Call(ruling, 1, room, self.arbiter, times=self.most * orders)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -301,7 +305,7 @@ class Courtroom:
     # --- the hearing ------------------------------------------------------------------------------
 
     async def _heard(self, sample: Sample, court: _Engines) -> Trial:
-        """Charges, defence and replies."""
+        """Run the hearing: charges, defence and replies."""
         prompt = self._charging(sample)
         written = await court.prosecutor.generate(
             prompt, _over(self._charges(sample), sample), sampling=Sampling(max_tokens=self._charge_budget)
@@ -330,7 +334,7 @@ class Courtroom:
         return trial
 
     async def _over(self, sample: Sample, trial: Trial, court: _Engines) -> Stopped | None:
-        """Why the sides are not heard again; None where they are."""
+        """Return why the hearing stops here, None if another round follows."""
         if not trial.open:
             return "all conceded"
         if trial.rounds >= self.rounds:
@@ -338,14 +342,14 @@ class Courtroom:
         if self.budget_tokens and trial.spent >= self.budget_tokens:
             return "tokens"
         budget = self._reply_budget(len(trial.open))
-        more = len(trial.open) * (REPLY_TOKENS + HEAD_TOKENS)  # what the prosecution will have said
+        more = len(trial.open) * (REPLY_TOKENS + HEAD_TOKENS)  # the prosecution's next speech
         for side, engine, extra in ((PROSECUTION, court.prosecutor, 0), (DEFENCE, court.defender, more)):
             if await unfit(Call(self._replying(sample, trial, side), budget, extra), engine):
                 return "window"
         return None
 
     async def _speech(self, sample: Sample, trial: Trial, side: Side, engine: Engine) -> bool:
-        """Let a side reply on every open charge; whether it has quoted anything new."""
+        """Let a side reply to every open charge. Return whether it quoted anything new."""
         charges = trial.open
         prompt = self._replying(sample, trial, side)
         shape = _over(self._replies(sample, charges, side), sample)
@@ -362,13 +366,13 @@ class Courtroom:
         return new
 
     async def _spent(self, trial: Trial, engine: Engine, prompt: Prompt, written: Generation) -> None:
-        """Count a speech. By the text and not by the engine's bill: one from a cache is as long."""
+        """Add a speech's tokens, counted from the text and not from usage, so that cached calls count too."""
         if self.budget_tokens:
             whole = prompt.continued(Data(written.text, "speech"))
             trial.spent += await engine.count(whole)
 
     async def _ruled(self, sample: Sample, trial: Trial, charge: Charge, engine: Engine) -> _Ruling:
-        """How probable it is that a charge is right: the mean over the arbiters and over both orders."""
+        """Rule on a charge: average over the arbiters and both orders."""
         asked = [
             (persona, first)
             for persona in self._of("arbiter")
@@ -412,7 +416,7 @@ class Courtroom:
         return self._prompt(sample, "charge", words)
 
     def _replying(self, sample: Sample, trial: Trial, side: Side) -> Prompt:
-        """What a side is asked once it has heard the other."""
+        """Return the prompt for a side's reply."""
         names = {PROSECUTION: "Prosecution", DEFENCE: "Defence"}
         lines: list[tuple[str, str | None]] = []
         for charge in trial.charges:
@@ -425,7 +429,7 @@ class Courtroom:
         return self._with_record(sample, "rebut" if side == PROSECUTION else "defend", words, lines)
 
     def _ruling(self, sample: Sample, trial: Trial, charge: Charge, persona: Persona, first: bool) -> Prompt:
-        """What an arbiter is asked of a charge, with the prosecution as Side 1 (`first`) or as Side 2."""
+        """Return the arbiter's prompt for a charge, with the prosecution as Side 1 (`first`) or as Side 2."""
         sides = (PROSECUTION, DEFENCE) if first else (DEFENCE, PROSECUTION)
         lines: list[tuple[str, str | None]] = []
         for number, side in enumerate(sides, 1):
@@ -441,7 +445,7 @@ class Courtroom:
         lines: Sequence[tuple[str, str | None]],
         **said: str,
     ) -> Prompt:
-        """A prompt that shows what was said: our own words as template, all else as data."""
+        """Return a prompt that shows the speeches: the template's words as trusted text, all else as data."""
         texts = [text for _, text in lines if text is not None]
         places: Iterator[int] = iter(range(len(texts)))
         record = [{"head": head, "at": None if text is None else next(places)} for head, text in lines]
@@ -455,7 +459,7 @@ class Courtroom:
         return REPLY_TOKENS * charges + 16
 
     def _charges(self, sample: Sample) -> Constraint:
-        """Up to `most` charges; one of a contradiction has words of the context, any other has none."""
+        """Return the schema of up to `most` charges. Only a contradiction quotes the context."""
         words = quote_schema("output", self.unit, (sample.output or "",))
 
         def charge(kind: str, against: Mapping[str, Any]) -> dict[str, Any]:
@@ -470,7 +474,10 @@ class Courtroom:
         return _shape(json.dumps(closed_object({"charges": charges})))
 
     def _replies(self, sample: Sample, charges: Sequence[Charge], side: Side) -> Constraint:
-        """A reply to every charge: the defence concedes or quotes, the prosecution rests or speaks."""
+        """Return the schema of replies to all charges.
+
+        The defence concedes or quotes; the prosecution rests or speaks.
+        """
         against = quote_schema("context", self.unit, sample.sources)
         argument = {"argument": short_text(ARGUMENT)}
         key = "concede" if side == DEFENCE else "rest"
@@ -495,7 +502,7 @@ class _Engines:
 
 @dataclass(frozen=True, slots=True)
 class _Ruling:
-    """What came of a charge; `probability` that it is right, None where the engine only named a side."""
+    """The decision on a charge. `probability` that it is right is None if the engine only named a side."""
 
     upheld: bool
     probability: float | None
@@ -504,7 +511,7 @@ class _Ruling:
 
     @classmethod
     def of(cls, charge: Charge, asked: Sequence[tuple[str, bool, Choice]]) -> _Ruling:
-        """Raises `InvalidOutput` where answers without probabilities are evenly split."""
+        """Average the arbiters' choices. Raises `InvalidOutput` for a tie without probabilities."""
         votes = tuple(
             {
                 "arbiter": name,
@@ -531,13 +538,13 @@ class _Ruling:
 
 
 def _sides(first: bool) -> tuple[Option, Option]:
-    """The figures that an arbiter answers with, and for whom they stand."""
+    """Return the digits that an arbiter answers with, as options for the two sides."""
     mine, theirs = ("1", "2") if first else ("2", "1")
     return Option(PROSECUTION, (mine, f" {mine}")), Option(DEFENCE, (theirs, f" {theirs}"))
 
 
 def _check_whole(written: Generation, role: str) -> None:
-    """Raise `InvalidOutput` where a speech was cut off."""
+    """Raise `InvalidOutput` if a speech was cut off."""
     if written.finish == "length":
         raise InvalidOutput(f"the {role} was cut off where its tokens ran out", written.text)
 
@@ -549,18 +556,18 @@ def _note_steered(trial: Trial, written: Generation, what: str) -> None:
 
 @lru_cache(maxsize=64)
 def _shape(schema: str) -> Constraint:
-    """The constraint of a schema; most samples have the same few."""
+    """Return the constraint of a schema, cached because most samples share a few schemas."""
     return constraint(json.loads(schema))
 
 
 def _over(shape: Constraint, sample: Sample) -> Constraint:
-    """A shape whose quotes are of the sample's texts."""
+    """Return the constraint with its quotes bound to the sample's texts."""
     texts = {"output": sample.output or "", "context": sample.sources}
     return shape.over(**{name: texts[name] for name in shape.quotes})
 
 
 def _numbered(sample: Sample, written: Sequence[Mapping[str, Any]], unit: Unit) -> list[Charge]:
-    """The charges, each once: small models say the same again."""
+    """Number the charges, without duplicates: small models repeat themselves."""
     found: dict[tuple[str, str, str | None], Charge] = {}
     for each in written:
         words = quoted(each["answer_quote"], "output", unit, (sample.output or "",))
@@ -583,7 +590,7 @@ def _speech_of(sample: Sample, written: Mapping[str, Any], side: Side, unit: Uni
 def _lines(
     charge: Charge, spoken: Sequence[Speech], names: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
-    """What was said of a charge: our own words, and after them a participant's or none."""
+    """Yield the speeches about a charge as lines: our own words, then a participant's words or None."""
     held = {
         "contradiction": "the context says otherwise",
         "unsupported": "the context says nothing of the kind",
@@ -605,7 +612,7 @@ def _lines(
 
 
 def _recorded(charge: Charge, ruling: _Ruling, trial: Trial) -> dict[str, Any]:
-    """A charge as the details of the verdict keep it."""
+    """Return a charge as plain values, for the verdict's details."""
     return {
         "charge": charge.number,
         "kind": charge.kind,
@@ -627,7 +634,7 @@ def _recorded(charge: Charge, ruling: _Ruling, trial: Trial) -> dict[str, Any]:
 
 
 def _claim(charge: Charge, ruling: _Ruling, trial: Trial) -> Claim:
-    """An upheld charge as a claim of its kind, any other as one of agreement with what the defence quotes."""
+    """Return an upheld charge as a claim of its kind, any other as an agreement with the defence's quote."""
     share = ruling.probability
     defence = next((each for each in trial.speeches[charge.number] if each.side == DEFENCE), None)
     beside, reasoning = charge.against, charge.argument

@@ -50,7 +50,7 @@ class _Part(BaseModel):
 
 
 class LabelPart(_Part):
-    """`LABEL: score`, `LABEL: [score, description]` or all of it by name."""
+    """A label: `LABEL: score`, `LABEL: [score, description]`, or a mapping with all keys."""
 
     score: float = Field(ge=0, le=1)
     description: str = ""
@@ -59,7 +59,7 @@ class LabelPart(_Part):
 
 
 class DecisionPart(_Part):
-    """How an object, or two labels' probabilities, become a label."""
+    """The rule that turns an object, or the probabilities of two labels, into a label."""
 
     threshold: float | None = None
     score: str | None = None
@@ -69,7 +69,7 @@ class DecisionPart(_Part):
 
 
 class JudgeFile(_Part):
-    """All that a judge's file may say."""
+    """The keys of a judge's file."""
 
     name: str | None = None
     version: int = Field(1, ge=1)
@@ -94,14 +94,14 @@ class JudgeFile(_Part):
 
 
 class PersonaPart(_Part):
-    """Who may take part in a courtroom."""
+    """A persona of a courtroom."""
 
     role: Literal["prosecutor", "defender", "arbiter"]
     text: str = Field(min_length=1)
 
 
 class CourtFile(_Part):
-    """All that the file of a courtroom may say."""
+    """The keys of a courtroom's file."""
 
     name: str | None = None
     version: int = Field(1, ge=1)
@@ -118,12 +118,12 @@ class CourtFile(_Part):
 
 
 def judge_from_file(path: Path) -> Judge:
-    """The judge that a YAML file describes. Raises `SpecError` with line and key of what is wrong."""
+    """Read the judge that a YAML file describes. Raises `SpecError` with line and key of the mistake."""
     return _judge(read_document(path), path.stem)
 
 
 def judge_from_package(package: str, name: str) -> Judge:
-    """The judge in `judges/NAME.yaml`, or whatever path, of an installed package: for entry points.
+    """Read a judge from the YAML file at path `name` in an installed package, for entry points.
 
     >>> judge_from_package("magistrate.judges", "builtin/faithfulness.yaml").info.name
     'faithfulness'
@@ -149,7 +149,7 @@ def _judge(document: Document, stem: str) -> Judge:
     try:
         judge = make(document, described, name)
     except SpecError as error:
-        # A key comes from a part of the judge; without one the message has file and line already.
+        # An error with a key comes from a part of the judge. One without has file and line already.
         raise document.error(error.key, str(error)) if error.key else error from None
     if described.long == "refuse":
         return judge
@@ -205,7 +205,7 @@ def _check_inputs(document: Document, described: JudgeFile) -> None:
 
 
 def _reads(described: JudgeFile, scores: Mapping[str, float]) -> dict[str, Any]:
-    """What every judge reads, and which way its scores run: as declared, else as the labels' `scores` do."""
+    """Return the fields and the direction of a judge; the direction is declared or follows from `scores`."""
     return {
         "summary": described.summary,
         "direction": described.direction or direction_of(scores) or "minimize",
@@ -292,7 +292,7 @@ def _grader(document: Document, described: JudgeFile, name: str) -> Judge:
 
 
 def _place(form: Any, pointer: str | None) -> Key:
-    """The keys that a JSON pointer names."""
+    """Return the keys that a JSON pointer names."""
     place: list[str | int] = []
     for token in (pointer or "#").split("/")[1:]:
         word = token.replace("~1", "/").replace("~0", "~")
@@ -305,7 +305,7 @@ def _place(form: Any, pointer: str | None) -> Key:
 
 
 def _check_form(document: Document, described: JudgeFile) -> None:
-    """Refuse a schema whose object could not be read by the rule. Raises `ConstraintError` for a bad one."""
+    """Reject a schema that the rule cannot read. Raises `ConstraintError` for an invalid schema."""
     form: Any = described.form
     shape = constraint(form)
     if shape.quotes:
@@ -337,7 +337,7 @@ def _check_form(document: Document, described: JudgeFile) -> None:
 
 @dataclass(frozen=True)
 class _Text:
-    """A prompt of the file: what is wrong with it is said now, with its line, and not at the first sample."""
+    """A prompt of the file, checked when the file is read, so that mistakes are reported with their line."""
 
     document: Document
     described: JudgeFile
@@ -349,7 +349,7 @@ class _Text:
         return str(getattr(self.described, self.key))
 
     def template(self, inputs: Sequence[str], must: Sequence[str], may: Sequence[str] = ()) -> PromptTemplate:
-        """The template, over `inputs`; it must say `must` and may say `may`."""
+        """Return the template over `inputs`. It must use the words in `must` and may use those in `may`."""
         self._check_sections()
         reads = [each.removesuffix("?") for each in inputs]
         self._check_names(reads, must, may)
@@ -411,12 +411,12 @@ class _Text:
     def _try(
         self, template: PromptTemplate, fields: Mapping[str, Any], words: Mapping[str, Any], when: str = ""
     ) -> None:
-        """Write the prompt once."""
+        """Render the prompt once to find mistakes."""
         try:
             prompt = template.prompt(fields, words)
         except SpecError as error:
             raise self._error(str(error).removeprefix(f"prompt {self.name!r}: ") + when) from None
-        except Exception as error:  # whatever the template's own arithmetic may raise
+        except Exception as error:  # any exception that the template's expressions raise
             raise self._error(f"{type(error).__name__}: {error}{when}") from None
         if any(mark in message.text for message in prompt.messages for mark in "\ue000\ue001"):
             raise self._error("an input can be shown, tested and gone through, but not cut up or changed")
@@ -427,7 +427,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _only(document: Document, described: JudgeFile, kind: str, foreign: tuple[str, ...]) -> None:
-    """Refuse keys that would be ignored."""
+    """Reject keys that would be ignored."""
     for key in foreign:
         if key in described.model_fields_set:
             raise document.error((key,), f"has no meaning beside {kind!r}")

@@ -37,21 +37,23 @@ ADVICE = "To count words all the same: novelty; to ask a model: faithfulness"
 Size = Literal["small", "large"]
 NOT_PULLED = "needs the large detector, which is not here yet; run: magistrate models pull detector-large"
 NOTHING = "nothing in the output can be read"
-MOST_CLAIMS = 12  # sentences for which a passage is looked up; the worst first
-KINDS = ("supported", "contradicted", "absent")  # as a reading has their shares
+MOST_CLAIMS = 12  # sentences that get claims, the worst first
+KINDS = ("supported", "contradicted", "absent")  # in the order of `shares`
 
 
 @dataclass(frozen=True)
 class Detector(FolderJudge):
-    """Asks the detector in `folder`, as `magistrate train detector` writes one; without a folder that of
-    `size`: the small one comes with the package, the large one by `magistrate models pull detector-large`.
+    """Scores with a trained encoder: one in `folder`, from `magistrate train detector`, or a shipped one.
 
-    The score is the calibrated probability that the output is hallucinated where a share `base_rate` of
-    outputs is; from `threshold` on the label is `hallucinated`. Each claim is a sentence that the context
-    contradicts or does not contain, narrowed to the words that decide if some stand out, with its probability
-    and the passage that contradicts it. `details` hold the scores of each sentence, and a heat map of the
-    words. It abstains if nothing in the output can be read. Without a `folder` it also abstains on what
-    these two were not trained for: languages other than English, and program code.
+    Without a folder `size` selects a shipped one: the small one is part of the package, the large one comes
+    by `magistrate models pull detector-large`.
+
+    The score is the calibrated probability that the output is hallucinated, if a share `base_rate` of
+    outputs is. At `threshold` and above the label is `hallucinated`. Each claim is a sentence that the
+    context contradicts or does not contain, with its probability and the contradicting passage. It is
+    narrowed to the deciding words if some stand out. `details` hold the scores of each sentence, and a heat
+    map of the words. Abstains if the output has no readable text. Without a `folder` it also abstains on
+    languages other than English and on program code, which the two were not trained on.
     """
 
     FOLDER_FILE: ClassVar[str | None] = MANIFEST
@@ -73,7 +75,7 @@ class Detector(FolderJudge):
 
     @cached_property
     def model(self) -> Model:
-        """What the folder holds; its network is loaded when it is first asked."""
+        """The loaded folder; its network is loaded on first use."""
         from magistrate.detectors.detector import detector
         from magistrate.detectors.folder import SHIPPED
         from magistrate.detectors.large import folder_of_large
@@ -84,14 +86,14 @@ class Detector(FolderJudge):
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What is told of it; of the large one also where that was not pulled yet."""
+        """The manifest, for the large detector also before it is downloaded."""
         from magistrate.detectors.large import manifest_of_large
 
         return manifest_of_large() if self.size == "large" else self.model.manifest
 
     @property
     def card(self) -> str:
-        """What its folder says of how it was made and what it is worth."""
+        """The folder's description of how it was made and how well it works."""
         from magistrate.detectors.large import LEARNT
 
         path = (LEARNT if self.size == "large" else self.model.folder) / CARD
@@ -120,7 +122,7 @@ class Detector(FolderJudge):
         return await asyncio.to_thread(self.verdict, sample)
 
     def verdict(self, sample: Sample) -> Outcome:
-        """What it says of one sample."""
+        """Judge one sample."""
         if self.folder is None and (what := strange(sample)):
             return Abstention(sample.id, self.name, "uncertain", f"{what}. {ADVICE}")
         found = self.model.detect(sample)
@@ -139,7 +141,7 @@ class Detector(FolderJudge):
         )
 
     def details(self, sample: Sample, found: Detection) -> dict[str, object]:
-        """What was found of each sentence and word, as plain values."""
+        """Return the scores of each sentence and word, as plain values."""
         return {
             "sentences": [
                 {
@@ -163,11 +165,11 @@ class Detector(FolderJudge):
         }
 
     def probability(self, logit: float) -> float:
-        """The calibrated probability, in [0, 1], that what has this logit is not supported."""
+        """Return the calibrated probability, in [0, 1], that a text with this logit is not supported."""
         return self.manifest.probability(logit, self.base_rate)
 
     def claims(self, sample: Sample, found: Detection) -> Iterator[Claim]:
-        """A claim for each sentence that is more probably unsupported than not; the worst one always."""
+        """Yield a claim for each sentence with at least `threshold`, or else for the worst one."""
         worst = sorted(found.sentences, key=lambda each: -each.logit)[:MOST_CLAIMS]
         said = [each for each in worst if self.probability(each.logit) >= self.threshold] or worst[:1]
         for each in sorted(said, key=lambda each: each.start):
@@ -193,6 +195,6 @@ class Detector(FolderJudge):
 
 
 def deciding(sentence: SentenceScores, least: float) -> tuple[int, int]:
-    """From the first to the last word of a sentence that stands out; the whole sentence where none does."""
+    """Return the range from the first to the last word that stands out; without any, the whole sentence."""
     words = [word for word in sentence.words if word.probability >= least]
     return (words[0].start, words[-1].end) if words else (sentence.start, sentence.end)

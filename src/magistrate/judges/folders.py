@@ -1,4 +1,4 @@
-"""Files and folders that training writes: checked when they are read, and written whole or not at all."""
+"""Files and folders that training writes: validated when read, and written atomically."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from magistrate._version import __version__
 from magistrate._yaml import Document
 from magistrate.errors import SpecError
 
-LARGEST = 20_000_000  # bytes of the file that says what a folder holds
-CARD = "README.md"  # for people
-LONGEST_CARD = 20_000  # characters that are shown of one
-WORK = ".training"  # what a training that has not ended keeps in its folder
+LARGEST = 20_000_000  # bytes of a folder's main file
+CARD = "README.md"  # description for people
+LONGEST_CARD = 20_000  # characters shown of a card
+WORK = ".training"  # checkpoints of an unfinished training
 KEPT: Mapping[str, tuple[str, ...]] = {
     "detector": ("training.pt", "training.pt.part", "examples"),
     "judge": ("state.pt", "state.pt.part", "tokenizer"),
@@ -30,10 +30,10 @@ KEPT: Mapping[str, tuple[str, ...]] = {
 
 
 def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> None:
-    """Raise `SpecError` if no `what` can be written to the folder, before one is made.
+    """Raise `SpecError` if no `what` can be written to the folder; call it before one is made.
 
-    Only an empty folder, an unfinished training of the same kind, or a finished one of the same kind is ever
-    replaced. Its `file`, and the files that a training keeps, tell which it is.
+    Only an empty folder, or an unfinished or finished training of the same kind is replaced. `file` and the
+    checkpoint files identify the kind.
     """
     if folder.name in ("", "..") or Path.cwd().is_relative_to(folder.resolve()):
         raise SpecError(
@@ -54,7 +54,7 @@ def check_free(folder: Path, file: str, what: str, *, replace: bool = False) -> 
 
 
 def _begun(work: Path, what: str) -> bool:
-    """Whether a training of this kind can be gone on with. Raises `SpecError` for one of another kind."""
+    """Return whether a training of this kind can be continued. Raises `SpecError` for one of another kind."""
     kept = KEPT.get(what, ())
     inside = work.iterdir() if work.is_dir() else ()
     if other := [each.name for each in inside if not any(map(each.match, kept))]:
@@ -67,9 +67,9 @@ def _begun(work: Path, what: str) -> bool:
 
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `folder` once it is filled, and goes where that fails.
+    """Yield an empty folder that replaces `folder` at the end, or is deleted on failure.
 
-    Raises `SpecError` where it cannot be written.
+    Raises `SpecError` if it cannot be written.
     """
     half = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
@@ -85,21 +85,21 @@ def whole(folder: Path) -> Iterator[Path]:
 
 
 class FilePart(BaseModel):
-    """A part of a file that training writes; unknown keys and infinite numbers are refused."""
+    """A part of a file that training writes. Rejects unknown keys and infinite numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
 class TrainedFile(FilePart):
-    """What a training writes down. Same fit, same bytes."""
+    """The result file of a training. The same fit gives the same bytes."""
 
     def text(self) -> str:
-        """What stands in the file."""
+        """Return the content of the file."""
         return json.dumps(self.model_dump(), indent=2, allow_nan=False) + "\n"
 
     @cached_property
     def digest(self) -> str:
-        """12 hexadecimal digits of a sha256 of the text: another digest is another fit."""
+        """12 hexadecimal digits of the sha256 of the text. Different fits have different digests."""
         return hashlib.sha256(self.text().encode()).hexdigest()[:12]
 
 
@@ -111,7 +111,7 @@ class ModelPart(FilePart):
 
 
 class EstimatePart(FilePart):
-    """A figure on data that the fit had not seen, with its 95 % interval."""
+    """A metric on data not used for the fit, with its 95 % interval."""
 
     value: float | None
     low: float | None
@@ -122,9 +122,9 @@ class EstimatePart(FilePart):
 def read_trained(
     path: Path, what: str, formats: Sequence[int], *, by: str, again: str = "train it again"
 ) -> Document:
-    """The values in a file that `magistrate BY` wrote, as long as it is of a `what` and of a known format.
+    """Read the values in a file that `magistrate BY` wrote, checking that it is a `what` of a known format.
 
-    Raises `SpecError` for anything that cannot be used.
+    Raises `SpecError` for any other file.
     """
     try:
         if path.stat().st_size > LARGEST:
@@ -145,7 +145,7 @@ def read_trained(
 
 
 def read_card(folder: Path) -> str | None:
-    """What a folder says for people, None where it says nothing."""
+    """Return a folder's description for people, None if it has none."""
     path = folder / CARD
     if not path.is_file():
         return None

@@ -1,7 +1,7 @@
 """The judge `geval`: a criterion, steps to follow, and the expected grade over the tokens of a scale.
 
-G-Eval (Liu and others 2023, arXiv:2303.16634). The steps are pinned: given, or written once by a model into a
-file, and then part of the judge's digest, so that they do not drift from run to run.
+G-Eval (Liu and others 2023, arXiv:2303.16634). The steps are fixed: given by the caller, or written once by
+a model into a file. They are part of the judge's digest and do not change between runs.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ LEAST_STEPS, MOST_STEPS, STEP_CHARACTERS = 2, 6, 200
 class GEval:
     """Grades the output by `criteria` on a scale of 2 (yes or no; the default), 3 or 5, after `steps`.
 
-    The grade is the mean over the scale's tokens, weighted by their probabilities among these tokens, in one
-    forward pass; `mass` says how much probability they had together. An engine that only names its answer
-    gives that grade. Without criteria it is faithfulness that is graded: labels and direction are then those
-    of judges of faithfulness. By other criteria the labels are `met` and `not_met` and a high score is good.
-    From `threshold` on the label is the one of high scores. `file` is what `magistrate judges steps` wrote:
-    criteria, steps and perhaps a scale. Raises `SpecError` for steps without criteria, criteria beside a
-    file, and a scale that is none.
+    The grade is the mean over the scale's tokens, weighted by their probabilities, from one forward pass.
+    `mass` is the total probability of these tokens. An engine that only names its answer gives that grade.
+    Without criteria faithfulness is graded, with the labels and direction of faithfulness judges. With
+    other criteria the labels are `met` and `not_met` and a high score is good. At `threshold` and above the
+    label is the one of high scores. `file` is written by `magistrate judges steps` and holds criteria,
+    steps and an optional scale. Raises `SpecError` for steps without criteria, criteria together with a
+    file, and an unknown scale.
     """
 
     criteria: str = ""
@@ -78,7 +78,7 @@ class GEval:
 
     @cached_property
     def _asked(self) -> Criteria:
-        """Criteria, steps and scale as they are used; the file is read once."""
+        """Criteria, steps and scale in use; the file is read once."""
         if self.file is not None:
             return read_criteria(self.file)
         if not self.criteria:
@@ -87,7 +87,7 @@ class GEval:
 
     @property
     def n_grades(self) -> int:
-        """How many grades the scale has: as asked for, else as the file says, else 2."""
+        """The number of grades: from the option `scale`, else from the file, else 2."""
         return self.scale or self._asked.scale or SCALES[0]
 
     @property
@@ -115,12 +115,12 @@ class GEval:
         )
 
     def describe(self) -> dict[str, Any]:
-        """What its info says, and what it grades by."""
+        """Return `info.describe()` with criteria and steps."""
         asked = self._asked
         return {**self.info.describe(), "criteria": asked.criteria, "steps": list(asked.steps)}
 
     def plan(self, sample: Sample) -> list[Call]:
-        """One choice."""
+        """Return one choice."""
         return [Call(self._prompt(sample))]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -133,7 +133,7 @@ class GEval:
         probability = None
         if (
             found.probabilities is not None and self.n_grades == 2
-        ):  # of more grades the mean is no probability
+        ):  # with more grades the mean is no probability
             probability = score if label == high else 1 - score
         return Verdict(
             sample_id=sample.id,
@@ -162,14 +162,14 @@ class GEval:
 
 
 def grade_labels(n: int) -> tuple[Label, ...]:
-    """The grades of a scale, the best first; each is answered by one token."""
+    """Return the grades of a scale, the best first. Each is answered by one token."""
     if n == 2:
         return Label("2", 1.0, answers=("Yes",)), Label("1", 0.0, answers=("No",))
     return tuple(Label(str(grade), (grade - 1) / (n - 1), answers=(str(grade),)) for grade in range(n, 0, -1))
 
 
 def reply(n: int) -> str:
-    """The end of the prompt: which grades there are."""
+    """Return the end of the prompt, which lists the grades."""
     if n == 2:
         return f"Does the text meet the criterion? {Answers(grade_labels(n)).reply()}"
     return (
@@ -183,7 +183,7 @@ def reply(n: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What is graded, the steps to follow, and the scale, None where the judge's own holds."""
+    """The criteria, the steps to follow, and the scale (None for the judge's own)."""
 
     criteria: str
     steps: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ class Criteria:
 
 
 def read_criteria(path: Path) -> Criteria:
-    """The criteria in a YAML file. Raises `SpecError`, with line and key, for what is wrong in it."""
+    """Read criteria from a YAML file. Raises `SpecError`, with line and key, for mistakes in it."""
     from pydantic import BaseModel, ConfigDict, Field
 
     class CriteriaFile(BaseModel):
@@ -209,7 +209,7 @@ def read_criteria(path: Path) -> Criteria:
 
 
 def criteria_text(criteria: str, steps: Sequence[str], written_by: str) -> str:
-    """The YAML file that `read_criteria` reads."""
+    """Return the content of the YAML file that `read_criteria` reads."""
     import json
 
     listed = "\n".join(f"  - {json.dumps(step, ensure_ascii=False)}" for step in steps)
@@ -223,9 +223,9 @@ def criteria_text(criteria: str, steps: Sequence[str], written_by: str) -> str:
 
 
 async def write_steps(criteria: str, engine: Engine) -> tuple[str, ...]:
-    """The steps that a model writes for criteria, to be looked at and kept.
+    """Let a model write steps for criteria, to be reviewed and kept.
 
-    Raises `InvalidOutput` where it writes the same step over and over.
+    Raises `InvalidOutput` if it writes too few different steps.
     """
     words = {"criteria": criteria, "least": LEAST_STEPS, "most": MOST_STEPS}
     written = await engine.generate(
@@ -243,7 +243,7 @@ async def write_steps(criteria: str, engine: Engine) -> tuple[str, ...]:
 
 
 def steps_shape() -> Constraint:
-    """The schema of the steps that a model writes."""
+    """Return the schema of the steps that a model writes."""
     steps = {
         "type": "array",
         "items": short_text(STEP_CHARACTERS),

@@ -19,12 +19,12 @@ from magistrate.types import Direction, Outcome, Prompt, Sample, Verdict
 
 @dataclass(frozen=True)
 class Form:
-    """What is to be filled in, and how it is read.
+    """The object that the model fills in, and the rule that reads it.
 
-    `schema` is a JSON Schema of an object. The number at its key `score` is brought from `scale` to [0, 1];
-    from `at_least` on (in units of the scale) the label is `label`, below it `otherwise`. `explanation`
-    is the key of a text, or of several, to show. Raises `SpecError` for keys that the schema has not, and
-    `ConstraintError` where the schema has no bound.
+    `schema` is a JSON Schema of an object. The number at its key `score` is mapped from `scale` to [0, 1].
+    At `at_least` (in units of the scale) and above the label is `label`, below it `otherwise`.
+    `explanation` is the key of a text, or of several, to show. Raises `SpecError` for keys that are not in
+    the schema, and `ConstraintError` if the schema has no bound.
     """
 
     prompt: PromptTemplate
@@ -64,19 +64,19 @@ class Form:
 
     @cached_property
     def constraint(self) -> Constraint:
-        """The schema that the model writes under."""
+        """The schema as a constraint on the model's text."""
         return constraint(dict(self.schema))
 
     @cached_property
     def digest(self) -> str:
-        """12 hexadecimal digits of a sha256 of prompt and rule."""
+        """12 hexadecimal digits of the sha256 of prompt and rule."""
         rule = (self.score, self.scale, self.at_least, self.label, self.otherwise, self.reads)
         content = repr((self.prompt.source, *rule, self.requires, self.direction))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     @property
     def reply(self) -> str:
-        """The end of the prompt: the keys in their order, with what the schema says of them."""
+        """The end of the prompt: the keys in order, with their descriptions from the schema."""
         keys = self.schema["properties"].items()
         listed = "; ".join(f'"{key}"{_described(inner)}' for key, inner in keys)
         return f"Reply in JSON with these keys in this order: {listed}."
@@ -86,7 +86,7 @@ class Form:
 class Grade:
     """Fills in a form about the sample in one generation of at most `max_tokens` tokens.
 
-    The score is the number that the model wrote, not a probability, so the verdict carries none.
+    The score is the number that the model wrote. It is not a probability, so the verdict has none.
     """
 
     form: Form
@@ -115,7 +115,7 @@ class Grade:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """One generation."""
+        """Return one generation."""
         return [Call(self._prompt(sample), self.max_tokens)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

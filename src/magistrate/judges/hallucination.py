@@ -20,10 +20,11 @@ from magistrate.types import Outcome, Prompt, Sample, Verdict
 class Hallucination:
     """Scores an output in [0, 1] (1 = hallucinated) with one to `most_reasons` reasons.
 
-    `order` says which the model writes first; `threshold` in (0, 1] is the score from which on the label
-    is `hallucinated`. Without a context, or with a blank one, it judges by general knowledge. The score
-    is what the model wrote, not a probability, so the verdict carries none. `constrained=false` lets the
-    model write freely, to be parsed as it is: how often that fails is what the constraint is worth.
+    `order` says whether the model writes reasons or score first. At a score of `threshold`, in (0, 1], and
+    above the label is `hallucinated`. Without a context, or with a blank one, it judges by general
+    knowledge. The score is the number that the model wrote. It is not a probability, so the verdict has
+    none. With `constrained=false` the model writes freely and its text is parsed as it is; the failure rate
+    then shows the value of the constraint.
     """
 
     name: str = "hallucination"
@@ -40,7 +41,7 @@ class Hallucination:
 
     @cached_property
     def constraint(self) -> Constraint:
-        """The schema that the model writes under."""
+        """The schema of the model's text."""
         reason = {"type": "string", "minLength": 1, "maxLength": self.most_characters}
         fields = {
             "reasons": {"type": "array", "items": reason, "minItems": 1, "maxItems": self.most_reasons},
@@ -65,7 +66,7 @@ class Hallucination:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """One generation."""
+        """Return one generation."""
         return [Call(self._prompt(sample), self._budget)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -88,7 +89,7 @@ class Hallucination:
 
     @property
     def _budget(self) -> int:
-        """Room for reasons of a token a character; where that is not enough the engine steers to the end."""
+        """One token per character of the reasons; beyond that the engine steers the text to its end."""
         return self.most_reasons * (self.most_characters + 4) + 32
 
     def _prompt(self, sample: Sample) -> Prompt:

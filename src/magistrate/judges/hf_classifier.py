@@ -32,14 +32,13 @@ NO_FOLDER = (
 
 @dataclass(frozen=True)
 class HFClassifier(FolderJudge):
-    """Asks the classifier in `folder`, a Hugging Face folder that classifies a pair of texts or their tokens.
+    """Scores with your classifier in `folder`, a Hugging Face model of text pairs or of their tokens.
 
-    `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; neither is
-    needed where the names of the labels say it. `pair` is the order in which the model reads the two texts.
-    `window` is in tokens, 0 for the longest pair that the model reads. A context that does not fit is read in
-    parts, and `over` says which part's score counts: the least (one part that supports the output is
-    enough), the mean, or the most. From `threshold` in (0, 1) on the label is `hallucinated`. The sample's
-    input is not read.
+    `positive` are the labels that mean hallucinated, or `negative` those that mean faithful; you need
+    neither if the label names make it clear. `pair` is the order of the two texts. `window` is in tokens, 0
+    for the longest pair that the model reads. A context that does not fit is read in parts, and `over`
+    combines their scores: `min` (one part that supports the output is enough), `mean` or `max`. At
+    `threshold`, in (0, 1), and above the label is `hallucinated`. The sample's input is not read.
     """
 
     FOLDER_FILE: ClassVar[str | None] = "config.json"
@@ -61,7 +60,7 @@ class HFClassifier(FolderJudge):
 
     @cached_property
     def classifier(self) -> ClassifierModel:
-        """What the folder holds; its network is loaded when it is first asked."""
+        """The loaded folder; its network is loaded on first use."""
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
         return ClassifierModel(
@@ -107,7 +106,7 @@ class HFClassifier(FolderJudge):
 
 
 def _claims(output: str, scored: Scored, threshold: float) -> tuple[Claim, ...]:
-    """A claim for each run of tokens that the model flags."""
+    """Return a claim for each run of tokens that the model flags."""
     return tuple(
         unsupported(output, start, end, "flagged by the classifier", share)
         for start, end, share in scored.spans(threshold)

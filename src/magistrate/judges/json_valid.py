@@ -1,4 +1,4 @@
-"""The judge `json_valid`: whether the output is JSON, and fits a JSON Schema."""
+"""The judge `json_valid`: checks whether the output is JSON, and matches a JSON Schema."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 @dataclass(frozen=True)
 class JsonValid:
-    """Whether the output is JSON (RFC 8259, no `NaN`) and, with `schema`, what the JSON Schema in it allows.
+    """Checks whether the output is JSON (RFC 8259, no `NaN`) and, with `schema`, fits its JSON Schema.
 
-    `fenced` lets it stand in a Markdown code block, as models like to write it. A schema follows the draft
-    that it names, 2020-12 where it names none; formats are not checked, and nothing is fetched. A `pattern`
-    is one of the judge `regex`, with its limit of time. Raises `SpecError` for a file that is not there,
-    holds no schema or refers to what is not in it.
+    `schema` is a file. With `fenced` the output may be wrapped in a Markdown code block, as models often
+    do. A schema follows the draft that it names, 2020-12 by default; formats are not checked, and nothing
+    is fetched. A `pattern` has the syntax and time limit of the judge `regex`. Raises `SpecError` for a
+    file that does not exist, holds no schema or has references that it does not resolve itself.
     """
 
     name: str = "json_valid"
@@ -68,7 +68,7 @@ class JsonValid:
         )
 
     def _wrong(self, text: str) -> str:
-        """What is wrong with a text, in words; empty where nothing is."""
+        """Return why the text is invalid, or an empty string."""
         if not text.strip():
             return "the output is empty"
         try:
@@ -80,7 +80,7 @@ class JsonValid:
         return first_problem(self._validator[0], value)
 
     def _integer(self, digits: str) -> int:
-        """Its value; any where it has more digits than Python reads and nobody asks for it."""
+        """Parse an integer. Without a schema, one that is too long for Python is valid and gives 0."""
         try:
             return int(digits)
         except ValueError:
@@ -92,7 +92,7 @@ class JsonValid:
 
     @cached_property
     def _validator(self) -> tuple[Any, str]:
-        """What checks values, and a digest of the schema."""
+        """The schema's validator and a digest of the schema."""
         assert self.schema is not None
         try:
             raw = self.schema.read_bytes()
@@ -105,8 +105,10 @@ class JsonValid:
 
 
 def schema_validator(schema: Any, where: str) -> Any:
-    """What checks values against a JSON Schema, within bounds of time. Raises `SpecError`, which begins with
-    `where`, for what is none, and for one that refers to what is not in it."""
+    """Return a validator for a JSON Schema that limits its time.
+
+    Raises `SpecError`, starting with `where`, for an invalid schema and for references that are not in it.
+    """
     from jsonschema import Draft202012Validator, SchemaError
     from jsonschema.validators import validator_for
     from referencing.exceptions import Unresolvable
@@ -124,13 +126,16 @@ def schema_validator(schema: Any, where: str) -> Any:
         raise SpecError(f"{where} refers to {error.ref!r}, which is not in it; nothing is fetched") from None
     except RecursionError:
         raise SpecError(f"{where} is nested too deeply") from None
-    if isinstance(schema, dict):  # with it a reference to the root goes back to jsonschema's own class
+    if isinstance(schema, dict):  # with it a reference to the root uses jsonschema's own class
         schema = {key: value for key, value in schema.items() if key != "$schema"}
     return bounded_class(kind, _search)(schema, registry=specifications())
 
 
 def first_problem(validator: Any, value: Any) -> str:
-    """Where and how a value breaks a schema, in words; empty where it does not. Raises `InputError`."""
+    """Return where and how a value violates a schema, or an empty string.
+
+    Raises `InputError` for a value that is too deep or too large to check.
+    """
     first, place, count = None, [""], 0
     try:
         with counted_steps():
@@ -139,7 +144,7 @@ def first_problem(validator: Any, value: Any) -> str:
                 found = list(map(str, broken.path))
                 if first is None or found < place:
                     first, place = broken, found
-    except (RecursionError, OverflowError) as error:  # nested or large beyond what can be checked
+    except (RecursionError, OverflowError) as error:  # too deep or too large to be checked
         raise InputError(f"the value cannot be held against the schema: {error}") from None
     if first is None:
         return ""
@@ -148,7 +153,7 @@ def first_problem(validator: Any, value: Any) -> str:
 
 
 def _check_references(schema: Any, kind: Any) -> None:
-    """Raise `Unresolvable` where a schema refers to what is neither in it nor a metaschema."""
+    """Raise `Unresolvable` for a reference to anything but the schema itself or a metaschema."""
     from referencing.jsonschema import specification_with
 
     def check(resource: Any, resolver: Any) -> None:
@@ -164,7 +169,7 @@ def _check_references(schema: Any, kind: Any) -> None:
 
 
 def _check_patterns(node: Any) -> None:
-    """Raise `ConstraintError` for what is no pattern of a schema, or too large to be compiled."""
+    """Raise `ConstraintError` for an invalid pattern, or one too large to compile."""
     if isinstance(node, list):
         for each in node:
             _check_patterns(each)
@@ -183,7 +188,7 @@ def _search(pattern: str, text: str) -> Any:
 
 
 def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:
-    """The value that a JSON text is. Raises `ValueError`, which says why, where it is none."""
+    """Parse a JSON text. Raises `ValueError` with the reason for invalid text."""
     try:
         return json.loads(text, parse_constant=_no_json, parse_int=integer)
     except RecursionError:
@@ -191,7 +196,7 @@ def _read(text: str | bytes, integer: Callable[[str], int] = int) -> Any:
 
 
 def _unfenced(text: str) -> str:
-    """What stands in the one code block that a text is; the text itself where it is none."""
+    """Return the content of a text that is one code block, any other text unchanged."""
     lines = text.strip().split("\n")
     fenced = len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```"
     return "\n".join(lines[1:-1]) if fenced else text

@@ -1,4 +1,4 @@
-"""The judge `jury`: several judges on the same sample, and one score of theirs."""
+"""The judge `jury`: several judges on the same sample, combined into one score."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ MOST_MEMBERS = 20
 
 @dataclass(frozen=True)
 class Jury:
-    """Asks all `members` at once and makes one score of theirs, by `aggregate`.
+    """Runs all `members` concurrently and combines their scores by `aggregate`.
 
-    Scores are those of hallucination, 1 the worst; from `threshold` on the label is `hallucinated`. `mean`,
-    `median`, `logit` (the mean of log odds), `majority` (the share of members that say hallucinated) and
-    `geometric_median` are described in `magistrate.metrics.pooling`; `weights` are one a member.
+    Scores are scores of hallucination: 1 is the worst. At `threshold` and above the label is
+    `hallucinated`. `mean`, `median`, `logit` (the mean of log odds), `majority` (the share of members that
+    say hallucinated) and `geometric_median` are described in `magistrate.metrics.pooling`. `weights` has
+    one number per member.
 
-    A member that fails or abstains is left out and counted; it is no vote for either label. Where fewer than
-    `least` members are left the jury fails, with the code of the first that failed, or abstains where none
-    did. Details hold what each member said (`members`), how many were counted and left out, and `spread`, how
-    far the highest score is from the lowest. The claims are those of the members that say hallucinated, where
-    the jury does. A probability comes only with scores that are all probabilities of their engines.
+    A member that fails or abstains is left out and counted; it is no vote for either label. If fewer than
+    `least` members are left, the jury fails with the code of the first failure, or abstains if no member
+    failed. Details hold each member's result (`members`), how many were counted and left out, and `spread`,
+    the difference of the highest and lowest score. If the jury says hallucinated, its claims are those of
+    the members that do. A probability is given only if all scores are probabilities from engines.
 
-    Raises `SpecError` for judges of anything but faithfulness, members of one name, and numbers that do not
-    fit the members.
+    Raises `SpecError` for judges of anything but faithfulness, members with equal names, and numbers that
+    do not fit the members.
     """
 
     members: tuple[Judge, ...] = ()
@@ -73,12 +74,12 @@ class Jury:
             summary=f"{names}: the {how} of them",
             long="members that cannot read a sample whole are left out",
         )
-        # What only some members need does not keep the others from judging.
+        # A field that only some members need is not required: the others can judge without it.
         required = tuple(name for name in info.requires if all(name in each.requires for each in infos))
         return replace(info, requires=required, threshold=self.threshold)
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """The calls of all members; a member whose calls do not fit is left out."""
+        """Return the calls of all members; a member whose calls do not fit is left out."""
         return [
             replace(call, optional=True) for judge in self.members for call in planned_calls(judge, sample)
         ]
@@ -124,7 +125,7 @@ class Jury:
         )
 
     def _too_few(self, sample: Sample, said: Sequence[Outcome]) -> Outcome:
-        """The failure or abstention of a jury that has too few verdicts."""
+        """Return the failure or abstention of a jury with too few verdicts."""
         silent = [each for each in said if not isinstance(each, Verdict)]
         n = len(said) - len(silent)
         why = "; ".join(f"{each.judge} {each}" for each in silent)
@@ -139,7 +140,7 @@ class Jury:
 
 
 def member_details(outcome: Outcome, judge: Judge) -> Mapping[str, Any]:
-    """What a member said, as plain JSON values: its label and score (1 the worst), or why it has none."""
+    """Return a member's result as plain JSON values: label and score (1 the worst), or why it has none."""
     match outcome:
         case Verdict():
             return {
@@ -155,7 +156,7 @@ def member_details(outcome: Outcome, judge: Judge) -> Mapping[str, Any]:
 
 
 def _told(said: Sequence[Outcome], votes: Sequence[bool]) -> str:
-    """How the members voted, in one line."""
+    """Return the members' votes as one line."""
     words = [
         f"{each.judge} {each.label} ({each.score:.2f})"
         if isinstance(each, Verdict)
@@ -166,7 +167,7 @@ def _told(said: Sequence[Outcome], votes: Sequence[bool]) -> str:
 
 
 def _claims(verdicts: Sequence[Verdict]) -> tuple[Claim, ...]:
-    """What the members that say hallucinated have found, each place once."""
+    """Return the claims of the members that say hallucinated, one per place."""
     found: dict[tuple[int, int], Claim] = {}
     for verdict in verdicts:
         for claim in verdict.claims if verdict.label == HALLUCINATED else ():

@@ -1,4 +1,4 @@
-"""The judge `likelihood`: how much more probable the context makes the output."""
+"""The judge `likelihood`: how much more probable the output is with the context than without."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from magistrate.judges.template import builtin_prompt, fields_of
 from magistrate.judges.verdicts import LABELS, READS, check_threshold, heat_map, label_of, unsupported
 from magistrate.types import HALLUCINATED, Claim, Data, Outcome, Prompt, Sample, Verdict
 
-COLDEST, HOTTEST = 0.0, 3.0  # nats that a word loses by the context: one, or one in twenty
-STEEPEST = 700.0  # nats beyond which a float has no exponential
+COLDEST, HOTTEST = 0.0, 3.0  # nats a word loses with the context: none, or a factor of twenty
+STEEPEST = 700.0  # nats; exp of more overflows a float
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Asks twice how probable the output is, with the context and without, and scores the difference.
+    """Measures how probable the output is, with the context and without, and scores the difference.
 
-    With g, the mean over the tokens of log p(token | context) - log p(token) in nats, the score is
-    1 / (1 + exp(g)): .5 if the context changes nothing, .27 if it makes each token e times as probable, above
-    .5 if it makes them less probable. It is no calibrated probability: `magistrate calibrate` makes one.
-    From `threshold` in (0, 1) on the label is `hallucinated`, and up to `most` places that the context makes
-    least probable are claims: words other than the commonest ones, or with `unit=sentences` sentences.
-    `language` is an ISO 639 code. `details["signals"]` holds the figures, `details["heat"]` what each word
-    loses.
+    With g, the mean over the tokens of log p(token | context) - log p(token) in nats, the score is 1 / (1 +
+    exp(g)): .5 if the context changes nothing, .27 if it makes each token e times as probable, above .5 if
+    it makes them less probable. It is not a calibrated probability; `magistrate calibrate` makes one. At
+    `threshold`, in (0, 1), and above the label is `hallucinated`. Then up to `most` places that the context
+    makes least probable become claims: words other than the commonest ones, or sentences with
+    `unit=sentences`. `language` is an ISO 639 code. `details["signals"]` holds the measurements,
+    `details["heat"]` the loss of each word.
     """
 
     name: str = "likelihood"
@@ -64,7 +64,7 @@ class Likelihood:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """Both readings."""
+        """Return two calls: with the context and without."""
         said = Data(sample.output or "", "output")
         return [Call(prompt.continued(said)) for prompt in prompts(sample)]
 
@@ -88,7 +88,7 @@ class Likelihood:
         )
 
     def _claims(self, found: Gains, words: Sequence[Gained]) -> tuple[Claim, ...]:
-        """The places that gain least: those that lose, or the one that gains least where none does."""
+        """Return claims for the places that lose most; if none loses, for the one that gains least."""
         common = STOP.get(self.language, frozenset())
         places = words if self.unit == "words" else found.sentences(self.language)
         telling = [each for each in places if set(spoken(found.text[each.start : each.end])) - common]
@@ -100,7 +100,7 @@ class Likelihood:
         )
 
     def _gain(self, place: Gained) -> float:
-        """A word's whole gain, a sentence's average token's: else long sentences alone would stand out."""
+        """Return a word's total gain, or a sentence's gain per token: totals would favour long sentences."""
         return place.gain if self.unit == "words" else place.mean_gain
 
     def _told(self, place: Gained) -> str:
@@ -113,14 +113,14 @@ class Likelihood:
 
 
 def prompts(sample: Sample) -> tuple[Prompt, Prompt]:
-    """What an output answers, with the context and what was said before, and with neither."""
+    """Return the prompts that the output answers: with context and messages, and without them."""
     fields = fields_of(sample, ("context", "messages", "input"))
     template = builtin_prompt("answer")
     return template.prompt(fields), template.prompt({**fields, "context": "", "messages": ()})
 
 
 def heat(output: str, words: Sequence[Gained]) -> dict[str, object]:
-    """The words with what the context takes from each, cut to the ends of the scale."""
+    """Return a heat map of how much each word loses with the context, clipped to the ends of the scale."""
     pieces = [[each.start, each.end, round(min(max(-each.gain, COLDEST), HOTTEST), 3)] for each in words]
     name = "how much less probable the context makes a word"
     return heat_map(name, "nats", output, pieces, low=COLDEST, high=HOTTEST)

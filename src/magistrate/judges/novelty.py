@@ -1,4 +1,4 @@
-"""The judge `novelty`: which wording, numbers, dates and names of an output its context lacks."""
+"""The judge `novelty`: finds wording, numbers, dates and names of an output that its context lacks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from magistrate.metrics.calibration import EVEN, check_base_rate, shifted_odds, 
 from magistrate.types import HALLUCINATED, Abstention, Claim, Outcome, Sample, Verdict
 
 WEIGHTS = Path(__file__).with_name("novelty.toml")
-POINTED = ("numbers", "dates", "names", "quotations")  # signals whose every span is a claim of its own
-SAID_MOST = 3  # reasons in an explanation
+POINTED = ("numbers", "dates", "names", "quotations")  # signals whose spans each become a claim
+SAID_MOST = 3  # reasons in an explanation, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What each signal's value adds to the log-odds of *hallucinated*, at even chances; none is negative."""
+    """How much each signal adds to the log odds of *hallucinated*, at even odds. None is negative."""
 
     intercept: float
     of: Mapping[str, float]
@@ -35,9 +35,10 @@ class Weights:
 
 @cache
 def weights(without: str = "") -> Weights:
-    """The weights that come with the package; those that were fitted `without` a family of data sets.
+    """Return the weights of the package; with `without` those fitted without a family of data sets.
 
-    They were fitted by `benchmarks/fit_novelty.py`. Raises `SpecError` for a family that all have seen.
+    They were fitted by `benchmarks/fit_novelty.py`. Raises `SpecError` for a family that was never left
+    out.
     """
     import tomllib
 
@@ -51,13 +52,14 @@ def weights(without: str = "") -> Weights:
 
 @dataclass(frozen=True)
 class Novelty:
-    """Adds up a few text signals of what the output says and the context does not. Asks no model.
+    """Adds up a few text signals for content of the output that is not in the context. Needs no model.
 
-    The score is the probability that the output is hallucinated where a share `base_rate` of outputs is; from
-    .5 on that is the label. Set `base_rate` to the share you expect: for answers over retrieved text it is
-    often .2. A change of few words goes unnoticed, and so does a fluent contradiction in the context's own
-    words. It abstains without a context, and if the output has nothing to look up. `without` names a family
-    of data sets: the weights are then those fitted to all other families, to measure the judge on that one.
+    The score is the probability that the output is hallucinated, if a share `base_rate` of outputs is. At
+    .5 and above the label is `hallucinated`. Set `base_rate` to the share you expect: for answers over
+    retrieved text it is often .2. It misses changes of few words, and fluent contradictions in the
+    context's own words. Abstains without a context, and if the output has nothing to look up. `without`
+    names a family of data sets: the weights are then those fitted to all other families, to measure the
+    judge on that one.
     """
 
     base_rate: float = EVEN
@@ -116,7 +118,7 @@ class Novelty:
 
 
 def _explained(label: str, found: Mapping[str, Reading], added: Mapping[str, float]) -> str:
-    """What weighs most first, in words."""
+    """Return the reasons, those with the most weight first."""
     weighty = sorted(added, key=lambda name: -added[name])
     reasons = [found[name].reason for name in weighty if added[name] > 0 and found[name].reason][:SAID_MOST]
     if label == HALLUCINATED:
@@ -127,9 +129,10 @@ def _explained(label: str, found: Mapping[str, Reading], added: Mapping[str, flo
 
 
 def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) -> tuple[Claim, ...]:
-    """Numbers, dates, names and quotations that are not there, and sentences that no passage supports.
+    """Return claims for facts that are not in the context, and for sentences that no passage supports.
 
-    Where there are none of these, the sentence that is supported least.
+    Facts are numbers, dates, names and quotations. If there are no such claims, return one for the least
+    supported sentence.
     """
     claims = [
         unsupported(text, span.start, span.end, f"this {name.removesuffix('s')} is not in the context")
@@ -152,6 +155,6 @@ def _claims(text: str, found: Mapping[str, Reading], covers: tuple[Cover, ...]) 
 
 
 def _heat(text: str, covers: tuple[Cover, ...]) -> dict[str, object]:
-    """How little of each sentence a passage of the context holds, as a heat map."""
+    """Return a heat map of how little of each sentence is in any one passage of the context."""
     pieces = [[each.span.start, each.span.end, round(each.lack, 4)] for each in covers]
     return heat_map("held by no one passage", "share of a sentence's words, by weight", text, pieces)

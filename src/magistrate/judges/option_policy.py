@@ -1,4 +1,4 @@
-"""Which options of a judge an HTTP client may set: none that could name a file, a folder or a model."""
+"""Which judge options an HTTP client may set: none that could name a file, a folder or a model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LARGEST = 10_000
 
 
 class OptionPolicyError(InputError):
-    """Words from outside set what only people at this machine may set."""
+    """A client set an option that only people at this machine may set."""
 
 
 def check_option(judge: str, option: str, hint: Any) -> None:
-    """Raise `OptionPolicyError` for an option whose type lets it name what lies on this machine."""
+    """Raise `OptionPolicyError` for an option that could name a file, folder or model of this machine."""
     for kind in _kinds(hint):
         if kind not in HARMLESS and not (kind is str and option in TEXTS):
             raise OptionPolicyError(
@@ -32,13 +32,13 @@ def check_option(judge: str, option: str, hint: Any) -> None:
 
 
 def check_amount(judge: str, option: str, value: Any) -> None:
-    """Raise `OptionPolicyError` for a whole number that is too large."""
+    """Raise `OptionPolicyError` for an integer that is too large."""
     if isinstance(value, int) and abs(value) > LARGEST:
         raise OptionPolicyError(f"option {option!r} of judge {judge!r} is at most {LARGEST:,} from outside")
 
 
 def _kinds(hint: Any) -> Iterator[Any]:
-    """The types that an option's values are made of; words of a closed list have none."""
+    """Yield the types that an option's values consist of; literals have none."""
     origin = get_origin(hint)
     if origin in (Union, UnionType, tuple, frozenset):
         for each in get_args(hint):

@@ -1,4 +1,4 @@
-"""What becomes of a judgement that goes wrong: errors as failures and abstentions, and checked outcomes."""
+"""Handling of judgements that go wrong: turns errors into failures or abstentions, and checks outcomes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from magistrate.errors import (
 from magistrate.judges.base import Judge, run_judge
 from magistrate.types import Abstention, Failure, FailureCode, Outcome, Sample, Verdict
 
-# A failure's code for the errors that have one of their own.
+# Failure codes of specific errors; all others are `engine_error`.
 CODES: Mapping[type[Exception], FailureCode] = {
     InvalidOutput: "invalid_output",
     EngineBusy: "rate_limited",
     EngineRefused: "refused",
     EngineTimeout: "timeout",
 }
-# After one of these no other call can succeed, so the stream ends.
+# After one of these errors no other call can succeed, so the stream ends.
 FATAL = (EngineGone, ModelError, MissingPackage, StoreError)
 
 
 def code_of(error: Exception) -> FailureCode:
-    """The code of the failure that an error is turned into."""
+    """Return the failure code of an error."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), "engine_error")
 
 
 def sound(outcome: Outcome) -> Outcome:
-    """What a judge returned. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
+    """Return a judge's outcome. Raises `InvalidOutput` if it is no outcome or its score is not in [0, 1]."""
     if not isinstance(outcome, Verdict | Failure | Abstention):
         raise InvalidOutput(
             f"the judge answered {type(outcome).__name__}, not a Verdict, Failure or Abstention", str(outcome)
@@ -51,15 +51,15 @@ def sound(outcome: Outcome) -> Outcome:
 
 
 def is_cancelled() -> bool:
-    """Whether this task itself was cancelled, and not only something that it waited for."""
+    """Return whether this task itself was cancelled, not only something that it awaited."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 async def member_outcome(judge: Judge, sample: Sample, engine: Engine) -> Outcome:
-    """What one of several judges says of a sample; an error of its own is its `Failure`, not the others'.
+    """Return the outcome of one of several judges. Its own errors become a `Failure`.
 
-    Raises only what would end all of them: the errors in `FATAL`, a deadline that is over, a cancellation.
+    Raises only errors that end all of them: those in `FATAL`, an expired deadline, a cancellation.
     """
     name = judge.info.name
     try:

@@ -1,4 +1,4 @@
-"""The judge `pairwise`: which of two answers is better, asked in both orders."""
+"""The judge `pairwise`: decides which of two answers is better, in both orders."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FAITHFULNESS = (
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Whether the output is better or worse than `alternatives[0]` by `criteria`, or neither.
+    """Decides whether the output is better or worse than `alternatives[0]` by `criteria`, or neither.
 
-    Asked twice, once with either answer first. The score is the probability that the output is better, a tie
-    counting half, as the mean of both orders. The label is `better` or `worse` only where both orders name
-    it, and else `tie`: where they conflict, the place decided and not the answer. Details hold both orders
-    (`orders`), whether they agree (`consistent`) and `first_preferred` in [-1, 1], how much more probable the
-    answer that stands first was than the second, on average. Two answers that are the same letter for letter
-    tie by rule, and nothing is asked. `ties=false` offers no tie; orders that conflict are one all the same.
+    It asks twice, once with each answer first. The score is the probability that the output is better,
+    averaged over both orders; a tie counts half. The label is `better` or `worse` only if both orders agree
+    on it, otherwise `tie`: a conflict means that the position decided, not the answer. Details hold both
+    orders (`orders`), whether they agree (`consistent`) and `first_preferred` in [-1, 1], the mean of how
+    much more probable the first answer was than the second. Two answers that are exactly equal tie by rule,
+    without a call. `ties=false` does not offer a tie; conflicting orders are still one.
     """
 
     criteria: str = ""
@@ -63,7 +63,7 @@ class Pairwise:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """A choice in either order; nothing where there are not two answers to compare."""
+        """Return one choice per order; empty if there are not two different answers."""
         if not _other(sample) or _same(sample):
             return []
         return [Call(self._prompt(sample, swapped)) for swapped in (False, True)]
@@ -113,7 +113,7 @@ class Pairwise:
 
     @property
     def _labels(self) -> tuple[Label, ...]:
-        """What may be answered; scores are those of the answer that stands first."""
+        """The possible answers, with scores for the answer that stands first."""
         both = (Label(FIRST, 1.0, answers=("A",)), Label(SECOND, 0.0, answers=("B",)))
         return (*both, Label(TIE, 0.5, answers=("Tie",))) if self.ties else both
 
@@ -128,7 +128,7 @@ class Pairwise:
 
 
 def _other(sample: Sample) -> str:
-    """What the output is compared with; empty where that is blank."""
+    """Return the answer to compare with, or an empty string if it is blank."""
     found = sample.alternatives[0] if sample.alternatives else ""
     return found if found.strip() else ""
 
@@ -138,7 +138,7 @@ def _same(sample: Sample) -> bool:
 
 
 def _order(found: LabelProbabilities, first: str, mine: str) -> dict[str, Any]:
-    """What was said in one order, of the output: `mine` says where it stood."""
+    """Return one order's result from the output's point of view; `mine` is the output's position."""
     theirs = SECOND if mine == FIRST else FIRST
     names = {mine: BETTER, theirs: WORSE, TIE: TIE}
     shares = {

@@ -1,4 +1,4 @@
-"""The judge `passages`: a context that does not fit is cut down to its most relevant passages."""
+"""The judge `passages`: cuts a context that does not fit down to its most relevant passages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from magistrate.types import Abstention, Outcome, Sample, Verdict
 
 @dataclass(frozen=True)
 class Passages:
-    """Judges with the whole context where it fits, else with its passages that share most with the output.
+    """Judges with the whole context if it fits, else with the passages most similar to the output.
 
-    Passages are runs of sentences, ranked by BM25, as many as fit `tokens` (0: the model's context window),
-    in the order in which they stand. How much was left out is in the verdict's details.
+    Passages are runs of sentences. They are ranked by BM25; as many are kept as fit `tokens` (0: the
+    model's context window), in their original order. The verdict's details say how much was left out.
     """
 
     of: Judge
@@ -59,7 +59,7 @@ class Passages:
         return replace(outcome, details={**outcome.details, **note})
 
     async def _most(self, sample: Sample, engine: Engine) -> ContextSlice | None:
-        """As many of the best passages as fit, found by bisection."""
+        """Return as many of the best passages as fit, found by bisection; None if not even one fits."""
         found = passages(sample.context, self.language)
         order = Ranking([piece.of(sample.context) for piece in found]).order(sample.output or "")
         best: ContextSlice | None = None

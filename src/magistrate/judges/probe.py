@@ -1,4 +1,4 @@
-"""The judge `probe`: a model's hidden states, weighed by a folder that `magistrate train probe` wrote."""
+"""The judge `probe`: a linear probe on a model's hidden states, trained by `magistrate train probe`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILE, CARD = "probe.json", "README.md"
 
 
 class ProbeData(FilePart):
-    """Labels that it was fitted to."""
+    """A labelled data set that the probe was fitted to."""
 
     dataset: str
     digest: str
@@ -48,11 +48,12 @@ class ProbeData(FilePart):
 
 
 class ProbeFile(TrainedFile):
-    """A probe as it is written down. Same fit, same bytes.
+    """A probe as stored in a file. The same fit gives the same bytes.
 
-    The log odds that an output is hallucinated, at even chances, are `intercept` plus the sum of weight times
-    (state - mean) / spread, over the `width` numbers of `layer` (0 the embedding) pooled by `pooling`.
-    `prompt` is the digest of what the output answers. Figures are out of fold, of `contexts` contexts.
+    The log odds that an output is hallucinated, at even odds, are `intercept` plus the sum of weight times
+    (state - mean) / spread. The sum runs over the `width` numbers of `layer` (0 is the embedding), pooled
+    over tokens by `pooling`. `prompt` is the digest of the prompt that the output answers. Figures are out
+    of fold, over `contexts` contexts.
     """
 
     kind: str = KIND
@@ -93,18 +94,18 @@ class ProbeFile(TrainedFile):
         return means, spreads, weights
 
     def log_odds(self, state: np.ndarray) -> float:
-        """Of a state `[width]` of its layer. Raises `SpecError` for another width."""
+        """Return the log odds for a state `[width]` of its layer. Raises `SpecError` for another width."""
         means, spreads, weights = self.arrays
         if state.shape != means.shape:
             raise SpecError(f"the probe reads states of {means.size} numbers, the model has {state.size}")
         return float(((state - means) / spreads) @ weights) + self.intercept
 
     def text(self) -> str:
-        """What stands in the file."""
+        """Return the content of the file."""
         return json.dumps(self.model_dump(), allow_nan=False) + "\n"
 
     def line(self) -> str:
-        """What it is, on one line."""
+        """Return a one-line summary."""
         n = sum(each.n for each in self.data)
         return (
             f"layer {self.layer} of {self.layers} of {self.model.name}, {self.pooling}, fitted to {n} "
@@ -113,7 +114,7 @@ class ProbeFile(TrainedFile):
 
 
 def write_probe(made: ProbeFile, card: str, folder: Path, *, replace: bool = False) -> None:
-    """Write the folder, as a whole or not at all. Raises `SpecError` where it cannot be, or is there."""
+    """Write the folder atomically. Raises `SpecError` if it cannot be written, or already exists."""
     check_free(folder, FILE, "probe", replace=replace)
     with whole(folder) as half:
         (half / FILE).write_text(made.text(), encoding="utf-8")
@@ -121,7 +122,7 @@ def write_probe(made: ProbeFile, card: str, folder: Path, *, replace: bool = Fal
 
 
 def read_probe(folder: Path) -> ProbeFile:
-    """The probe in a folder. Raises `SpecError` with the key for anything that cannot be used."""
+    """Read the probe in a folder. Raises `SpecError`, with the key, for anything invalid."""
     return read_trained(folder / FILE, "probe", (FORMAT,), by="train probe --to FOLDER").read_as(ProbeFile)
 
 
@@ -135,10 +136,10 @@ NO_FOLDER = (
 class Probe(FolderJudge):
     """Reads the output once and decides by the model's hidden states, with the weights in `folder`.
 
-    The score is the probability that the output is hallucinated where either label is as likely; from
-    `threshold` in (0, 1) on the label is `hallucinated`. It asks only the model that it was fitted to, on an
-    engine that shows hidden states. Raises `SpecError` for a folder that cannot be read and for another
-    model.
+    The score is the probability that the output is hallucinated if both labels are equally likely. At
+    `threshold`, in (0, 1), and above the label is `hallucinated`. It works only with the model that it was
+    fitted to, on an engine that exposes hidden states. Raises `SpecError` for a folder that cannot be read
+    and for another model.
     """
 
     FOLDER_FILE: ClassVar[str | None] = FILE
@@ -160,7 +161,7 @@ class Probe(FolderJudge):
 
     @cached_property
     def probe(self) -> ProbeFile:
-        """What the folder said when this judge was made."""
+        """The probe in the folder, read when this judge was made."""
 
         if self.folder is None:
             raise SpecError(f"judge {self.name!r} {NO_FOLDER}")
@@ -188,7 +189,7 @@ class Probe(FolderJudge):
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """One reading."""
+        """Return one call, which reads the output."""
         return [Call(prompts(sample)[0].continued(Data(sample.output or "", "output")))]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:

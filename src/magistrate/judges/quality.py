@@ -1,7 +1,7 @@
-"""The measured quality of judges, as the table `quality.toml` that comes with the package has it.
+"""The measured quality of judges, from the table `quality.toml` in the package.
 
-It is written from rows of `python -m benchmarks.quality` by `benchmarks/quality/publish.py`. A figure is
-of a judge as it was then: one with other options, another prompt or other weights has no figures here.
+`benchmarks/quality/publish.py` writes the table from rows of `python -m benchmarks.quality`. Figures hold
+for the judge as it was measured: there are none for other options, another prompt or other weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ Figure = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One judge on `n` samples of the labelled `set`, none of whose family it was trained on.
+    """Results of one judge on `n` samples of the labelled `set`, from a family that it was not trained on.
 
-    `auroc` and `balanced_accuracy` (at the judge's own threshold) are in [0, 1], .5 is a coin, None where
-    undefined. `ms` is wall clock a sample, many under way at once. `model` is `none` for a judge of code.
-    `folds` says that a judge trained without the set's family stood for this one, which was trained on all.
+    `auroc` and `balanced_accuracy` (at the judge's own threshold) are in [0, 1]: .5 is chance, None is
+    undefined. `ms` is wall-clock time per sample, with many samples in flight. `model` is `none` for a
+    judge of code. `folds` is set if a judge trained without the set's family was measured in place of this
+    one, which was trained on all.
     """
 
     judge: str
@@ -42,14 +43,14 @@ class Measured:
 
 
 def measured(judge: Judge) -> tuple[Measured, ...]:
-    """What was measured of a judge as it is, by model and set; empty where nothing was."""
+    """Return the results for a judge in exactly this configuration, by model and set; may be empty."""
     words, prompt = f"{spelled(judge)}@{judge.info.version}", judge.info.prompt
     return tuple(each for each in table() if (each.judge, each.prompt) == (words, prompt))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One judge on one model over all sets: the mean of their AUROCs, all samples, the median time."""
+    """Results of one judge on one model over all sets: mean AUROC, number of samples, median time."""
 
     model: str
     sets: int
@@ -59,7 +60,7 @@ class Summary:
 
 
 def summaries(found: Sequence[Measured]) -> list[Summary]:
-    """What was measured, a model at a time, in the order in which the table has them."""
+    """Summarize results per model, in the order of the table."""
     return [
         _summary(model, [each for each in found if each.model == model])
         for model in dict.fromkeys(each.model for each in found)
@@ -80,14 +81,14 @@ def _summary(model: str, found: Sequence[Measured]) -> Summary:
 
 @cache
 def table() -> tuple[Measured, ...]:
-    """Every row of the table."""
+    """Return every row of the table."""
     import tomllib
 
     return read(tomllib.loads(TABLE.read_text(encoding="utf-8")))
 
 
 def read(values: dict[str, Any]) -> tuple[Measured, ...]:
-    """The rows that parsed TOML has."""
+    """Return the rows in parsed TOML."""
     return tuple(
         Measured(
             judge=each["judge"],

@@ -1,4 +1,4 @@
-"""A question with known answers: ask an engine how probable each of them is."""
+"""A question with known answers: ask an engine for the probability of each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from magistrate.errors import InvalidOutput, SpecError
 from magistrate.judges.composite import gather_or_cancel
 from magistrate.types import Prompt
 
-TINY = 1e-12  # probabilities are floats: a certain answer has odds no greater than this allows
+TINY = 1e-12  # keeps odds finite where a probability rounds to 0
 
 Explain = Literal["none", "before", "after"]
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """An answer: its name, its score in [0, 1] and what it means.
+    """An answer: its name, its score in [0, 1] and its description.
 
-    `answers` are the words a model says for it; without any it says the letter that stands before the label
-    in the list it is shown. `opening` is how an explanation of it begins.
+    `answers` are the words with which a model gives this answer. Without any the model answers with the
+    letter before the label in the list it is shown. `opening` starts an explanation of the label.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Label:
 
     @property
     def surfaces(self) -> tuple[str, ...]:
-        """The spellings of its answers that count."""
+        """The accepted spellings of its answers."""
         spelled = [
             spelling for word in self.answers for spelling in (word, word.lower(), word.upper(), f" {word}")
         ]
@@ -43,7 +43,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class LabelProbabilities:
-    """Probabilities of the labels by name, None where the engine only named one; `mass` is the least had."""
+    """Probabilities of the labels by name, None if the engine only named one; `mass` is the least seen."""
 
     best: str
     probabilities: dict[str, float] | None
@@ -51,7 +51,7 @@ class LabelProbabilities:
     method: ChoiceMethod
 
     def probability(self, label: str) -> float:
-        """The label's probability; an engine that only names a label gives 1 or 0 to it."""
+        """Return the label's probability; 1 or 0 if the engine only named a label."""
         if self.probabilities is None:
             return 1.0 if self.best == label else 0.0
         return self.probabilities[label]
@@ -59,13 +59,13 @@ class LabelProbabilities:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The labels in the order in which they are shown, and what the model is told to reply."""
+    """The labels in the order shown to the model, and the text that asks for a reply."""
 
     labels: tuple[Label, ...]
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """What the engine chooses among."""
+        """The options that the engine chooses among."""
         if self._lettered:
             return tuple(
                 Option(label.name, (letter, f" {letter}"))
@@ -74,7 +74,7 @@ class Answers:
         return tuple(Option(label.name, label.surfaces) for label in self.labels)
 
     def reply(self, explain: Explain = "none") -> str:
-        """The end of the prompt: which answers there are, and the form of the reply."""
+        """Return the end of the prompt: the possible answers, and the form of the reply."""
         first = "First say in one sentence what decides it. Then reply" if explain == "before" else "Reply"
         if self._lettered:
             listed = [
@@ -89,12 +89,12 @@ class Answers:
         return not self.labels[0].answers
 
     def rotations(self) -> list[Answers]:
-        """Every order in which each label comes first once, and last once."""
+        """Return all rotations of the labels: each label is once at every position."""
         return [Answers(self.labels[start:] + self.labels[:start]) for start in range(len(self.labels))]
 
 
 def check_labels(labels: Sequence[Label]) -> None:
-    """Refuse labels that cannot be told apart. Raises `SpecError`."""
+    """Raise `SpecError` for labels that cannot be distinguished, or have invalid scores or answers."""
     if not 2 <= len(labels) <= len(ascii_uppercase):
         raise SpecError(f"labels must be 2 to {len(ascii_uppercase)}, got {len(labels)}", key=("labels",))
     names = [label.name for label in labels]
@@ -121,7 +121,7 @@ async def choose_label(
     *,
     permute: bool = False,
 ) -> LabelProbabilities:
-    """How probable each label is as the answer to `prompt`; with `permute` the mean over their rotations."""
+    """Return each label's probability as the answer to `prompt`; with `permute`, averaged over rotations."""
     orders = Answers(tuple(labels)).rotations()[: None if permute else 1]
     choices = await gather_or_cancel(engine.choose(prompt(order), order.options) for order in orders)
     return _mean([label.name for label in labels], choices)
@@ -130,7 +130,7 @@ async def choose_label(
 def _mean(names: Sequence[str], choices: Sequence[Choice]) -> LabelProbabilities:
     given = [choice.probabilities for choice in choices if choice.probabilities is not None]
     masses = [choice.mass for choice in choices if choice.mass is not None]
-    if len(given) < len(choices):  # some have only named an answer, so that all count as what they name
+    if len(given) < len(choices):  # some only named an answer, so all count as votes
         said = Counter(choice.best for choice in choices).most_common(2)
         if len(said) > 1 and said[0][1] == said[1][1]:
             told = f"asked in another order, the model gives another answer: {said[0][0]} or {said[1][0]}"
@@ -143,8 +143,10 @@ def _mean(names: Sequence[str], choices: Sequence[Choice]) -> LabelProbabilities
 
 
 def without_prior(found: LabelProbabilities, prior: LabelProbabilities) -> LabelProbabilities:
-    """Probabilities with those of `prior` divided out and renormalized (contextual calibration, Zhao et al.
-    2021, arXiv:2102.09690)."""
+    """Divide the probabilities by those of `prior` and renormalize.
+
+    This is contextual calibration (Zhao et al. 2021, arXiv:2102.09690).
+    """
     if found.probabilities is None or prior.probabilities is None:
         return found
     weights = {

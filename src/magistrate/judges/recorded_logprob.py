@@ -1,4 +1,4 @@
-"""The judge `recorded_logprob`: how unsure the generator was, by the log-probabilities it recorded."""
+"""The judge `recorded_logprob`: how unsure the generator was, from the log-probabilities it recorded."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from magistrate.judges.base import NO_LIMIT, JudgeInfo
 from magistrate.judges.verdicts import LABELS, check_threshold, heat_map, label_of, unsupported
 from magistrate.types import HALLUCINATED, Abstention, Outcome, Sample, Verdict
 
-HOTTEST = 5.0  # nats: a token of a probability below one in 150
+HOTTEST = 5.0  # nats: a probability of 1 in 150
 
 
 @dataclass(frozen=True)
 class RecordedLogprob:
-    """Scores an output by the log-probabilities in its metadata under `logprobs`. Asks no model.
+    """Scores an output by the log-probabilities in its metadata under `logprobs`. Needs no model.
 
-    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 if the generator
-    was certain of each. It is no probability of a hallucination. From `threshold` in (0, 1) on the label is
-    `hallucinated`, and the least probable tokens are claims if the tokens were recorded too. It abstains
-    (`missing_input`), and says why, if nothing is recorded or something other than log-probabilities is.
+    The score is 1 - exp(mean), one minus the geometric mean of the tokens' probabilities: 0 if the
+    generator was certain of each. It is not a probability of hallucination. At `threshold`, in (0, 1), and
+    above the label is `hallucinated`. The least probable tokens are then claims, if the tokens were
+    recorded too. Abstains (`missing_input`), with a reason, if nothing is recorded or something other than
+    log-probabilities is.
     """
 
     name: str = "recorded_logprob"
@@ -66,7 +67,7 @@ class RecordedLogprob:
 
 
 def _heat(found: Recorded, output: str) -> dict[str, object]:
-    """The tokens with how improbable each was; nothing where they have no places."""
+    """Return a heat map of how improbable each token was; empty if the tokens have no positions."""
     if found.offsets is None:
         return {}
     pieces = [[start, end, round(min(-value, HOTTEST), 3)] for start, end, value in found.placed()]

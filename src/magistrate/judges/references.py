@@ -22,10 +22,11 @@ MATCH, MISMATCH = "match", "mismatch"
 
 @dataclass(frozen=True, kw_only=True)
 class Alike:
-    """Which differences between two texts do not count; by default each does.
+    """Which differences between two texts to ignore; by default none.
 
-    `ignore_whitespace` makes every run of it one space and trims the ends; `ignore_punctuation` drops
-    punctuation and symbols; `ignore_case` folds case. Texts are compared in Unicode's composed form (NFC).
+    `ignore_whitespace` collapses white space to single spaces and trims the ends; `ignore_punctuation`
+    drops punctuation and symbols; `ignore_case` folds case. Texts are compared in Unicode's composed form
+    (NFC).
     """
 
     ignore_case: bool = False
@@ -33,7 +34,7 @@ class Alike:
     ignore_whitespace: bool = False
 
     def normalized(self, text: str) -> str:
-        """A text without what does not count."""
+        """Return a text without the differences to ignore."""
         text = unicodedata.normalize("NFC", text)
         if self.ignore_punctuation:
             text = "".join(each for each in text if unicodedata.category(each)[0] not in "PS")
@@ -42,7 +43,7 @@ class Alike:
         return " ".join(text.split()) if self.ignore_whitespace else text
 
     def wanted(self, sample: Sample) -> str:
-        """The expected text without what does not count. Raises `InputError` where nothing is left of it."""
+        """Return the normalized expected text. Raises `InputError` if it is empty."""
         left = self.normalized(sample.expected or "")
         if not left:
             raise InputError("nothing is left of the expected text once what is ignored is taken away")
@@ -50,7 +51,7 @@ class Alike:
 
 
 def reference_info(name: str, summary: str, version: int = 1, *, threshold: float = 1.0) -> JudgeInfo:
-    """The description of a judge that compares the output with `expected`; an empty output does not match."""
+    """Describe a judge that compares the output with `expected`. An empty output does not match."""
     return JudgeInfo(
         name=name,
         version=version,
@@ -68,7 +69,7 @@ def reference_info(name: str, summary: str, version: int = 1, *, threshold: floa
 def matched(
     sample: Sample, judge: str, score: float, explanation: str, *, threshold: float = 1.0, **details: Any
 ) -> Verdict:
-    """The verdict of a similarity in [0, 1]; no probability, since it is none."""
+    """Return the verdict for a similarity in [0, 1]. It has no probability, since a similarity is none."""
     return Verdict(
         sample_id=sample.id,
         judge=judge,
@@ -85,10 +86,10 @@ Kind = Literal["rouge1", "rouge2", "rougeL"]
 
 @dataclass(frozen=True)
 class Bleu:
-    """Sentence BLEU (Papineni and others 2002) in [0, 1], of sacrebleu with its tokenizer `13a`.
+    """Sentence BLEU (Papineni and others 2002) in [0, 1], from sacrebleu with its tokenizer `13a`.
 
-    Smoothing is exponential and the order is at most the output's, as sacrebleu has it for sentences. Meant
-    for whole corpora: of one sentence it says little.
+    Uses exponential smoothing and an order of at most the output's length, as sacrebleu does for sentences.
+    BLEU is meant for whole corpora: for single sentences it says little.
     """
 
     name: str = "bleu"
@@ -117,9 +118,9 @@ class Bleu:
 
 @dataclass(frozen=True)
 class Chrf:
-    """chrF (Popović 2015) in [0, 1], of sacrebleu: runs of 1 to 6 characters, recall `beta` times as weighty.
+    """chrF (Popović 2015) in [0, 1], from sacrebleu: F-score of runs of 1 to 6 characters.
 
-    `word_order` 2 makes it chrF++ (Popović 2017).
+    Recall has `beta` times the weight of precision. With `word_order` 2 it is chrF++ (Popović 2017).
     """
 
     name: str = "chrf"
@@ -154,9 +155,10 @@ class Chrf:
 
 @dataclass(frozen=True)
 class Rouge:
-    """ROUGE (Lin 2004) in [0, 1]: F1 of the words, pairs of words or longest common subsequence of both.
+    """ROUGE (Lin 2004) in [0, 1]: F1 of the words, word pairs or longest common subsequence of both texts.
 
-    Words are compared without case and punctuation, and not stemmed. Precision and recall are in the details.
+    Words are compared without case and punctuation, and not stemmed. Precision and recall are in the
+    details.
     """
 
     name: str = "rouge"
@@ -183,7 +185,7 @@ class Rouge:
 
 
 def rouge(output: Sequence[str], expected: Sequence[str], of: Kind) -> tuple[float, float]:
-    """Precision and recall in [0, 1]; 0 where there is nothing to count."""
+    """Return precision and recall in [0, 1]; 0 if there is nothing to count."""
     from rapidfuzz.distance import LCSseq
 
     if of == "rougeL":
@@ -199,7 +201,7 @@ ANYTHING = Alike(ignore_case=True, ignore_punctuation=True, ignore_whitespace=Tr
 
 
 def compiled_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
-    """A pattern in the syntax of `regex`, for `searched`. Raises `SpecError` for what is none."""
+    """Compile a pattern in the syntax of `regex`, for `searched`. Raises `SpecError` for an invalid one."""
     import regex  # type: ignore[import-untyped]
 
     try:
@@ -210,7 +212,7 @@ def compiled_pattern(pattern: str, *, ignore_case: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Exact(Alike):
-    """Whether the output is the expected text, but for the differences that are ignored."""
+    """Checks whether the output equals the expected text, up to the ignored differences."""
 
     name: str = "exact"
 
@@ -229,7 +231,7 @@ class Exact(Alike):
 
 @dataclass(frozen=True)
 class Contains(Alike):
-    """Whether the expected text stands somewhere in the output, but for the differences that are ignored."""
+    """Checks whether the output contains the expected text, up to the ignored differences."""
 
     name: str = "contains"
 
@@ -245,11 +247,12 @@ class Contains(Alike):
 
 @dataclass(frozen=True)
 class Regex:
-    """Whether a regular expression is found in the output: `pattern`, or what each sample expects.
+    """Checks whether the output matches a regular expression: `pattern`, or the `expected` of each sample.
 
-    `whole` wants it to be all of the output. The syntax is that of Python with the additions of the package
-    `regex`, without recursion. A search that takes longer than half a second fails. Raises `SpecError` for
-    what is no pattern and for one that is too large (`constraints.patterns` says how large one may be).
+    With `whole` it must match all of the output. The syntax is that of Python with the additions of the
+    package `regex`, without recursion. A search that takes longer than half a second fails. Raises
+    `SpecError` for an invalid pattern and for one that is too large (the limit is in
+    `constraints.patterns`).
     """
 
     name: str = "regex"
@@ -276,9 +279,9 @@ class Regex:
 
 @dataclass(frozen=True)
 class Levenshtein(Alike):
-    """How alike the output and the expected text are: one less edits by the length of the longer of them.
+    """The similarity of the output and the expected text: 1 - edits / length of the longer text.
 
-    Edits put in, take out or exchange one character (Levenshtein 1966).
+    An edit inserts, deletes or replaces one character (Levenshtein 1966).
     """
 
     name: str = "levenshtein"

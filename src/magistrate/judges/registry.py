@@ -1,4 +1,4 @@
-"""Judges by name: from the words of a command or a file to a judge and its engine, and back to words."""
+"""The registry of judges: turns names with options into judges and engines, and judges back into names."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from magistrate.errors import SpecError
 from magistrate.judges.base import FolderJudge, Judge, MadeOfJudges
 from magistrate.judges.option_policy import OptionPolicyError, check_amount, check_option
 
-JUDGES = "magistrate.judges"  # the entry-point group through which packages add judges, built-in ones too
-NOT_OPTIONS = ("name", "cast", "criterion", "form", "mapping", "parts")  # what a judge is, not how it is set
-PATTERNS = ("pattern",)  # options that are regular expressions, taken as they are written
+JUDGES = "magistrate.judges"  # entry-point group of judges, including the built-in ones
+NOT_OPTIONS = ("name", "cast", "criterion", "form", "mapping", "parts")  # parts of a judge, not its options
+PATTERNS = ("pattern",)  # options that are regular expressions, used verbatim
 DEFAULT_JUDGE = "auto"
 FILE = re.compile(r"(?P<path>.+?\.ya?ml)(?:(?P<colon>:)(?P<options>.*))?", re.DOTALL)
 CALIBRATION = re.compile(r".+\.json", re.DOTALL)
 FOLDER = re.compile(r"[^=(),]*[/\\](?=[^=(),/\\]+\.(?:ya?ml|json)(?:[:,)]|$))")
-PIECE = re.compile(r"\\[()\[\]{}]|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}|.", re.DOTALL)  # of options
+PIECE = re.compile(r"\\[()\[\]{}]|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,\d*\}|.", re.DOTALL)  # option tokens
 ENCLOSED = re.compile(r"\(([^(),:=]+\.(?:ya?ml|json))\)")
 
 Engines = Mapping[str, Callable[[], Engine]]
@@ -41,22 +41,22 @@ NO_ENGINES: Engines = MappingProxyType({})
 
 @cache
 def judge_entries() -> Mapping[str, EntryPoint]:
-    """Every judge that is installed, by name."""
+    """Return the entry points of all installed judges, by name."""
     return {entry.name: entry for entry in sorted(entry_points(group=JUDGES), key=lambda each: each.name)}
 
 
 def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = False) -> Judge:
-    """A judge by name or from a YAML file, with options as in `faithfulness:permute=true,explain=after`.
+    """Make a judge from a name or YAML file; options as in `faithfulness:permute=true,explain=after`.
 
-    Several words in one option are joined by `+`; a judge or a model in an option is named in the same way,
-    in parentheses where it has options of its own: `windows:of=(rubric:most=2),tokens=1000`, and
-    `jury:members=novelty+(rubric:most=2)` where an option takes several judges. The folder that
-    a judge is loaded from needs no key, as in `detector:some/folder` and `detector:some/folder,threshold=.4`.
-    A judge with options is named as it was written, but for where its files and folders lie.
-    `rubric@1` is refused where another version of it is installed. `engines` makes the engines that options
-    may name, beside the models of the catalogue. `outside` marks words of an HTTP client:
-    they may name installed judges and set harmless options, else `OptionPolicyError` is raised.
-    Raises `SpecError` for unknown names, unknown options and values of the wrong type.
+    Several values of one option are joined by `+`. An option that takes a judge or a model takes its name,
+    in parentheses if it has options of its own: `windows:of=(rubric:most=2),tokens=1000`, and
+    `jury:members=novelty+(rubric:most=2)` for several judges. The folder of a judge needs no key, as in
+    `detector:some/folder` and `detector:some/folder,threshold=.4`. A judge with options is named as
+    written, without the directories of its files and folders. `rubric@1` requires that version. `engines`
+    holds factories of engines that options may name, in addition to the models of the catalogue. `outside`
+    marks input from an HTTP client: it may name installed judges and set harmless options, else
+    `OptionPolicyError` is raised. Raises `SpecError` for unknown names, unknown options and values of the
+    wrong type.
     """
     if not isinstance(spec, str):
         if isinstance(spec, type) or not hasattr(spec, "judge") or not hasattr(spec, "info"):
@@ -77,7 +77,7 @@ def judge(spec: str | Judge, engines: Engines = NO_ENGINES, *, outside: bool = F
 
 
 def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines, outside: bool) -> Judge:
-    """What a name stands for, with options as they are written in `spec`."""
+    """Return the named judge with the options written in `spec`."""
     if options is None:
         return known if not isinstance(known, type) else _build(known, name, {"name": name}, engines, outside)
     bare = _folder_option(known)
@@ -88,14 +88,14 @@ def _set(known: Any, name: str, spec: str, options: str | None, engines: Engines
     shown = known.info.name if not isinstance(known, type) else name
     if outside and "name" in given:
         raise OptionPolicyError("a judge keeps its name: 'name' is not set from outside")
-    named = options if outside else _named(options, bare)  # what would shorten a path looks for it
+    named = options if outside else _named(options, bare)  # shortening a path would touch the file system
     return _build(known, shown, {"name": f"{shown}:{named}", **given}, engines, outside)
 
 
 def _named(options: str, bare: str | None) -> str:
-    """Options as they stand in the name of a judge; `bare` is the option that needs no key, if one does not.
+    """Return options as they are shown in a judge's name; `bare` is the option that needs no key, if any.
 
-    Where a file or a folder lies is no part of it: a run that is resumed names it by its whole path.
+    Directories are left out, because a resumed run gives the file or folder as an absolute path.
     """
     told = []
     for word in split_options(options):
@@ -113,14 +113,14 @@ def _named(options: str, bare: str | None) -> str:
 
 
 def names_several(value: str) -> bool:
-    """Whether an option's value names several judges, one of them at least in parentheses."""
+    """Return whether an option's value names several judges, at least one of them in parentheses."""
     pieces = split_words(value)
     bare = [each for each in pieces if unenclosed(each) == each]
     return len(bare) < len(pieces) > 1 and not any(set(each) & set(":=") for each in bare)
 
 
 def _member_named(words: str) -> str:
-    """One of several judges in an option as it stands in a judge's name."""
+    """Return one of several judges in an option, as it is shown in a judge's name."""
     name, colon, others = unenclosed(words).partition(":")
     if not colon or not needs_folder(unenclosed(words)):
         return words
@@ -128,29 +128,29 @@ def _member_named(words: str) -> str:
 
 
 def folder_option(name: str) -> str | None:
-    """The option of an installed judge that holds its folder, None for a judge without a folder."""
+    """Return the option of an installed judge that holds its folder, None for a judge without a folder."""
     kind = _folder_kind(name.partition("@")[0])
     return None if kind is None else kind.FOLDER_OPTION
 
 
 def _folder_kind(name: str) -> type[FolderJudge] | None:
-    """The class of an installed judge, if it is a `FolderJudge` and can be imported."""
+    """Return the class of an installed judge, if it is a `FolderJudge` and can be imported."""
     entry = judge_entries().get(name)
     try:
         known = None if entry is None else entry.load()
-    except Exception:  # a package's own code, or a missing library; the error is raised where it is made
+    except Exception:  # any error of a package's code; raised when the judge is made
         return None
     return known if isinstance(known, type) and issubclass(known, FolderJudge) else None
 
 
 def _folder_option(known: Any) -> str | None:
-    """The option that holds the folder of a judge, or of a class of judges; None where there is none."""
+    """Return the option that holds the folder of a judge, or of a class of judges; None if there is none."""
     kind = known if isinstance(known, type) else type(known)
     return kind.FOLDER_OPTION if issubclass(kind, FolderJudge) else None
 
 
 def needs_folder(words: str) -> bool:
-    """Whether a judge with options is loaded from a folder, or one in its options is."""
+    """Return whether a judge with options, or one in its options, is loaded from a folder."""
     name, colon, options = words.partition(":")
     if not colon or name.partition("@")[0] not in judge_entries():
         return False
@@ -162,7 +162,7 @@ def needs_folder(words: str) -> bool:
 
 
 def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
-    """An option's key and value. The key is None for the value of `bare`, which can stand alone.
+    """Split an option into key and value. The key is None for the value of `bare`, which can stand alone.
 
     >>> keyed("threshold=.4", "folder"), keyed("runs/lr=1", "folder"), keyed("(lr=1)", "folder")
     (('threshold', '.4'), (None, 'runs/lr=1'), (None, '(lr=1)'))
@@ -174,7 +174,7 @@ def keyed(word: str, bare: str | None) -> tuple[str | None, str]:
 
 
 def unenclosed(value: str) -> str:
-    """A value without the parentheses around all of it.
+    """Return a value without the parentheses around all of it.
 
     >>> unenclosed("(rubric:most=2)"), unenclosed("(a)+(b)")
     ('rubric:most=2', '(a)+(b)')
@@ -184,7 +184,7 @@ def unenclosed(value: str) -> str:
     depth, pieces = 0, PIECE.findall(value)
     for piece in pieces[:-1]:
         depth += {"(": 1, ")": -1}.get(piece, 0)
-        if depth == 0:  # the first one is closed before the end
+        if depth == 0:  # the first parenthesis closes before the end
             return value
     return value[1:-1] if depth == 1 and pieces[-1] == ")" else value
 
@@ -196,7 +196,7 @@ def _from_file(path: str) -> Any:
 
 
 def _installed(name: str) -> Any:
-    """What an entry point names: a class of judges, or a judge."""
+    """Return the object of an entry point: a class of judges, or a judge."""
     known = judge_entries()
     if name not in known:
         file = Path(f"{name}.yaml")
@@ -206,12 +206,12 @@ def _installed(name: str) -> Any:
         raise SpecError(unknown("judge", name, list(known)) + hint)
     try:
         return known[name].load()
-    except Exception as error:  # a package's own code
+    except Exception as error:  # any error of a package's code
         raise SpecError(f"judge {name!r} ({known[name].value}) cannot be loaded: {error}") from error
 
 
 def split_options(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses, and in no set or count of a pattern.
+    """Split options at commas, except in parentheses and in sets or counts of a pattern.
 
     >>> split_options("of=(rubric:most=2,order=quotes_first),tokens=1000")
     ['of=(rubric:most=2,order=quotes_first)', 'tokens=1000']
@@ -222,7 +222,7 @@ def split_options(text: str) -> list[str]:
 
 
 def split_words(text: str) -> list[str]:
-    """What stands between the plus signs that are in no parentheses: the several words of one option.
+    """Split the values of one option at plus signs, except in parentheses.
 
     >>> split_words("novelty+(rubric:flag=contradiction+unsupported)")
     ['novelty', '(rubric:flag=contradiction+unsupported)']
@@ -244,7 +244,7 @@ def _split(text: str, at: str) -> list[str]:
 
 
 def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
-    """One judge or several, from names or objects."""
+    """Make one judge or several, from names or objects."""
     several = specs if isinstance(specs, Sequence) and not isinstance(specs, str) else [specs]
     return [judge(spec) for spec in several]
 
@@ -252,9 +252,9 @@ def judges(specs: str | Judge | Sequence[str | Judge]) -> list[Judge]:
 def calibrated(
     words: Sequence[str], files: Sequence[Path], make: Callable[[str], Judge] = judge
 ) -> list[str]:
-    """The judges' words, each that a file was made for wrapped: `calibrated:of=(WORDS),file=FILE`.
+    """Wrap each judge that a calibration file was made for, as `calibrated:of=(WORDS),file=FILE`.
 
-    Raises `SpecError` where a file was made for none of them, or several for the same one.
+    Raises `SpecError` if a file was made for none of the judges, or several files for the same one.
     """
     if not files:
         return list(words)
@@ -277,12 +277,12 @@ def calibrated(
 
 
 def _enclosed(value: str) -> str:
-    """An option's value, in parentheses where it could be taken for several options."""
+    """Return an option's value, in parentheses if it could be read as several options."""
     return f"({value})" if set(value) & set(",:=") else value
 
 
 def unknown(kind: str, name: str, known: Sequence[str], *, of: str = "", see: str = "judges") -> str:
-    """What to say of a name that nothing `of` that bearer has, with the nearest ones first."""
+    """Return an error message for an unknown name, with the nearest known ones; `of` names its owner."""
     near = difflib.get_close_matches(name, known, n=3)
     meant = f" (did you mean {' or '.join(repr(each) for each in near)}?)" if near else ""
     listed = ", ".join(known) or "none"
@@ -299,7 +299,7 @@ def _option(spec: str, word: str, bare: str | None) -> tuple[str, str]:
 
 
 def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, outside: bool) -> Judge:
-    """An instance of a class of judges, or a judge with some of its options changed."""
+    """Make an instance of a class of judges, or a copy of a judge with changed options."""
     fields = {field.name: field for field in settable(kind)} if dataclasses.is_dataclass(kind) else {}
     for option in options:
         if option not in fields and option != "name":
@@ -325,14 +325,14 @@ def _build(kind: Any, name: str, options: Mapping[str, Any], engines: Engines, o
 
 
 def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outside: bool) -> Any:
-    """An option's value of the type that its field has."""
+    """Convert an option's value to the type of its field."""
     from pydantic import TypeAdapter, ValidationError
 
     if outside and option != "name":
         check_option(name, option, hint)
     kinds = get_args(hint) or (hint,)
     if isinstance(given, str):
-        if option not in PATTERNS:  # its parentheses are part of a pattern
+        if option not in PATTERNS:  # parentheses of a pattern belong to it
             given = unenclosed(given)
         if Judge in kinds and get_origin(hint) is tuple:
             return tuple(
@@ -355,7 +355,7 @@ def _value(name: str, option: str, hint: Any, given: Any, engines: Engines, outs
     return value
 
 
-# --- the engine of some judges ------------------------------------------------------------------
+# --- the engine for judges ----------------------------------------------------------------------
 
 
 def engine_for(
@@ -363,10 +363,10 @@ def engine_for(
     model: str | Path | Engine | None = None,
     settings: EngineSettings = UNSAID,
 ) -> Engine:
-    """The engine that these judges ask: as `engine` answers it, or `NONE` where all of them ask none.
+    """Return the engine for these judges, as `engine` makes it, or `NONE` if none of them needs one.
 
-    For judges of code nothing is looked for, loaded or even imported, whatever model is named. Where none is
-    named and a judge has one that was tuned for it, that one is asked.
+    For judges of code no engine is looked up, loaded or imported, even if a model is named. If no model is
+    named and a judge has one tuned for it, that model is used.
     """
     if asks_none(judges):
         return NONE
@@ -376,9 +376,9 @@ def engine_for(
 
 
 def tuned_for(judges: Sequence[Judge]) -> str | None:
-    """The model that was tuned for all of these judges that ask one; None where it is the usual one.
+    """Return the model tuned for all of these judges that use one; None for the default model.
 
-    Raises `SpecError` where there is not one for all.
+    Raises `SpecError` if they need different models.
     """
     wanted = {each.info.name: each.info.models for each in judges if each.info.asks}
     models = frozenset[str]().union(*wanted.values())
@@ -395,7 +395,7 @@ def tuned_for(judges: Sequence[Judge]) -> str | None:
 
 
 def warn_unasked(judges: Sequence[Judge], model: object) -> None:
-    """Warn where a model was named, and all judges decide by code without it."""
+    """Warn if a model was named but all judges run on code without it."""
     if model not in (None, NONE) and asks_none(judges):
         names = ", ".join(judge.info.name for judge in judges)
         told = f"no model is asked: {names} decides by code; to ask the model name a judge that does"
@@ -403,20 +403,20 @@ def warn_unasked(judges: Sequence[Judge], model: object) -> None:
 
 
 def read_states(judges: Sequence[Judge]) -> bool:
-    """Whether one of the judges needs an engine that shows its hidden states."""
+    """Return whether one of the judges needs an engine that exposes its hidden states."""
     return any("hidden_states" in judge.info.needs for judge in judges)
 
 
 def asks_none(judges: Sequence[Judge]) -> bool:
-    """Whether no engine is needed, because all judges decide by code."""
+    """Return whether no engine is needed, because all judges run on code."""
     return bool(judges) and not any(judge.info.asks for judge in judges)
 
 
-# --- judges that lie in a folder ----------------------------------------------------------------
+# --- judges loaded from a folder ----------------------------------------------------------------
 
 
 def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> Path:
-    """The absolute path of a judge's folder. Raises `SpecError` if it is none, or of another judge."""
+    """Return the absolute path of a judge's folder. Raises `SpecError` if it is not one of this judge."""
     name = name.partition(":")[0]
     path = folder.expanduser().absolute()
     if not path.is_dir():
@@ -431,7 +431,7 @@ def _folder(kind: type[FolderJudge] | FolderJudge, name: str, folder: Path) -> P
 
 
 def kinds_of(folder: Path) -> list[str]:
-    """The installed judges that a folder could be of, by the file that each of them has there."""
+    """Return the installed judges that a folder could belong to, by the file that identifies each."""
     if not folder.is_dir():
         return []
     kinds = {name: _folder_kind(name) for name in judge_entries()}
@@ -442,11 +442,11 @@ def kinds_of(folder: Path) -> list[str]:
     ]
 
 
-# --- how a judge is written -----------------------------------------------------------------------
+# --- judges as text -------------------------------------------------------------------------------
 
 
 def spelled(judge: Judge) -> str:
-    """A judge as one writes it: its name with every option that differs from its default."""
+    """Return a judge's name with every option that differs from its default."""
     name = judge.info.name.partition(":")[0]
     if not dataclasses.is_dataclass(judge):
         return name
@@ -459,18 +459,18 @@ def spelled(judge: Judge) -> str:
 
 
 def settable(judge: Any) -> list[dataclasses.Field[Any]]:
-    """The fields of a judge that are its options."""
+    """Return the fields of a judge that are options."""
     return [field for field in dataclasses.fields(judge) if field.name not in NOT_OPTIONS]
 
 
 def default(field: dataclasses.Field[Any]) -> Any:
-    """What an option is where it is not set; MISSING where it must be."""
+    """Return an option's default; MISSING if it must be set."""
     made = field.default_factory
     return field.default if made is dataclasses.MISSING else made()
 
 
 def spell(value: Any) -> str:
-    """An option's value as it is written."""
+    """Return an option's value as text."""
     if hasattr(value, "judge") and hasattr(value, "info"):
         name, colon, options = spelled(value).partition(":")
         pinned = f"{name}@{value.info.version}{colon}{options}"
@@ -478,7 +478,7 @@ def spell(value: Any) -> str:
     if hasattr(value, "generate") and hasattr(value, "info"):
         return f"{value.info.model}#{value.info.fingerprint[:12]}"
     if isinstance(value, PurePath):
-        return value.name  # where it lies differs from machine to machine; what it holds has a digest
+        return value.name  # directories differ between machines; the content has a digest
     if isinstance(value, frozenset | tuple):
         return "+".join(map(spell, sorted(value) if isinstance(value, frozenset) else value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The judge `rubric`: reason freely, then write down claims with quotes from both sides.
+"""The judge `rubric`: reason freely, then extract claims with quotes from output and context.
 
 The decision from the claims is a pure function, so that other flags can be applied without a model.
 """
@@ -41,7 +41,7 @@ COMBINE: tuple[Combine, ...] = get_args(Combine)
 
 
 def check_flag(flag: Collection[str]) -> None:
-    """Raise `SpecError` for what is no kind of claim, and where nothing would be flagged."""
+    """Raise `SpecError` for an empty flag or an unknown kind of claim."""
     if not flag or not set(flag) <= set(KINDS):
         raise SpecError(
             f"flag takes kinds of claims, at least one of {', '.join(KINDS)}; "
@@ -50,13 +50,13 @@ def check_flag(flag: Collection[str]) -> None:
 
 
 def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
-    """`verdict` with the label, score, probability and explanation that its claims and `flag` give it.
+    """Return `verdict` with label, score, probability and explanation decided by its claims and `flag`.
 
-    `hallucinated` as soon as one claim is of a flagged kind. The score is then the highest probability with
-    which a flagged claim is of its kind, at least .5; else the highest doubt about a claim, always below .5;
-    1 or 0 where the engine had no probabilities, 0 without claims. Where the details say `combine: any`, the
-    score is instead the chance that any claim is of a flagged kind, if they are independent, within the same
-    bounds. Raises `SpecError`.
+    The label is `hallucinated` if one claim is of a flagged kind. The score is then the highest probability
+    of a flagged claim's kind, at least .5. Otherwise it is the highest doubt about a claim, always below
+    .5. Without probabilities it is 1 or 0, without claims 0. If the details have `combine: any`, the score
+    is instead the probability that any claim is of a flagged kind, if they are independent, within the same
+    bounds. Raises `SpecError` for an invalid flag.
     """
     check_flag(flag)
     flagged = [claim for claim in verdict.claims if claim.kind in flag]
@@ -90,17 +90,17 @@ def decided(verdict: Verdict, flag: Collection[str] = FLAG) -> Verdict:
 
 
 def reflagged(outcome: Outcome, flag: Collection[str]) -> Outcome:
-    """`outcome` decided anew if its claims had decided it; any other as it is."""
+    """Decide `outcome` again with another flag, if its claims decided it; return any other as it is."""
     return decided(outcome, flag) if isinstance(outcome, Verdict) and by_claims(outcome) else outcome
 
 
 def by_claims(outcome: Outcome) -> bool:
-    """Whether an outcome is a verdict that its claims decided."""
+    """Return whether an outcome is a verdict that its claims decided."""
     return isinstance(outcome, Verdict) and "flag" in outcome.details
 
 
 def _any_of(claims: Sequence[Claim], flag: Collection[str]) -> float | None:
-    """The chance that a claim is of a flagged kind; None where no probability is known."""
+    """Return the probability that any claim is of a flagged kind; None if no probability is known."""
     known = [(claim.kind in flag, claim.probability) for claim in claims if claim.probability is not None]
     shares = [share if flagged else 1 - share for flagged, share in known]
     return aggregated(shares, "noisy_or") if shares else None
@@ -113,8 +113,8 @@ def _most(values: Sequence[float | None]) -> float | None:
 
 # --- the judge ------------------------------------------------------------------------------------
 
-REASONING = 160  # characters of a claim's reasoning, at most
-CLAIM_TOKENS = 112  # kept for each claim; where that is not enough the engine steers to the end
+REASONING = 160  # characters, at most
+CLAIM_TOKENS = 112  # reserved per claim; beyond that the engine steers the text to its end
 
 Wording = Literal["context", "expert"]
 WORDINGS: Mapping[Wording, Mapping[str, str]] = {
@@ -143,12 +143,12 @@ WORDINGS: Mapping[Wording, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Rubric:
-    """Writes down up to `most` claims in which output and context may disagree, and flags by their kinds.
+    """Extracts up to `most` claims on which output and context may disagree, and decides by their kinds.
 
-    First the model reasons freely in up to `reasoning_tokens` tokens (`free_stage=false` leaves that
-    out), then the claims are extracted under a schema, by `extractor` if one is given, else by the same
-    engine. A claim quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of
-    `unit`; what the context's words are is one of `kinds`. The decision is a pure function of the claims and
+    First the model reasons freely in up to `reasoning_tokens` tokens (not with `free_stage=false`). Then
+    the claims are extracted under a schema, by `extractor` if given, else by the same engine. A claim
+    quotes the output and, unless it is `unsupported`, the context, both verbatim, as runs of `unit`.
+    `kinds` are the possible kinds of the context's words. The decision is a pure function of the claims and
     of `flag`, the kinds that make an output hallucinated: see `decided`. `order` says whether a claim's
     reasoning or its quotes are written first, `wording` how prompt and schema name the two texts.
     """
@@ -196,7 +196,7 @@ class Rubric:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The free stage, the extraction with as much reasoning as there may be, and each claim's kind."""
+        """Return the calls of the free stage, of the longest extraction, and of each claim's kind."""
         thought = [Call(self._prompt(sample, "reason"), self.reasoning_tokens)] if self.free_stage else []
         prompt = self._prompt(sample, "extract", "…" if self.free_stage else "")
         room = 2 * self.reasoning_tokens if self.free_stage else 0
@@ -285,9 +285,9 @@ class Rubric:
     async def _probability(
         self, entries: Sequence[Mapping[str, Any]], at: int, prompt: Prompt, engine: Engine
     ) -> float | None:
-        """How probable the kind of a claim is after all that stands before it, if the engine can say.
+        """Return the probability of a claim's kind, given all text before it; None if the engine has none.
 
-        Where no words of the context are quoted that is the place at which none were.
+        For an unsupported claim it is the probability of `null` in place of a quote from the context.
         """
         if not {"choose", "exact_probability"} <= engine.info.can:
             return None
@@ -327,7 +327,7 @@ class Rubric:
 
 
 def _distinct(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Claims without exact repetitions, which small models are prone to."""
+    """Return the claims without exact repetitions, which small models are prone to."""
     found: list[Mapping[str, Any]] = []
     for entry in entries:
         if entry not in found:

@@ -1,4 +1,4 @@
-"""Other answers of a generator to the same input, and whether one text says all that another says."""
+"""Sampled answers to the same input, and entailment between texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTAILS = (Label(YES, 0.0, answers=("Yes",)), Label(NO, 1.0, answers=("No",)))
 
 
 def question(premise: str, hypothesis: str, asked: str | None = None) -> Prompt:
-    """Whether `premise` says all of `hypothesis`; `asked` is the question that both answer, if any."""
+    """Return the prompt that asks if `premise` entails `hypothesis`; both answer the question `asked`."""
     fields = {"premise": premise, "hypothesis": hypothesis, "input": asked or ""}
     return builtin_prompt("entails").prompt(fields, {"reply": Answers(ENTAILS).reply()})
 
@@ -31,25 +31,25 @@ def question(premise: str, hypothesis: str, asked: str | None = None) -> Prompt:
 async def entails(
     engine: Engine, premise: str, hypothesis: str, asked: str | None = None
 ) -> LabelProbabilities:
-    """How probable `yes` and `no` are."""
+    """Return the probabilities of `yes` and `no` that `premise` entails `hypothesis`."""
     return await choose_label(engine, ENTAILS, lambda _: question(premise, hypothesis, asked))
 
 
 def seeds(n: int, tokens: int, temperature: float, seed: int) -> list[Sampling]:
-    """How each of `n` answers is drawn: alike but for the seed, which counts up from `seed`."""
+    """Return the sampling of `n` answers: equal but for the seed, which counts up from `seed`."""
     return [Sampling(max_tokens=tokens, temperature=temperature, seed=seed + at) for at in range(n)]
 
 
 def recorded(sample: Sample) -> list[str]:
-    """The alternatives that a sample brings with it, but for blank ones."""
+    """Return the sample's own alternatives, without blank ones."""
     return [text.strip() for text in sample.alternatives if text.strip()]
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How a generator answers a sample's input anew: `n` answers of at most `tokens` tokens each.
+    """Settings for sampling `n` new answers, of at most `tokens` tokens each, to a sample's input.
 
-    `context` says whether it is shown the sample's context; `generator` is None for the run's engine.
+    `context` says whether the prompt shows the sample's context; `generator` is None for the run's engine.
     """
 
     n: int
@@ -60,7 +60,7 @@ class Draws:
     seed: int
 
     def check(self, role: str) -> None:
-        """Raise `SpecError` for settings under which nothing, or always the same, would be drawn."""
+        """Raise `SpecError` for invalid settings, and for a temperature at which all answers are equal."""
         if self.n and not self.temperature > 0:
             raise SpecError(f"at temperature {self.temperature:g} all answers are the same one")
         seeds(self.n, self.tokens, self.temperature, self.seed)
@@ -68,16 +68,16 @@ class Draws:
             require(self.generator.info, frozenset({"generate"}), role)
 
     def possible(self, sample: Sample) -> bool:
-        """Whether anything is drawn, and the generator would know what to answer."""
+        """Return whether answers are sampled, and the prompt would have an input or a context."""
         shown = self.context == "present" and present(sample, "context", ())
         return bool(self.n) and (bool((sample.input or "").strip()) or shown)
 
     def call(self, sample: Sample) -> Call:
-        """The calls that drawing takes."""
+        """Return the calls that sampling makes."""
         return Call(self._prompt(sample), self.tokens, engine=self.generator, times=self.n)
 
     async def draw(self, sample: Sample, engine: Engine) -> list[str]:
-        """The answers, in the order of their seeds; blank ones are left out."""
+        """Sample the answers. Returns them in the order of their seeds, without blank ones."""
         prompt, asked = self._prompt(sample), in_role(engine, self.generator)
         how = seeds(self.n, self.tokens, self.temperature, self.seed)
         written = await gather_or_cancel(asked.generate(prompt, sampling=each) for each in how)
@@ -91,8 +91,7 @@ class Draws:
 
 
 def comparing(times: int, texts: Sequence[str], asked: str | None, tokens: int) -> Call:
-    """The longest of so many comparisons: of the longest of `texts` with one that is not written yet, of at
-    most `tokens` tokens."""
+    """Return the longest of `times` comparisons of one of `texts` with an answer of up to `tokens` tokens."""
     longest = max(texts, key=len, default="") or "…"
-    # Twice the tokens: read again a text may be cut into others.
+    # Twice the tokens: a text may be tokenized differently when read again.
     return Call(question("…", longest, asked), extra=2 * tokens, times=times)

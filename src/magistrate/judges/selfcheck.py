@@ -1,4 +1,4 @@
-"""The judge `selfcheck`: compare each sentence with other answers to the same input."""
+"""The judge `selfcheck`: compares each sentence with other answers to the same input."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ from magistrate.types import (
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """Compares every sentence of the output with other answers to the same input (SelfCheckGPT, Manakul and
-    others 2023, arXiv:2303.08896).
+    """Compares every sentence of the output with other answers to the same input.
 
-    The answers are the sample's `alternatives`. If it has none, `n` answers of at most `max_tokens` tokens
-    are drawn from `generator` (None: the run's engine) at `temperature`, with `seed`, `seed` + 1, …; the
-    generator is shown the context or, with `context=absent`, the input alone.
+    This is SelfCheckGPT (Manakul and others 2023, arXiv:2303.08896). The answers are the sample's
+    `alternatives`. If it has none, `n` answers of at most `max_tokens` tokens are sampled from `generator`
+    (None: the run's engine) at `temperature`, with `seed`, `seed` + 1, …. The generator sees the context
+    or, with `context=absent`, only the input.
 
-    `check=ask` asks the run's engine of every answer whether it says all that the sentence says: the
-    sentence's score is the mean probability of no. `check=ngrams` asks no model: the score is the share of
-    the sentence's runs of `size` words that an answer lacks, the mean over the answers; sentences without
-    words are left out. With `n=0` it takes recorded alternatives only, and then needs no engine.
+    With `check=ask` the run's engine decides for each answer whether it says all that the sentence says.
+    The sentence's score is the mean probability of no. `check=ngrams` needs no model: the score is the
+    share of the sentence's runs of `size` words that an answer lacks, averaged over the answers. Sentences
+    without words are left out. With `n=0` only recorded alternatives are used, and with `check=ngrams` then
+    no engine.
 
-    `aggregate` makes one score of the sentences', by default their mean as in the paper. From `threshold` in
-    (0, 1] on the label is `hallucinated`, and each sentence with such a score is a claim.
+    `aggregate` combines the sentences' scores, by default as their mean, as in the paper. At a score of
+    `threshold`, in (0, 1], and above the label is `hallucinated`, and each sentence with such a score is a
+    claim.
     """
 
     name: str = "selfcheck"
@@ -90,7 +92,7 @@ class SelfCheck:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The answers, and the longest comparison with a sentence."""
+        """Return the calls that sample the answers, and the longest comparison with a sentence."""
         spoken = self._sentences(sample)
         texts = [text for _, text in spoken]
         given = recorded(sample)
@@ -184,7 +186,7 @@ class SelfCheck:
 
 
 def _unseen(sentence: str, answers: list[str], size: int) -> float:
-    """The share of a sentence's runs of words that an answer lacks, the mean over the answers; in [0, 1]."""
+    """Return the share, in [0, 1], of a sentence's runs of words that an answer lacks; mean over answers."""
     said = words(sentence)
     width = min(size, len(said))
     runs = list(word_runs(said, width))

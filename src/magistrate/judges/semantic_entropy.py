@@ -1,4 +1,4 @@
-"""The judge `semantic_entropy`: how many different meanings a generator's answers have."""
+"""The judge `semantic_entropy`: measures how many different meanings a generator's answers have."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from magistrate.judges.template import builtin_prompt
 from magistrate.judges.verdicts import LABELS, label_of
 from magistrate.types import Abstention, Outcome, Sample, Verdict
 
-LEAST = 2  # answers; the entropy of one is 0 whatever it says
+LEAST = 2  # answers; the entropy of a single one is always 0
 
 
 @dataclass(frozen=True)
 class SemanticEntropy:
-    """Groups answers to the same input by meaning and measures how evenly they are spread (Kuhn and others
-    2023, arXiv:2302.09664; Farquhar and others 2024, Nature 630).
+    """Groups answers to the same input by meaning and measures the entropy of the groups.
 
-    The answers are the sample's `alternatives`; if it has none, `n` are drawn as `selfcheck` draws them. Two
-    texts mean the same if the run's engine finds, with a probability of at least `same`, that each says all
-    that the other says. The entropy is that of the groups' shares, divided by the logarithm of the number of
-    answers: 0 if all mean the same, 1 if no two do. The output joins the group that means the same as it.
+    See Kuhn and others 2023, arXiv:2302.09664, and Farquhar and others 2024, Nature 630. The answers are
+    the sample's `alternatives`; if it has none, `n` are sampled as in `selfcheck`. Two texts mean the same
+    if the run's engine finds, with a probability of at least `same`, that each says all that the other
+    says. The entropy of the groups' shares is divided by the logarithm of the number of answers: 0 if all
+    mean the same, 1 if no two do. The output joins the group with its meaning.
 
-    `score=entropy` takes the normalized entropy: it says whether the generator knows an answer to the
-    question. `score=outside` takes 1 minus the share of the output's group: it says something of this output.
-    From `threshold` in (0, 1] on the label is `hallucinated`. With `score=entropy` the judge abstains
-    (`uncertain`) rather than call an output faithful that means the same as none of the answers.
+    `score=entropy` is the normalized entropy: it tells whether the generator knows an answer to the
+    question. `score=outside` is 1 minus the share of the output's group: it tells something about this
+    output. At a score of `threshold`, in (0, 1], and above the label is `hallucinated`. With
+    `score=entropy` the judge abstains (`uncertain`) instead of calling an output faithful whose meaning
+    none of the answers shares.
     """
 
     name: str = "semantic_entropy"
@@ -81,7 +82,7 @@ class SemanticEntropy:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The answers, and the longest of the comparisons: at most each with each, both ways."""
+        """Return the calls that sample the answers, and the longest of the comparisons (all pairs)."""
         given = recorded(sample)
         texts = [*given, sample.output or ""]
         count = len(given) or self.n
@@ -119,7 +120,7 @@ class SemanticEntropy:
     async def _place(
         self, text: str, groups: list[list[int]], answers: list[str], sample: Sample, engine: Engine
     ) -> int | None:
-        """The first group whose first answer means the same as `text`."""
+        """Return the first group whose first answer means the same as `text`, None if there is none."""
         for at, group in enumerate(groups):
             other = answers[group[0]]
             if text == other or await self._alike(text, other, sample, engine):
@@ -164,7 +165,7 @@ class SemanticEntropy:
 
 
 def normalized_entropy(counts: list[int]) -> float:
-    """The entropy of the groups' shares over that of as many groups as there are members; in [0, 1].
+    """Return the entropy of the groups' shares, divided by its maximum for as many members; in [0, 1].
 
     >>> normalized_entropy([4]), normalized_entropy([1, 1]), round(normalized_entropy([3, 1]), 3)
     (0.0, 1.0, 0.406)

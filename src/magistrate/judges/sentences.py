@@ -1,4 +1,4 @@
-"""The judge `sentences`: judge an output sentence by sentence, and make one score of them."""
+"""The judge `sentences`: judges an output sentence by sentence, and combines the scores."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from magistrate.types import (
 class Sentences:
     """Judges every sentence of the output by `of`, against the context or its most relevant passages.
 
-    `aggregate` makes one score of the sentences' scores: `any`, the highest, since one wrong sentence is
-    enough; `all`, the lowest; `mean`; `noisy_or`. From `threshold` in (0, 1) on the label is `hallucinated`,
-    and each such sentence is a claim with its place. `passages` is the number of passages of the context that
-    each sentence is compared with (0: all of it); `language` is an ISO 639 code. If one sentence has no
-    verdict, the output has none.
+    `aggregate` combines the sentences' scores: `any`, the highest, since one wrong sentence is enough;
+    `all`, the lowest; `mean`; `noisy_or`, which treats them as independent probabilities. At `threshold`,
+    in (0, 1), and above the label is `hallucinated`, and each such sentence is a claim with its position.
+    `passages` is the number of passages of the context that each sentence is compared with (0: all of it);
+    `language` is an ISO 639 code. If one sentence has no verdict, the output has none.
     """
 
     of: Judge
@@ -62,7 +62,7 @@ class Sentences:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """What the judge plans for every sentence."""
+        """Return the calls of `of` for every sentence."""
         return [
             call for part in checked(self._parts(sample), 1) for call in planned_calls(self.of, part.reduced)
         ]
@@ -80,7 +80,8 @@ class Sentences:
         scores = [verdict.score for verdict in verdicts]
         score = aggregated(scores, self.aggregate)
         label = label_of(score, self.threshold)
-        # What a rule decides, such as a sentence that is the context, is certain; all else must be known.
+        # A rule's verdicts, such as on a sentence copied from the context, are certain and need no
+        # probability.
         asked = [each for each in verdicts if each.details.get("method") != "rule"]
         known = bool(asked) and all(each.probability is not None for each in asked)
         real = self.aggregate != "mean" and known
@@ -102,7 +103,7 @@ class Sentences:
         )
 
     def _parts(self, sample: Sample) -> list[ContextSlice]:
-        """For each sentence the sample with it as its output."""
+        """Return a sample for each sentence, with the sentence as its output."""
         output = sample.output or ""
         texts = [output[start:end] for start, end in sentences(output, self.language)]
         pieces = passages(sample.context, self.language) if self.passages else []
@@ -117,7 +118,7 @@ class Sentences:
 
 
 def _claims(sentence: str, span: tuple[int, int], verdict: Verdict) -> list[Claim]:
-    """The claims of a sentence's verdict, moved to where it stands; if it has none, the sentence."""
+    """Return the claims of a sentence's verdict, at positions in the output; without any, the sentence."""
     start, end = span
     if not verdict.claims and verdict.label == FAITHFUL:
         return []

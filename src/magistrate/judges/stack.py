@@ -1,4 +1,4 @@
-"""The judge `stack`: signals and other judges, weighed as a training on labels has found."""
+"""The judge `stack`: a weighted combination of signals and other judges, trained on labels."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ NO_FOLDER = (
     "'magistrate train stack --data LABELLED --of PART --of PART --to FOLDER' wrote"
 )
 THRESHOLD = 0.5
-TOLD = 3  # contributions that an explanation names
-SMALL = 0.05  # log odds; less is not worth a word
+TOLD = 3  # contributions named in an explanation
+SMALL = 0.05  # log odds; smaller contributions are not mentioned
 
 
 @dataclass(frozen=True)
 class Stack(FolderJudge):
-    """The weighed parts of the stack in `folder`; made by its name, as in `stack:some/folder`.
+    """Combines the parts of the stack in `folder` by their weights; make it as `stack:some/folder`.
 
     The score is the probability that the output is hallucinated if a share `base_rate` of outputs is (None:
-    the folder's own), and the label is the likelier one. In the details, `contributions` says what each
-    part adds to the log odds, `base` what they are without the parts, `parts` what each part said, and
-    `signals` those that are text signals. If one of its judges fails or abstains, so does the stack. A signal
-    that has nothing to look at adds nothing, and `undefined` says why. A sample whose parts lie more than 1.2
-    times as far from the middle of the training samples as 999 of 1,000 of these is not judged (`uncertain`),
-    unless `outside=judge`.
+    the folder's own). The label is the more probable one. In the details, `contributions` are the parts'
+    shares of the log odds, `base` the log odds without the parts, `parts` the parts' values, and `signals`
+    those of text signals. If one of its judges fails or abstains, so does the stack. A signal that has
+    nothing to look at adds nothing, and `undefined` says why. A sample too unlike the training samples is
+    not judged (`uncertain`), unless `outside=judge`: its parts lie more than 1.2 times as far from the
+    centre of the training samples as 999 of 1,000 of these.
     """
 
     FOLDER_FILE: ClassVar[str | None] = "stack.json"
@@ -67,7 +67,7 @@ class Stack(FolderJudge):
             _check(self.file, self.parts, self.folder)
 
     def with_parts(self, make: Callable[[str], Judge]) -> Stack:
-        """The same stack with its judges, which `make` makes of their words."""
+        """Return a copy of this stack with its judges, built by calling `make` with their specifications."""
         from magistrate.judges.stack_folder import HERE
 
         if self.folder is None:
@@ -79,7 +79,7 @@ class Stack(FolderJudge):
 
     @cached_property
     def file(self) -> StackFile:
-        """What the folder said when this judge was made."""
+        """The content of the folder's file, read when this judge was made."""
         from magistrate.judges.stack_folder import read_stack
 
         if self.folder is None:
@@ -111,11 +111,11 @@ class Stack(FolderJudge):
 
     @property
     def card(self) -> str | None:
-        """What stands in its folder about how it was made, and how good it was found to be."""
+        """The folder's description of how it was made, and of its measured quality."""
         return None if self.folder is None else read_card(self.folder)
 
     def plan(self, sample: Sample) -> Sequence[Call]:
-        """What its judges plan."""
+        """Return the calls of its judges."""
         return [call for judge in self._judges for call in planned_calls(judge, sample)]
 
     async def judge(self, sample: Sample, engine: Engine) -> Outcome:
@@ -143,7 +143,7 @@ class Stack(FolderJudge):
         return ()
 
     def _readings(self, sample: Sample) -> Mapping[str, Reading]:
-        """What its text signals say, by the names of parts."""
+        """Return the readings of its text signals, by the names of parts."""
         names = [part.words for part in self.file.parts if part.kind == "signal"]
         if not names:
             return {}
@@ -201,7 +201,7 @@ REQUIRED = ("context", "output")
 
 
 def explained(added: Mapping[str, float], values: Mapping[str, float | None]) -> str:
-    """The greatest contributions in words, the greatest first."""
+    """Return the largest contributions as text, the largest first."""
     order = sorted(added, key=lambda name: -abs(added[name]))
     told = [name for name in order[:TOLD] if abs(added[name]) >= SMALL]
     if not told:
@@ -215,7 +215,7 @@ def explained(added: Mapping[str, float], values: Mapping[str, float | None]) ->
 
 
 def _too_far(told: StackFile, values: Mapping[str, float | None], far: float) -> str:
-    """Which part lies where none of the training samples had it, as far as one alone shows it."""
+    """Explain why a sample is too far off, with the parts outside the range of the training samples."""
     beyond = [
         f"{part.name} is {value:.3f}, and was {part.low:.3f} to {part.high:.3f}"
         for part in told.parts
@@ -234,7 +234,7 @@ def _claims(
     verdicts: Mapping[str, Verdict],
     readings: Mapping[str, Reading],
 ) -> tuple[Claim, ...]:
-    """What the parts that speak against the output have found in it, each place once."""
+    """Return the claims of the parts that count against the output, one per place."""
     found: dict[tuple[int, int], Claim] = {}
     for name in blamed:
         if name in verdicts:
@@ -257,7 +257,7 @@ def _probability(log_odds: float) -> float:
 
 
 def _check(told: StackFile, judges: Sequence[Judge], folder: Path) -> None:
-    """Raise `SpecError` where a part is not what the stack was fitted to."""
+    """Raise `SpecError` if a part differs from the one that the stack was fitted to."""
     parts = [part for part in told.parts if part.kind == "judge"]
     for part, judge in zip(parts, judges, strict=True):
         info = judge.info

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 KIND = "magistrate stack"
 FILE, PARTS = "stack.json", "parts"
-HERE = "{here}"  # in the words of a part: the folder of the stack
+HERE = "{here}"  # placeholder of the stack's folder in the specification of a part
 Scale = Literal["log_odds", "share"]
 CLIP = 0.005
 """Scores nearer to 0 or 1 count as this near: how sure a judge says it is tells little beyond."""
@@ -33,11 +33,11 @@ CLIP = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a fit has found: a sample's log odds are `intercept` + the sum of `weights` times its z values.
+    """Fitted weights: a sample's log odds are `intercept` + the sum of `weights` times its z values.
 
-    z is (scaled value - `means`) / `spreads`, all `[k]`; the log odds are those where either label is as
-    likely. `metric` `[k, k]` and `limit` say how far from the training samples is too far. `strength` is the
-    inverse penalty that was chosen.
+    z is (scaled value - `means`) / `spreads`, all `[k]`. The log odds assume that both labels are equally
+    likely. `metric` `[k, k]` and `limit` define how far from the training samples is too far. `strength` is
+    the chosen inverse penalty.
     """
 
     scales: tuple[Scale, ...]
@@ -50,20 +50,20 @@ class Weights:
     strength: float
 
     def z(self, values: Floats) -> Floats:
-        """Standardized values `[n, k]` of values `[n, k]` in [0, 1], 0 for a NaN."""
+        """Standardize values `[n, k]` in [0, 1]; returns `[n, k]`, 0 for a NaN."""
         return standardized(scaled(values, self.scales), self.means, self.spreads)
 
     def contributions(self, values: Floats) -> Floats:
-        """What each part adds to the log odds `[n, k]`."""
+        """Return the contribution of each part to the log odds `[n, k]`."""
         return self.z(values) * self.weights
 
     def log_odds(self, values: Floats) -> Floats:
-        """`[n]`, where either label is as likely."""
+        """Return log odds `[n]`, assuming that both labels are equally likely."""
         found: Floats = self.contributions(values).sum(axis=1) + self.intercept
         return found
 
     def distances(self, values: Floats) -> Floats:
-        """Mahalanobis distances `[n]` from the middle of the training samples."""
+        """Return Mahalanobis distances `[n]` from the centre of the training samples."""
         import numpy as np
 
         z = self.z(values)
@@ -72,7 +72,7 @@ class Weights:
 
 
 def scaled(values: Floats, scales: Sequence[Scale]) -> Floats:
-    """Values `[n, k]` in [0, 1], each on its scale."""
+    """Map values `[n, k]` in [0, 1] to the scale of their column."""
     import numpy as np
 
     held = np.clip(values, CLIP, 1 - CLIP)
@@ -81,19 +81,19 @@ def scaled(values: Floats, scales: Sequence[Scale]) -> Floats:
 
 
 def standardized(moved: Floats, means: Floats, spreads: Floats) -> Floats:
-    """Values `[n, k]` as distances from the mean, 0 where there is none."""
+    """Return values `[n, k]` minus the mean in units of the spread, 0 for a NaN."""
     import numpy as np
 
     return np.where(np.isnan(moved), 0.0, (moved - means) / spreads)
 
 
 def shift(base_rate: float) -> float:
-    """What an assumed share of the hallucinated adds to log odds of even chances."""
+    """Return what a base rate of hallucinated outputs adds to log odds that assume even odds."""
     return log(base_rate / (1 - base_rate))
 
 
 class PartFile(FilePart):
-    """One part: a judge by its words, or a text signal; `prompt` and `constraint` are a judge's digests."""
+    """One part: a judge by its specification, with the digests of prompt and constraint, or a text signal."""
 
     name: str
     kind: Literal["judge", "signal"]
@@ -110,7 +110,7 @@ class PartFile(FilePart):
 
 
 class DataFile(FilePart):
-    """Labels that it was fitted to."""
+    """A labelled data set that the stack was fitted to."""
 
     dataset: str
     family: str
@@ -120,12 +120,11 @@ class DataFile(FilePart):
 
 
 class StackFile(TrainedFile):
-    """A stack as it is written down. Same fit, same bytes.
+    """A stack as stored in a file. The same fit gives the same bytes.
 
-    A sample's log odds are `intercept` plus, of each part, weight times (scaled value - mean) / spread, at
-    even chances of either label; `base_rate` is what is assumed where nothing else is said. `metric` `[k, k]`
-    and `limit` say which samples are too far from those that it was fitted to. `low` and `high` of a part are
-    the ends of what it had said of these.
+    A sample's log odds at even odds are `intercept` plus, for each part, weight times (scaled value - mean)
+    / spread. `base_rate` is the default base rate. `metric` `[k, k]` and `limit` define which samples are
+    too far from the training samples. `low` and `high` of a part are the range of its values on these.
     """
 
     kind: str = KIND
@@ -156,7 +155,7 @@ class StackFile(TrainedFile):
 
     @cached_property
     def weights(self) -> Weights:
-        """What it judges by, as arrays."""
+        """The weights as arrays."""
         import numpy as np
 
         def column(name: str) -> NDArray[np.float64]:
@@ -177,9 +176,9 @@ class StackFile(TrainedFile):
 def write_stack(
     made: StackFile, card: str, folder: Path, parts: Mapping[str, Path], *, replace: bool = False
 ) -> None:
-    """Write the folder, as a whole or not at all; `parts` are folders that are copied under these names.
+    """Write the folder atomically. `parts` are folders that are copied under these names.
 
-    Raises `SpecError` where it cannot be written, or is there already.
+    Raises `SpecError` if it cannot be written, or already exists.
     """
     check_free(folder, FILE, "stack", replace=replace)
     with whole(folder) as half:
@@ -190,5 +189,5 @@ def write_stack(
 
 
 def read_stack(folder: Path) -> StackFile:
-    """The stack in a folder. Raises `SpecError` with the key for anything that cannot be used."""
+    """Read the stack in a folder. Raises `SpecError`, with the key, for anything invalid."""
     return read_trained(folder / FILE, "stack", (FORMAT,), by="train stack --to FOLDER").read_as(StackFile)

@@ -1,7 +1,8 @@
 """Prompt templates: Jinja text with sections headed `=== system` and `=== user`, in versioned files.
 
-A template is *trusted* text. Fields of a sample enter it only as placeholders, so that the rendered text can
-be cut into template parts and data parts: judged text is never rendered and never part of the template.
+A template is *trusted* text. It contains fields of a sample only as placeholders, so that the rendered text
+can be split into template parts and data parts. Judged text is never rendered and never part of the
+template.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Field = str | Sequence[str] | None
 
 
 class Texts(list[str]):
-    """Several texts, which a template may go through or print, numbered, as they are."""
+    """Several texts, which a template may iterate over; printed, they are a numbered list."""
 
     def __str__(self) -> str:
         return "\n".join(f"[{number}] {text}" for number, text in enumerate(self, 1))
@@ -56,7 +57,7 @@ class PromptTemplate:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that the template uses. Raises `SpecError`, with the line, where it is not Jinja."""
+        """The names that the template uses. Raises `SpecError`, with the line, for invalid Jinja."""
         from jinja2 import Environment, TemplateSyntaxError
         from jinja2.meta import find_undeclared_variables
 
@@ -78,10 +79,10 @@ class PromptTemplate:
         return environment.from_string(self.source)
 
     def prompt(self, fields: Mapping[str, Field], words: Mapping[str, Any] | None = None) -> Prompt:
-        """The prompt with `fields` as data parts; None and empty fields read as absent.
+        """Render the prompt with `fields` as data parts; None and empty fields count as absent.
 
-        `words` are the author's: trusted values that the template may print or test. Raises `SpecError`
-        where the template asks for what it is not given.
+        `words` are the author's: trusted values that the template may print or test. Raises `SpecError` if
+        the template uses a name that is missing.
         """
         from jinja2 import TemplateError
 
@@ -128,7 +129,7 @@ def _parts(text: str, data: list[Data]) -> tuple[Part, ...]:
 
 @cache
 def builtin_prompt(name: str) -> PromptTemplate:
-    """A prompt that comes with the package, by its file name in `judges/prompts`."""
+    """Return a prompt of the package by its file name in `judges/prompts`."""
     text = (files("magistrate.judges") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
     first, _, source = text.partition("\n")
     key, _, version = first.partition(":")
@@ -138,12 +139,12 @@ def builtin_prompt(name: str) -> PromptTemplate:
 
 
 def written_freely(written: Generation, shape: Constraint) -> Any:
-    """What a model wrote without being held to `shape`, read as if it were. Raises `InvalidOutput`."""
+    """Parse unconstrained text as if it followed `shape`. Raises `InvalidOutput` if it does not."""
     if written.finish == "length":
         raise InvalidOutput("the answer was cut off where its tokens ran out", written.text)
     return shape.parse(written.text.strip())
 
 
 def fields_of(sample: Sample, names: Sequence[str]) -> dict[str, str | tuple[str, ...]]:
-    """Several fields by name, as `PromptTemplate.prompt` takes them."""
+    """Return fields of a sample by name, in the form that `PromptTemplate.prompt` takes."""
     return {name: value_of(sample, name) for name in names}

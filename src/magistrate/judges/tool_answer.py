@@ -1,4 +1,4 @@
-"""The judge `tool_answer`: whether the final answer is faithful to what the tools answered."""
+"""The judge `tool_answer`: checks whether the final answer is faithful to the results of the tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_RESULTS = "no tool has answered before the output, and the sample has no cont
 
 
 def info_by(of: JudgeInfo, name: str, summary: str) -> JudgeInfo:
-    """The description of a judge that asks another one about what tools have answered."""
+    """Describe a judge that applies another one to the results of tools."""
     return replace(
         of,
         name=name,
@@ -39,11 +39,11 @@ def info_by(of: JudgeInfo, name: str, summary: str) -> JudgeInfo:
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """Judges the output by `of`, with the answers of the tools as its context, after the sample's own.
+    """Judges the output by `of`, with the tools' results as its context, after the sample's own.
 
-    JSON that a tool answered is given as lines of `path: value`. Of the conversation only what the user and
-    the system said is kept: what the application said before is no source. Where the output or a source is
-    program code, or JSON that cannot be read as lines, it abstains: judges of prose cannot tell there.
+    JSON results are given as lines of `path: value`. From the conversation only user and system messages
+    are kept: earlier messages of the application are not a source. Abstains if the output or a source is
+    program code, or JSON that cannot be written as lines, since judges of prose cannot read these.
     """
 
     of: Judge = field(default_factory=Auto)
@@ -57,7 +57,7 @@ class ToolAnswer:
         return info_by(self.of.info, self.name, "the answer against what tools answered")
 
     def plan(self, sample: Sample) -> list[Call]:
-        """What the judge plans for the sample as it reads it; nothing where it cannot."""
+        """Return the calls of `of` for the sample with its results; empty if it cannot be judged."""
         reduced = self._read(sample)
         return [] if isinstance(reduced, Abstention) else list(planned_calls(self.of, reduced))
 
@@ -73,7 +73,7 @@ class ToolAnswer:
         return replace(found, judge=self.name, claims=claims, details=details)
 
     def _read(self, sample: Sample) -> Sample | Abstention:
-        """The sample with what tools answered as its context; an abstention where it cannot be judged so."""
+        """Return the sample with tool results as its context, or an abstention if it cannot be judged."""
         try:
             events = events_of(sample)
         except UnreadableMessages as error:
@@ -91,7 +91,7 @@ class ToolAnswer:
 
 
 def observed(sample: Sample, events: list[Event], output: str, name: str) -> Sample | Abstention:
-    """A sample of `output` and, as its context, the sample's own and what tools answered in `events`."""
+    """Return a sample with this output and, as context, the sample's own and the tool results in `events`."""
     sources = [*sample.context, *(each.text for each in events if isinstance(each, Result))]
     if not any(text.strip() for text in sources):
         return Abstention(sample.id, name, "no_context", NO_RESULTS)
@@ -108,7 +108,7 @@ def observed(sample: Sample, events: list[Event], output: str, name: str) -> Sam
 
 
 def _restored(claim: Claim, reduced: Sample, sample: Sample) -> Claim:
-    """A claim with its quote where it stands in the sample; with no place where the source was rewritten."""
+    """Return a claim with its quote's position in the sample, or without one if the source was rewritten."""
     at = claim.context_index
     if at is None or not 0 <= at < len(reduced.sources):
         return claim

@@ -1,4 +1,4 @@
-"""The judge `tool_arguments`: whether every value that a tool is called with was said before."""
+"""The judge `tool_arguments`: checks whether every value in a tool call comes from the conversation."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from magistrate.judges.verdicts import LABELS
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Prompt, Sample, Span, Verdict
 
 MOST_LEAVES = 1000
-DEEPEST = 32  # values inside each other
+DEEPEST = 32  # nesting depth
 TOLD = (Label(FAITHFUL, 0.0, answers=("Yes",)), Label(HALLUCINATED, 1.0, answers=("No",)))
 NO_LEAVES = "no call has an argument whose value could be traced: texts and numbers are"
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
 MOST_DIGITS = 15
 DIGITS = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 WORD = re.compile(r"[^\W_]+")
-UNSPACED = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0eff]")  # written without spaces
+UNSPACED = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\u0e00-\u0eff]")  # no spaces between words
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A text or a number among the arguments of a call; `path` is where it stands, as in `to[0].name`."""
+    """A text or a number among the arguments of a call; `path` is its place, as in `to[0].name`."""
 
     call: int
     tool: str
@@ -54,22 +54,22 @@ class Leaf:
 
     @property
     def text(self) -> str:
-        """The value as one writes it."""
+        """The value as text."""
         return self.value if isinstance(self.value, str) else json.dumps(self.value)
 
 
 @dataclass(frozen=True)
 class ToolArguments:
-    """Traces every text and number that a tool is called with to what was said before the call.
+    """Traces every text and number in the arguments of a tool call to a source before the call.
 
-    Sources are the context, what the user and the system said, and what tools answered earlier; what the
-    application itself said is none. A value was said where a source holds it, letter case, punctuation and
-    the form of numbers and dates apart, or where the tool's declared schema names it (`enum`, `const`,
-    `default`). Truth values, null and empty texts are left out.
+    Sources are the context, user and system messages, and earlier tool results, but not the application's
+    own messages. A value is found if a source contains it, ignoring letter case, punctuation and the format
+    of numbers and dates, or if the tool's declared schema contains it (`enum`, `const`, `default`).
+    Booleans, null and empty texts are skipped.
 
-    With `ask` the run's engine is asked of every other value whether it can be worked out from the sources.
-    The score is the share of values without a source; the label is `hallucinated` where there is any, and
-    each of them is a claim.
+    With `ask` the run's engine decides for every other value whether it follows from the sources. The score
+    is the share of values without a source. The label is `hallucinated` if there are any, and each of them
+    is a claim.
     """
 
     name: str = "tool_arguments"
@@ -93,13 +93,13 @@ class ToolArguments:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """The questions about what code does not find."""
+        """Return one call for each value that code does not find."""
         if not self.ask:
             return []
         try:
             events, tools = events_of(sample), tools_of(sample)
         except UnreadableMessages:
-            return []  # `judge` says so
+            return []  # `judge` reports it
         if _too_many(events):
             return []
         rest = [(leaf, said) for leaf, how, said in _traced(sample, events, tools) if how is None]
@@ -153,7 +153,7 @@ class ToolArguments:
         )
 
     async def _asked(self, rest: Sequence[tuple[Leaf, tuple[str, ...]]], engine: Engine) -> list[float]:
-        """How probable it is of each value that it cannot be worked out from what was said."""
+        """Return for each value the probability that it does not follow from the sources."""
         if not self.ask:
             return []
 
@@ -176,13 +176,13 @@ def _question(leaf: Leaf, said: tuple[str, ...], answers: Answers) -> Prompt:
     return builtin_prompt("tool_arguments").prompt(fields, {"reply": answers.reply()})
 
 
-# --- where values come from -------------------------------------------------------------------------
+# --- tracing values to sources ----------------------------------------------------------------------
 
 
 def _traced(
     sample: Sample, events: Sequence[Event], tools: Mapping[str, Any]
 ) -> Iterator[tuple[Leaf, str | None, tuple[str, ...]]]:
-    """Every value with how it was found, None where it was not, and the sources that there were."""
+    """Yield every value, how it was found (None if it was not), and the sources up to its call."""
     texts = [*sample.context]
     sources = Sources(texts)
     for event in checked(events, 1):
@@ -201,7 +201,7 @@ def _too_many(events: Sequence[Event]) -> bool:
 
 
 def _leaves(arguments: Any) -> Iterator[tuple[str, tuple[str | int, ...], str | int | float]]:
-    """The texts and numbers of a value, each with its path in words and as keys."""
+    """Yield the texts and numbers in a value, each with its path as text and as keys."""
     pending: list[tuple[str, tuple[str | int, ...], Any]] = [("", (), arguments)]
     found = 0
     while pending and found <= MOST_LEAVES:
@@ -221,14 +221,14 @@ def _leaves(arguments: Any) -> Iterator[tuple[str, tuple[str | int, ...], str | 
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a value is a number, or a text that says anything."""
+    """Return whether a value is a number or a text that is not blank."""
     if isinstance(value, str):
         return bool(value.strip())
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _in_schema(schema: Any, keys: Sequence[str | int], value: Any) -> bool:
-    """Whether a schema names a value as one that may stand at a place."""
+    """Return whether a schema names a value as a possible one at a place."""
     if not isinstance(schema, Mapping):
         return False
     nodes = _spread(schema, [schema])
@@ -251,7 +251,7 @@ def _in_schema(schema: Any, keys: Sequence[str | int], value: Any) -> bool:
 
 
 def _spread(root: Mapping[str, Any], nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Schemas with all that they refer to or are made of."""
+    """Return the schemas with all that they reference or combine."""
     found: list[Mapping[str, Any]] = []
     pending = list(nodes)
     while pending and len(found) < MOST_LEAVES:
@@ -271,7 +271,7 @@ def _spread(root: Mapping[str, Any], nodes: Sequence[Any]) -> list[Mapping[str, 
 
 
 class Sources:
-    """What was said, so kept that a value can be looked up in it."""
+    """Texts with indices in which values can be looked up."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = tuple(texts)
@@ -280,9 +280,9 @@ class Sources:
         self._calendar: Calendar | None = None
 
     def say(self, value: str | int | float) -> str | None:
-        """How they say a value (`said`, `number`, `date`), None where they do not."""
+        """Return how the texts contain a value (`said`, `number`, `date`), None if they do not."""
         text = (value if isinstance(value, str) else json.dumps(value)).strip()
-        if DIGITS.fullmatch(text):  # 5 is not said by 5,000 or 2.5
+        if DIGITS.fullmatch(text):  # 5,000 or 2.5 do not contain 5
             if (number := _number(text)) is not None and self._number(number):
                 return "number"
             alone = re.compile(rf"(?<![\d.,]){re.escape(text)}(?![\d]|[.,]\d)")
@@ -315,7 +315,7 @@ class Sources:
         return timed is None or self._time(int(timed[2]), int(timed[3]))
 
     def _time(self, hour: int, minute: int) -> bool:
-        """Whether a time of day is said; midnight is what a date alone becomes."""
+        """Return whether a time of day is in the texts. Midnight always is, since a date alone becomes it."""
         if hour == minute == 0:
             return True
         half, short = "am" if hour < 12 else "pm", hour % 12 or 12
@@ -326,13 +326,13 @@ class Sources:
 
 
 def _normal(text: str) -> str:
-    """Words in small letters with a space around each, without what stands between them."""
+    """Return the words of a text in lower case, separated and surrounded by single spaces."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return f" {' '.join(WORD.findall(folded))} "
 
 
 def _number(text: str) -> float | None:
-    """The number that digits are; None where they are a name, such as 007, or too many to be exact."""
+    """Parse a number; None if it is an identifier, such as 007, or has too many digits to be exact."""
     whole = text.lstrip("-")
     if len(text) > MOST_DIGITS or (len(whole) > 1 and whole[0] == "0" and whole[1] != "."):
         return None

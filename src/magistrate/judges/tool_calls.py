@@ -1,8 +1,8 @@
-"""The tool calls of a sample, what tools answered, and what was said, in the order in which it came.
+"""The tool calls, tool results and messages of a sample, in their order.
 
-A sample's `messages` keep roles and texts only. Where a file's messages say more, as calls do, they are kept
-as they came in `metadata["messages"]`; the tools that there were are in `metadata["tools"]`, and the calls
-that are the output itself may be in `metadata["tool_calls"]`.
+A sample's `messages` hold roles and texts only. If the messages in a file hold more, such as calls, the raw
+messages are in `metadata["messages"]`. The available tools are in `metadata["tools"]`, and calls that are
+the output itself may be in `metadata["tool_calls"]`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from magistrate.detectors.windows import lines
 from magistrate.errors import InputError
 from magistrate.types import ASSISTANTS, Sample
 
-ARGUMENTS = ("arguments", "args", "input", "parameters")  # how formats call what a tool is called with
-PARAMETERS = ("parameters", "input_schema", "inputSchema")  # and the schema of it
+ARGUMENTS = ("arguments", "args", "input", "parameters")  # keys of a call's arguments in different formats
+PARAMETERS = ("parameters", "input_schema", "inputSchema")  # keys of the arguments' schema
 THE_READ = ("messages", "input", "output")
 
 
 class UnreadableMessages(InputError):
-    """What should be messages, tools or calls, and is none."""
+    """Invalid messages, tools or calls in a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Words of a participant. `final` are those of the output itself."""
+    """A text of a participant. `final` marks the output itself."""
 
     role: str
     text: str
@@ -37,20 +37,20 @@ class Said:
 
     @property
     def by_assistant(self) -> bool:
-        """Whether the application said them: they are no source for what it says next."""
+        """Whether the application wrote it: then it is no source for what it writes next."""
         return self.role in ASSISTANTS
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool answered."""
+    """The result of a tool."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call, numbered from 1; `problem` says why its arguments cannot be read, empty where they can."""
+    """A call, numbered from 1. `problem` says why its arguments are invalid, empty if they are valid."""
 
     number: int
     name: str
@@ -62,7 +62,7 @@ Event = Said | Result | ToolCall
 
 
 def events_of(sample: Sample) -> list[Event]:
-    """All that happened, the output last. Raises `UnreadableMessages`."""
+    """Return all events of a sample in order, the output last. Raises `UnreadableMessages`."""
     found: list[Event] = []
     raw = sample.metadata.get("messages")
     if isinstance(raw, list | tuple) and raw:
@@ -97,14 +97,14 @@ def events_of(sample: Sample) -> list[Event]:
 
 
 def calls_of(events: Sequence[Event]) -> list[ToolCall]:
-    """The calls among what happened."""
+    """Return the calls among the events."""
     return [each for each in events if isinstance(each, ToolCall)]
 
 
 def tools_of(sample: Sample) -> dict[str, Any]:
-    """The JSON Schema of each declared tool's arguments by its name; empty where none is declared.
+    """Return the JSON Schema of each declared tool's arguments, by name; empty if no tool is declared.
 
-    Declarations of OpenAI, Anthropic and MCP are read, and a mapping of names to schemas. A tool without a
+    Reads declarations of OpenAI, Anthropic and MCP, and a mapping of names to schemas. A tool without a
     schema takes any arguments. Raises `UnreadableMessages` for a declaration without a name.
     """
     given = sample.metadata.get("tools")
@@ -116,7 +116,7 @@ def tools_of(sample: Sample) -> dict[str, Any]:
     if isinstance(given, Mapping):
         given = [{"name": name, "parameters": schema} for name, schema in given.items()]
     if not isinstance(given, list | tuple) or all(isinstance(each, str) for each in given):
-        return {}  # texts are what tools answered
+        return {}  # texts are results, not declarations
     found: dict[str, Any] = {}
     for number, each in enumerate(given, 1):
         inner = each.get("function", each) if isinstance(each, Mapping) else None
@@ -133,7 +133,7 @@ def _role(role: Any) -> str:
 
 
 def _of_message(message: Mapping[str, Any], number: int) -> Iterator[Event]:
-    """What a message holds: texts, calls and results, each in its place."""
+    """Yield the texts, calls and results of a message, in order."""
     role, kind = _role(message.get("role")), _kind(message)
     where = f"message {number}"
     if kind in CALLS:
@@ -207,10 +207,10 @@ def _no_json(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
-# --- texts that judges of prose can read -----------------------------------------------------------
+# --- text that judges of prose can read ------------------------------------------------------------
 
 
-MOST_FLAT = 200_000  # characters of a value that are written as lines
+MOST_FLAT = 200_000  # characters of JSON written as lines, at most
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(
     r"[;{}]\s*$|^\s*(?:def|class|import|from\s+\S+\s+import|function|const|let|var|return|if\s*\(|for\s*\(|while\s*\(|"
@@ -218,11 +218,11 @@ _CODE = re.compile(
     r"^\s*[\w.]+\([^)]*\)\s*$|^\s*(?://|/\*|\*/|#!)|^(?:diff --git|@@ |\+\+\+ |--- )|\):\s*$"
 )
 _BEGUN = re.compile(r"""\{\s*["}]|\[\s*(?:["{\[]|(?:-?\d[\d.]*|true|false|null)\s*,)""")
-LEAST_CODE = 0.5  # of the lines
+LEAST_CODE = 0.5  # share of lines
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is a JSON object or list and nothing else, a code block around it or not."""
+    """Return whether a text is a JSON object or list, with or without a code block, and nothing else."""
     inner = _unfenced(text).strip()
     if inner[:1] + inner[-1:] not in ("{}", "[]"):
         return False
@@ -234,7 +234,7 @@ def is_json(text: str) -> bool:
 
 
 def is_code(text: str) -> bool:
-    """Whether most lines of a text are program code, as far as their look says so."""
+    """Return whether most lines of a text look like program code."""
     rows = [row for row in text.splitlines() if row.strip()]
     fenced, within, coded = 0, False, 0
     for row in rows:
@@ -253,7 +253,7 @@ def _unfenced(text: str) -> str:
 
 
 def flattened(text: str) -> str:
-    """A JSON text as lines of `path: value`; any other text as it is."""
+    """Return a JSON text as lines of `path: value`, any other text unchanged."""
     if not is_json(text):
         return text
     told = "\n".join(line for _, _, line in lines(_unfenced(text).strip()))
@@ -261,7 +261,7 @@ def flattened(text: str) -> str:
 
 
 def unreadable(text: str) -> str:
-    """Why a judge of prose cannot read a text, empty where it can: it is code, or JSON that is cut off."""
+    """Return why a judge of prose cannot read a text (code, or invalid JSON), or an empty string."""
     stripped = text.strip()
     if is_json(stripped):
         return ""

@@ -1,4 +1,4 @@
-"""The judge `tool_schema`: whether every tool call names a tool that there is, with arguments that fit it."""
+"""The judge `tool_schema`: checks that every tool call names a declared tool and has valid arguments."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NO_CALLS = "the sample has no tool calls, in its messages or as 'tool_calls' in 
 class ToolSchema:
     """Checks each tool call of a conversation against the tools that its sample declares.
 
-    The tool must be declared, and the arguments must be a JSON object that its JSON Schema allows. The score
-    is the share of calls that are right, in [0, 1]; the label is `valid` where all are.
+    The tool must be declared, and the arguments must be a JSON object that is valid under its JSON Schema.
+    The score is the share of valid calls, in [0, 1]; the label is `valid` if all are.
     """
 
     name: str = "tool_schema"
@@ -72,7 +72,7 @@ class ToolSchema:
 
 
 def _wrong(call: ToolCall, tools: dict[str, object]) -> str:
-    """What is wrong with a call, in words; empty where nothing is."""
+    """Return why a call is invalid, or an empty string."""
     if call.name not in tools:
         return f"there is no tool {call.name[:100]!r}"
     if call.problem:

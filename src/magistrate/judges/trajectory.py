@@ -1,4 +1,4 @@
-"""The judge `trajectory`: the first step of an agent that what it had seen until then does not support."""
+"""The judge `trajectory`: finds the first step of an agent that the earlier tool results do not support."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from magistrate.judges.tool_calls import (
 from magistrate.judges.verdicts import check_binary
 from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Claim, Outcome, Sample, Span, Verdict
 
-SHOWN = 2000  # characters of a step that a claim keeps
+SHOWN = 2000  # characters of a step shown in a claim, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the application said, as the number `number` of its sayings, after tools had answered."""
+    """A message of the application after a tool result; `number` counts the application's messages."""
 
     number: int
     said: Said
@@ -37,12 +37,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Judges by `of` one after the other what an agent said once a tool had answered, the output last.
+    """Judges each message of an agent after a tool result by `of`, in order, the output last.
 
-    The context of each is what tools had answered until then, as `tool_answer` reads it. The first that is
-    hallucinated decides, is the claim, and ends it; where there is none, the score is the worst. What is
-    code or bare JSON is passed over and counted (`passed_over`). A step without a verdict leaves it open
-    which is the first, so that there is none for the whole.
+    The context of each message is the tool results before it, prepared as in `tool_answer`. The first
+    hallucinated message decides and is the claim; later ones are not judged. If there is none, the score is
+    the worst. Messages that are code or bare JSON are skipped and counted (`passed_over`). If a step has no
+    verdict, the whole has none, since the first fault is then unknown.
     """
 
     of: Judge = field(default_factory=Auto)
@@ -58,11 +58,11 @@ class Trajectory:
         )
 
     def plan(self, sample: Sample) -> list[Call]:
-        """What the judge plans for every step."""
+        """Return the calls of `of` for every step."""
         try:
             steps = list(self._steps(sample))
         except UnreadableMessages:
-            return []  # `judge` says so
+            return []  # `judge` reports it
         readable = [step.sample for step in steps if isinstance(step.sample, Sample)]
         return [call for each in readable for call in planned_calls(self.of, each)]
 
@@ -105,7 +105,7 @@ class Trajectory:
     def _fault(
         self, sample: Sample, step: Step, found: Verdict, told: list[dict[str, Any]], passed: int
     ) -> Verdict:
-        """The verdict of the first step that is not supported."""
+        """Return the verdict for the first unsupported step."""
         text, why = step.said.text, found.explanation or "not supported by what tools had answered"
         place = Span(0, len(text)) if step.said.final else Span(0, 0)
         claim = Claim(
@@ -132,7 +132,7 @@ class Trajectory:
         )
 
     def _steps(self, sample: Sample) -> Iterator[Step]:
-        """What was said after a tool had answered, each with what may support it."""
+        """Yield the application's messages after a tool result, each with the sample to judge."""
         before: list[Event] = []
         number = 0
         for event in events_of(sample):

@@ -1,4 +1,4 @@
-"""What judges of faithfulness share: their labels, thresholds, claims and heat maps."""
+"""Shared parts of faithfulness judges: labels, thresholds, claims and heat maps."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ READS = ("context", "messages", "input", "output")
 
 
 def check_threshold(threshold: float, *, one: bool = False) -> None:
-    """Raise `SpecError` for a threshold outside (0, 1), or outside (0, 1] where `one` is allowed."""
+    """Raise `SpecError` for a threshold outside (0, 1), or outside (0, 1] if `one` is allowed."""
     if not (0 < threshold < 1 or (one and threshold == 1)):
         raise SpecError(f"threshold must be in (0, 1{']' if one else ')'}, got {threshold}")
 
 
 def label_of(score: float, threshold: float) -> str:
-    """The label of a score of which 1 is the worst."""
+    """Return the label of a score; 1 is the worst score."""
     return HALLUCINATED if score >= threshold else FAITHFUL
 
 
 def probability_of(label: str, score: float) -> float:
-    """The probability of a label, where the score is that of `hallucinated`."""
+    """Return the probability of a label, given the probability of `hallucinated`."""
     return score if label == HALLUCINATED else 1 - score
 
 
 def unsupported(text: str, start: int, end: int, reasoning: str, probability: float | None = None) -> Claim:
-    """The claim that the context does not support characters `[start, end)` of an output."""
+    """Return the claim that the context does not support characters `[start, end)` of an output."""
     return Claim(
         "unsupported",
         Span(start, end),
@@ -45,7 +45,7 @@ def unsupported(text: str, start: int, end: int, reasoning: str, probability: fl
 def heat_map(
     name: str, unit: str, text: str, pieces: Sequence[Sequence[Any]], *, low: float = 0.0, high: float = 1.0
 ) -> dict[str, object]:
-    """A value for each place of a text, for `details["heat"]`; a piece is `[start, end, value]`.
+    """Return a heat map of a text, for `details["heat"]`; a piece is `[start, end, value]`.
 
     `low` and `high` are the ends of the colour scale.
     """
@@ -53,12 +53,12 @@ def heat_map(
 
 
 def absolute(path: str | Path) -> Path:
-    """A path of an option as judges keep it: it stays the same file where the working directory changes."""
+    """Return an option's path as an absolute one, so that a change of the working directory has no effect."""
     return Path(path).expanduser().absolute()
 
 
 def check_binary(info: JudgeInfo, who: str) -> None:
-    """Refuse a judge whose scores do not say how likely it is that something is hallucinated."""
+    """Raise `SpecError` for a judge whose labels are not faithful and hallucinated."""
     if set(info.labels) != {FAITHFUL, HALLUCINATED}:
         raise SpecError(
             f"{who} takes a judge that says {FAITHFUL!r} or {HALLUCINATED!r}; {info.name!r} says "

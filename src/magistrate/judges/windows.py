@@ -1,4 +1,4 @@
-"""The judge `windows`: a context that does not fit is judged in windows, whose scores become one."""
+"""The judge `windows`: judges a context that does not fit in windows, and combines their scores."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from magistrate.types import FAITHFUL, HALLUCINATED, Abstention, Outcome, Sample
 class Windows:
     """Judges with the whole context if it fits, else with windows over it.
 
-    A window holds whole sentences, as many as fit `tokens` (0: the model's context window), and begins with
-    the last `overlap` sentences of the one before. `aggregate` makes one score of the windows' scores: `best`
-    takes the lowest where a low score is good and the highest where a high one is, since it is enough that
-    one window supports the output; `all` takes the lowest, `any` the highest; `mean` and `noisy_or` combine
-    them. With the first three the verdict is that window's. With `mean` and `noisy_or` a high score means
+    A window holds whole sentences, as many as fit `tokens` (0: the model's context window), and starts with
+    the last `overlap` sentences of the one before. `aggregate` combines the windows' scores. `best` takes
+    the lowest if a low score is good and the highest if a high one is, since one window that supports the
+    output is enough; `all` takes the lowest, `any` the highest; `mean` and `noisy_or` combine them. With
+    the first three the verdict is that window's. With `mean` and `noisy_or` a high score means
     hallucinated, and the threshold is the judge's own, or .5 if it has none. If one window has no verdict,
     the output has none.
     """
@@ -80,7 +80,7 @@ class Windows:
     async def _cut(
         self, sample: Sample, pieces: Sequence[Piece], engine: Engine
     ) -> list[ContextSlice] | None:
-        """Windows that hold all pieces, each as long as fits; None where not even one character does."""
+        """Return windows that cover all pieces, each as long as fits; None if not even one character fits."""
         waiting, found, end = list(pieces), list[ContextSlice](), 0
 
         def parts(begin: int, end: int) -> ContextSlice:
@@ -121,7 +121,7 @@ class Windows:
 
 
 async def _last(low: int, high: int, good: Callable[[int], Awaitable[bool]]) -> int:
-    """The last number up to `high` that is good, `low` being so, and none behind one that is not."""
+    """Return the last good number from `low` to `high`; `low` is good, and none after a bad one is good."""
     step = 1
     while low + step <= high and await good(low + step):
         low, step = low + step, 2 * step
@@ -133,7 +133,7 @@ async def _last(low: int, high: int, good: Callable[[int], Awaitable[bool]]) -> 
 
 
 def _halves(piece: Piece, texts: Sequence[str]) -> list[Piece]:
-    """A piece cut between the two words in its middle, or anywhere; nothing of a single character."""
+    """Split a piece between two words near its middle, or anywhere; empty for a single character."""
     if piece.end - piece.start == 1:
         return []
     middle = (piece.start + piece.end) // 2
