@@ -275,9 +275,7 @@ class _Worker:
     ready: asyncio.Queue[Judged | BaseException | None]
 
     async def run(self, source: Iterable[Sample]) -> None:
-        """Judge samples until none is left, then put None into the queue; after a fatal error, put the
-        error.
-        """
+        """Judge samples until none is left, then put None into the queue. A fatal error is put instead."""
         try:
             for sample in source:
                 if not await self._sample(sample):
@@ -365,9 +363,7 @@ Returned = TypeVar("Returned", Generation, Choice, Likelihood)
 
 
 class Recorded:
-    """An engine that records every call, also a failed one, as a `Step`. Each judgement gets a new
-    instance.
-    """
+    """An engine that records every call, also a failed one, as a `Step`. Use one for each judgement."""
 
     def __init__(
         self,

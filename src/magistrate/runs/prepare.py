@@ -289,9 +289,7 @@ def price_for(engine: Engine, price: str | None) -> Price | None:
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
-    """Return the specification with absolute paths and the data's digest, so that it names the same data
-    later.
-    """
+    """Return the specification with absolute paths and the data's digest, so that it stays valid later."""
     # The name of a hub data set contains the commit, and that of a stored set its version.
     named = dataset.name if spec.dataset.source.startswith(HUB) else version
     spec = anchored(spec, Path.cwd())

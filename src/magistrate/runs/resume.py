@@ -208,9 +208,7 @@ def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) ->
 
 
 def scoring_differences(then: Mapping[str, Scoring], now: Mapping[str, Scoring]) -> Iterator[str]:
-    """Yield a message for each difference in how scores are read. Judges without stored scoring are
-    skipped.
-    """
+    """Yield a message for each difference in how scores are read. Unstored scoring is skipped."""
     for name in then.keys() & now.keys():
         for field in ("direction", "labels", "threshold"):
             was, is_now = getattr(then[name], field), getattr(now[name], field)
