@@ -64,8 +64,7 @@ def cohen_kappa(
 
 
 def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
-    """Return Krippendorff's nominal alpha of coincidence matrices `[b, k, k]`; NaN if all labels are the
-    same.
+    """Return Krippendorff's nominal alpha of coincidence matrices `[b, k, k]`; NaN if all labels are equal.
 
     For two raters the matrix is the sum of their confusion table and its transpose.
     """
@@ -78,8 +77,7 @@ def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
 
 
 def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Gwet's AC1 from the observed agreement `[b]` and the mean share of each of all k labels `[b,
-    k]`.
+    """Return Gwet's AC1 from the observed agreement `[b]` and the mean shares of all k labels `[b, k]`.
 
     k counts all possible labels, also those that nobody gave. NaN if k is 1.
     """
@@ -104,8 +102,7 @@ def two_raters(
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """Return the `FIGURES` of two raters' labels, int `[n]` in [0, k), with intervals by a bootstrap of
-    `groups`.
+    """Return the `FIGURES` of two raters' labels, int `[n]` in [0, k), with bootstrap intervals over `groups`.
 
     Weighted kappas are included only if `places` gives the positions of the labels and there are more than
     two labels; for two labels they equal kappa.

@@ -137,8 +137,7 @@ def _newton(
 
 
 def components(wins: NDArray[np.float64], tied: NDArray[np.float64]) -> list[list[int]]:
-    """Return groups of candidates within which everyone reaches everyone else by wins and ties, in both
-    directions.
+    """Return groups of candidates in which everyone reaches everyone by wins and ties, in both directions.
 
     Strengths are finite and unique exactly if there is one group (Ford 1957). Otherwise the members of some
     group never lost to those of another, or were never compared with them.

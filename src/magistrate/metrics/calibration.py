@@ -282,8 +282,7 @@ def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
 
 
 def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) -> float:
-    """Estimate the share of hallucinated outputs in a batch by expectation maximization, clipped to [.01,
-    .99].
+    """Estimate the share of hallucinated outputs in a batch by expectation maximization, within [.01, .99].
 
     `probabilities` are calibrated to a base rate of `fitted`. The estimate is only as good as their
     calibration: probabilities of a judge at chance level carry no information. Raises `InputError` if there
@@ -318,8 +317,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class ScoreShift:
-    """The difference between the distributions of `n` scores and of `n_before` earlier ones, one per
-    context.
+    """The difference between the distributions of `n` scores and `n_before` earlier ones, one per context.
 
     `distance` is the greatest difference of the cumulative shares at any one value, in [0, 1]. `p` is its p
     value under the hypothesis that both come from one distribution.
@@ -358,8 +356,7 @@ def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> Scor
 def reference(
     scores: ArrayLike, truth: ArrayLike, groups: ArrayLike, base_rate: float | None = None, *, seed: int = 0
 ) -> tuple[float, ...]:
-    """Select scores of `[n]` to compare later ones with: at most `MOST_KEPT`, one per context, rounded and
-    sorted.
+    """Select scores to compare later ones with: at most `MOST_KEPT`, one per context, rounded and sorted.
 
     With a `base_rate` in (0, 1), samples of the more frequent class of `truth` bool `[n]` are left out at
     random until this is the share of hallucinated samples.

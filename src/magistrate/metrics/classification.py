@@ -76,8 +76,7 @@ def size_for_share(hits: Flags, among: Flags, groups: Ints) -> EffectiveSize:
 
 
 def size_for_classes(hits: Flags, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
-    """Return the effective sizes of positives and negatives for the mean of the share of `hits` in each
-    class.
+    """Return the effective sizes of positives and negatives for the mean share of `hits` in the two classes.
 
     Both use the design effect of the mean itself, since a hard context causes errors in either class. The
     effective size of a class without errors, or without hits, is at most its number of contexts.

@@ -1,5 +1,4 @@
-"""Dawid and Skene (1979): labels and the reliability of each rater, estimated from votes alone, without
-truth.
+"""Dawid and Skene (1979): labels and the reliability of each rater, from votes alone, without truth.
 
 Each rater is assumed to err independently, with its own confusion matrix. EM estimates the matrices, the
 shares of the labels and the probability of each label of each item. The assumption is strong: errors that

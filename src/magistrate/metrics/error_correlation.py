@@ -55,9 +55,7 @@ def effective_votes(correlation: float, k: int) -> float:
 def error_correlation(
     wrong: ArrayLike, groups: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> ErrorCorrelation:
-    """Measure the correlation of errors bool `[n, k]`, with a bootstrap of `groups` int `[n]` for
-    intervals.
-    """
+    """Measure the correlation of errors bool `[n, k]`, with bootstrap intervals over `groups` int `[n]`."""
     import numpy as np
 
     errs = np.asarray(wrong, dtype=np.float64)

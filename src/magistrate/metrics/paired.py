@@ -31,8 +31,7 @@ ALPHA, POWER = 0.05, 0.8
 
 
 def exact_mcnemar(only_first: int, only_second: int) -> float:
-    """Return the exact p value of McNemar's test from the numbers of samples that only one of two judges got
-    right.
+    """Return the exact p value of McNemar's test: how many samples only one of two judges got right.
 
     It assumes independent samples. It is 1 if both judges are always right and wrong together.
     """
@@ -239,9 +238,7 @@ def value_of(metric: str, shares: Shares, *, second: bool) -> float | None:
 def _ratios(
     metric: str, shares: Shares, second: bool
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64], float, float]]:
-    """Return the ratios whose mean is the metric, each as weights `[2, 2, 2]` above and below, and their
-    sums.
-    """
+    """Return the ratios whose mean is the metric: weights `[2, 2, 2]` above and below the line, and sums."""
     import numpy as np
 
     ones = np.ones((2, 2, 2))

@@ -91,8 +91,7 @@ def estimates_of(
 
 
 def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
-    """Return a figure with the 95 % expanded percentile interval of its draws `[draws]`, widened to contain
-    it.
+    """Return a figure with the expanded percentile interval of its draws `[draws]`, widened to contain it.
 
     If there are too few groups, if few draws define the figure, or if all draws are equal (as for a judge
     that was never wrong), there is no interval and `undefined` is the reason.
@@ -142,8 +141,7 @@ def difference_of(
 
 
 def two_sided_p(drawn: NDArray[np.float64], n_groups: int) -> float | None:
-    """Return the bootstrap p value of a difference `[draws]` from zero, from the draws on both sides of
-    zero.
+    """Return the bootstrap p value of a difference `[draws]` from zero, by the draws on both sides of zero.
 
     It is (1 + the rarer side) / (1 + draws), doubled (Davison and Hinkley 1997, 4.2.3), and converted by
     Student's t as in the expanded interval. None if there are no draws.
@@ -163,9 +161,7 @@ def least_p(n_groups: int, draws: int) -> float:
 
 
 def standard_error(drawn: NDArray[np.float64], n_groups: int) -> float:
-    """Return the standard error of a figure from its draws, for the variance of G - 1; 0 without two
-    draws.
-    """
+    """Return the standard error of a figure from its draws, for the variance of G - 1; 0 if too few."""
     import numpy as np
 
     known = drawn[~np.isnan(drawn)]
@@ -192,8 +188,7 @@ def _expanded(tail: float, n_groups: int) -> float:
 def crossed_means(
     values: ArrayLike, rows: ArrayLike, columns: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> NDArray[np.float64]:
-    """Return the mean of each of k `values` `[n, k]` in every draw, `[draws, k]`; NaN if a draw has no
-    values.
+    """Return the mean of each of k `values` `[n, k]` in every draw, `[draws, k]`; NaN if a draw is empty.
 
     Each of the n values belongs to a pair of a row and a column, int `[n]` each. A draw takes rows and
     columns separately with replacement, and counts a pair as often as the product of both counts (the
