@@ -102,7 +102,7 @@ def two_raters(
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """Return the `FIGURES` of two raters' labels, int `[n]` in [0, k), with bootstrap intervals over `groups`.
+    """Return the `FIGURES` of two raters' labels, int `[n]` in [0, k), with bootstrap intervals by `groups`.
 
     Weighted kappas are included only if `places` gives the positions of the labels and there are more than
     two labels; for two labels they equal kappa.
