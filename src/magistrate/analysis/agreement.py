@@ -322,7 +322,7 @@ def raters_of(
     outcomes: Mapping[str, Outcome],
     labels: Sequence[str],
 ) -> Raters:
-    """Return the agreement among human raters, without and with the judge, on samples that people labelled."""
+    """Return the agreement among human raters, without and with the judge, on human-labelled samples."""
     place = {label: at for at, label in enumerate(labels)}
     rated = [sample for sample in samples.values() if votes.get(sample.id)]
     counts = np.zeros((len(rated), len(labels)))
