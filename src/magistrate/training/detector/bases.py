@@ -46,7 +46,7 @@ class Base:
 
 
 def base(words: str, scratch: Path) -> Base:
-    """Return the base of a known name, downloaded if needed, or of a folder: a detector or Hugging Face model.
+    """Return the base of a known name, downloaded if needed, or of a folder with a detector or a model.
 
     `shipped` is the small detector that comes with the package, `detector-large` the one that is downloaded.
     A small detector's weights are written to `scratch` as floats. Raises `SpecError` for an unknown name, and

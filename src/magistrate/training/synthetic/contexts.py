@@ -81,7 +81,7 @@ def _single(draft: Draft, place: Place) -> tuple[int, int] | None:
 
 
 def _other(draft: Draft, random: Random) -> tuple[Place, int, str] | None:
-    """Return a fact that output and context both have once, the context's index, and its text with another."""
+    """Return a fact that output and context have once, the context's index, and its text with another."""
     for place in shuffled(random, [*draft.output.numbers, *draft.names]):
         named = place.text[0].isalpha()
         new = _other_name(draft, place, random) if named else _other_number(place, random)

@@ -266,7 +266,7 @@ class WordNet:
     def related(
         self, part: PartOfSpeech, offset: int, relation: str, word: str | None = None
     ) -> list[tuple[PartOfSpeech, int]]:
-        """Return the synsets pointed to; with `word`, only by pointers of that word or of the whole synset."""
+        """Return synsets pointed to; with `word`, only by pointers of that word or of the whole synset."""
         synset = self.synset(part, offset)
         number = synset.words.index(word) + 1 if word in synset.words else 0
         return [
