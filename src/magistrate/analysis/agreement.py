@@ -20,7 +20,7 @@ from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 MOST_SLICES = 100
 LOW_KAPPA, HIGH_AGREEMENT = 0.4, 0.8
-EXCERPT = 100  # characters of the output beside a disagreement
+EXCERPT = 100  # characters of the output shown with a disagreement
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from magistrate.metrics.resampling import FEW_CONTEXTS, draws_of, interval_of
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 SHOWN = ("balanced_accuracy", "auroc")
-EXCERPT = 100  # characters of the output of a disputed sample
+EXCERPT = 100  # characters of the output shown with a disputed sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ PARAMETERS: Mapping[Method, tuple[str, ...]] = {
 CLIP = 1e-4
 """Scores nearer to 0 or 1 than this count as this near wherever their logarithm is taken."""
 
-_HOTTEST = 1e3  # a temperature beyond this makes every probability .5
+_HOTTEST = 1e3  # at this temperature every probability is about .5
 
 
 @dataclass(frozen=True, slots=True)

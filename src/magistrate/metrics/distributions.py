@@ -295,7 +295,7 @@ def grouped_folds(truth: Flags, groups: Ints, folds: int, seed: int) -> list[tup
     held, fold = np.zeros((folds, 2)), np.zeros(len(counts), dtype=np.int64)
     totals = np.maximum(counts.sum(axis=0), 1)
     for group in order:
-        tried = held + np.eye(folds)[:, :, None] * counts[group]  # [fold that it goes to, fold, class]
+        tried = held + np.eye(folds)[:, :, None] * counts[group]  # [assigned fold, fold, class]
         uneven = (tried / totals).std(axis=1).mean(axis=1)
         best = 0
         for number in range(1, folds):

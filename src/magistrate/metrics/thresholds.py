@@ -244,7 +244,7 @@ def _cuts(scores: Floats, truth: NDArray[np.bool_], weights: Floats) -> tuple[Fl
     edges = np.concatenate([[0.0], distinct, [1.0]])
     cuts = ((edges[1:] + edges[:-1]) / 2)[::-1]
     hits, alarms = np.concatenate([[0.0], up]), np.concatenate([[0.0], down])
-    # Beyond a score of exactly 1 there is no cut, and below one of exactly 0 it is the one at 0.
+    # There is no cut above a score of exactly 1. The cut below a score of exactly 0 is 0.
     kept = slice(1, None) if distinct[-1] == 1 else slice(None)
     return cuts[kept], hits[kept], alarms[kept]
 

@@ -14,8 +14,8 @@ from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, POSITIONS, RELA
 from magistrate.errors import ModelError
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
-VERSION = 10  # of the file format, the first with these operators
-NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
+VERSION = 10  # file format version, the first with these operators
+NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by type name in safetensors
 FURTHEST = 128  # tokens: greater distances share the last bucket of MPNet's relative positions
 HIDDEN = -1e9  # added to the attention scores of padding
 

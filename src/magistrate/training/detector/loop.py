@@ -21,7 +21,7 @@ from magistrate.training.low_rank import dtype_of
 
 STATE = "training.pt"
 SAVE_SECONDS = 60.0  # also saved after the first step of every call of `run`
-SORTED_TOGETHER = 16_000  # examples that are sorted by length before they are cut into batches
+SORTED_TOGETHER = 16_000  # examples that are sorted by length before they are split into batches
 NEARLY = 16  # tokens: lengths in the same multiple of this count as equal
 
 

@@ -23,7 +23,7 @@ ABBREVIATIONS = re.compile(
 STOP = word_set("stop")
 TITLES = word_set("titles")
 PARTICLES = word_set("particles")
-# Capitalised words of transcripts and web pages that name nothing.
+# Capitalised words of transcripts and web pages that are not names.
 NO_NAMES = word_set("no_names")
 LONGEST = 5  # most words of a name; longer runs are headlines and tables
 CALENDAR = frozenset(listed("months") + listed("weekdays"))
@@ -122,7 +122,7 @@ class Text:
         run: list[Word] = []
         for word in self.words:
             if run and word.text in PARTICLES and word.start - run[-1].end < 8:
-                continue  # University of Texas
+                continue  # such as "of" in University of Texas
             if self._capital(word, proper):
                 if run and not self._joins(run[-1], word):
                     self._close(found, run)

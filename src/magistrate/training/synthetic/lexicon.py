@@ -164,7 +164,7 @@ def _degree(base: str, form: Form) -> str | None:
     if base in DEGREES:
         return DEGREES[base][form == "est"]
     if len(re.findall(r"[aeiouy]+", base.removesuffix("e"))) > 1 and not base.endswith("y"):
-        return None  # such adjectives take more and most
+        return None  # such adjectives use "more" and "most"
     ending = "er" if form == "er" else "est"
     if base.endswith("e"):
         return base + ending[1:]
