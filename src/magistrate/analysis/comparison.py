@@ -70,9 +70,9 @@ class Difference:
 
     `p` is the p value of no difference, None if the samples give none. Primary metrics are those that were
     requested: `corrected` is the p value corrected for all requested comparisons, and `detectable` the
-    difference that as many samples would show with a power of 80 % as the first of them, None if they cannot
-    show any. Every other metric is `exploratory`: it has neither and shows nothing. `error` is the standard
-    error of the difference.
+    smallest true difference that as many samples would show with a power of 80 % in the first step of the
+    correction, None if they cannot show any. Every other metric is `exploratory`: it has neither and shows
+    nothing. `error` is the standard error of the difference.
     """
 
     metric: str
@@ -507,7 +507,7 @@ def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: in
 def _corrected(results: Sequence[PairResult], n_groups: int, draws: int) -> list[PairResult]:
     """Return the pairs with the p values of primary metrics corrected together. Others are unchanged.
 
-    The detectable difference uses the level of the first comparison.
+    The detectable difference uses the level of the first step of the correction.
     """
     p_values = _asked_p(results)
     corrected, family = iter(holm(p_values)), sum(p is not None for p in p_values)

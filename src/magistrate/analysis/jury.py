@@ -29,9 +29,9 @@ EXCERPT = 100  # characters of the output shown with a disputed sample
 class Votes:
     """The votes of k members on n samples.
 
-    `scores` `[n, k]` in [0, 1], 1 is the worst; `said` bool `[n, k]`, True is hallucinated; `given` bool `[n,
-    k]`, False if a member gave no verdict, so that score and label are meaningless. `left_out` counts the
-    samples that are not included, by reason.
+    `scores` `[n, k]` in [0, 1], 1 is the worst; `said` bool `[n, k]`, True is hallucinated; `given` bool
+    `[n, k]`, False if a member gave no verdict, so that score and label are meaningless. `left_out` counts
+    the samples that are not included, by reason.
     """
 
     members: tuple[str, ...]

@@ -301,6 +301,6 @@ def auroc_samples_needed(
 
 def _area_variance(area: float, base_rate: float) -> float:
     """Return n times the variance of an estimated area for large n (Hanley and McNeil 1982)."""
-    one_faithful = area / (2 - area) - area**2  # that both of two hallucinated samples score above one faithful sample
+    one_faithful = area / (2 - area) - area**2  # two hallucinated samples score above it
     one_hallucinated = 2 * area**2 / (1 + area) - area**2
     return one_faithful / (1 - base_rate) + one_hallucinated / base_rate

@@ -23,9 +23,9 @@ HIDDEN = -1e9  # added to the attention scores of padding
 def write_graph(weights: Path, heads: int, path: Path) -> None:
     """Write the network as a graph that refers to the weights in a safetensors file of the same folder.
 
-    The graph takes int64 `ids`, `types`, `mask` `[batch, length]` and returns float32 `logits` `[batch,
-    length, 4]`. `heads` is the number of attention heads per layer. Raises `ModelError` if a weight is
-    missing.
+    The graph takes int64 `ids`, `types`, `mask` `[batch, length]` and returns float32 `logits`
+    `[batch, length, 4]`. `heads` is the number of attention heads per layer. Raises `ModelError` if a weight
+    is missing.
     """
     try:
         onnx.save(_Builder(weights, heads).model(), path)

@@ -57,11 +57,11 @@ def train_judge(
 ) -> Outcome:
     """Tune a model by LoRA and write it to the folder `target`.
 
-    It learns the answers of `judge` on the labelled samples of `data`, or `chats` as `magistrate export
-    --format sft` writes them. After `seconds` it stops; the same call continues from there, as after a crash.
-    With `force` it starts again, and an existing model is replaced once the new one is written. `device` is
-    `cpu` or `cuda` (default: `cuda` if available). Raises `MissingExtra` without the extra `train`,
-    `InputError` if the data cannot be trained on or nothing was learnt, and `SpecError`.
+    It learns the answers of `judge` on the labelled samples of `data`, or `chats` as
+    `magistrate export --format sft` writes them. After `seconds` it stops; the same call continues from
+    there, as after a crash. With `force` it starts again, and an existing model is replaced once the new one
+    is written. `device` is `cpu` or `cuda` (default: `cuda` if available). Raises `MissingExtra` without the
+    extra `train`, `InputError` if the data cannot be trained on or nothing was learnt, and `SpecError`.
     """
     settings = settings or Settings()
     if bool(data) == bool(chats):

@@ -159,7 +159,7 @@ def quantifier(draft: Draft, random: Random) -> Variant | None:
     choices: list[Edit] = []
     for family in listed("quantifiers"):
         for word in family:
-            # In "No, he did", "no" is an answer; "only" and "more than" are used in other contexts.
+            # In "No, he did", "no" is an answer; "only" and "more than" need other words around them.
             for match in re.finditer(
                 rf"\b{word}\b(?! the\b| of\b| own\b|,| (?:i|he|she|it|but)\b| \d)", draft.output.text, re.I
             ):
