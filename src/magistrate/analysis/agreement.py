@@ -1,4 +1,4 @@
-"""Agreement of one judge with people, or with another judge, on the same samples."""
+"""Agreement of one judge with human labels, or with another judge, on the same samples."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 MOST_SLICES = 100
 LOW_KAPPA, HIGH_AGREEMENT = 0.4, 0.8
-EXCERPT = 100  # characters of the output beside a disagreement
+EXCERPT = 100  # characters of the output shown with a disagreement
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What two sides say of one sample: the reference and the judge's verdict."""
+    """A sample with its two labels: the reference label and the judge's verdict."""
 
     sample: Sample
     reference: str
@@ -35,11 +35,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far two sides agree on n samples.
+    """The agreement of two sides on n samples.
 
-    `table[i][j]` counts the samples that the reference calls by label i and the judge by label j, in the
-    order of the report's labels; `figures` are named as in `metrics.agreement`, and `scores`, the concordance
-    of both sides' scores, where both are judges.
+    `table[i][j]` counts the samples with reference label i and judge label j, in the order of the report's
+    labels. `figures` have the names of `metrics.agreement` and, if both sides are judges, `scores`, the
+    concordance of their scores.
     """
 
     n: int
@@ -48,7 +48,7 @@ class Agreement:
     figures: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {
             "n": self.n,
             "n_contexts": self.n_contexts,
@@ -59,9 +59,9 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Raters:
-    """What several people said of n samples: `people` among themselves, `all_raters` with the judge as one.
+    """The agreement of several human raters on n samples: `people` without, and `all_raters` with the judge.
 
-    `ties` are samples for which no label had most votes; the judge is not compared on them.
+    `ties` is the number of samples without a majority label; the judge is not compared on them.
     """
 
     n: int
@@ -72,13 +72,13 @@ class Raters:
     all_raters: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self, all_raters="with_the_judge")
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A sample that the two sides call by different labels."""
+    """A sample to which the two sides give different labels."""
 
     sample_id: str
     reference: str
@@ -88,18 +88,18 @@ class Disagreement:
     excerpt: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self, sample_id="sample", said="judge")
 
 
 @dataclass(frozen=True, slots=True)
 class AgreementReport:
-    """A judge of a run beside a reference, as a whole, by slices, and sample by sample where they differ.
+    """A judge of a run compared with a reference: overall, by slice, and each sample on which they differ.
 
-    `n_total` is how many samples the run has, `left_out` counts those that could not be compared by the
-    reason. `places` says where each label stands, from least to most, for weighted kappa (0, 1, 2 and so on
-    for labels in an order that was given, themselves for numbers), None where labels have no order;
-    `problems` are rows of a file of labels that could not be read.
+    `n_total` is the number of samples of the run. `left_out` counts, by reason, those that could not be
+    compared. `places` are the positions of the labels, from least to most, for weighted kappa: 0, 1, 2 and so
+    on for a given order, the numbers themselves for numeric labels, None if labels have no order. `problems`
+    are rows of a label file that could not be read.
     """
 
     run: str
@@ -119,11 +119,11 @@ class AgreementReport:
 
     @property
     def ordered(self) -> bool:
-        """Whether the order of the labels means something."""
+        """Whether the labels have a meaningful order."""
         return self.places is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, every disagreement among them."""
+        """The fields as plain JSON values, including every disagreement."""
         return fields_of(self) | {"ordered": self.ordered}
 
     def _repr_html_(self) -> str:
@@ -144,7 +144,7 @@ class AgreementReport:
         return "".join(pages)
 
 
-# --- which samples have two labels ---------------------------------------------------------------
+# --- samples with two labels ---------------------------------------------------------------------
 
 
 def pairs_with(
@@ -153,9 +153,9 @@ def pairs_with(
     reference: Callable[[Sample], str | None],
     lacking: Callable[[Sample], str],
 ) -> tuple[list[Pair], dict[str, int]]:
-    """Verdicts beside the label that `reference` gives a sample; the others are counted by the reason.
+    """Pair verdicts with the label that `reference` returns for a sample. Count the other samples by reason.
 
-    `lacking` says why a sample has none.
+    `lacking` returns the reason why a sample has no reference label.
     """
     pairs, left_out = list[Pair](), Counter[str]()
     for sample in samples.values():
@@ -176,10 +176,10 @@ def pairs_of_judges(
     other: Mapping[str, Outcome],
     opposed: bool | None = False,
 ) -> tuple[list[Pair], dict[str, int]]:
-    """Verdicts of two judges on samples of one id and one text; the others are counted by the reason.
+    """Pair the verdicts of two judges on samples with equal id and text. Count the other samples by reason.
 
-    `opposed` says that a high score of the one means what a low one of the other does: the other's are then
-    turned round. They are left out if that is None: not known.
+    If `opposed`, a high score of one judge means what a low score of the other does, and the other's scores
+    are inverted. If it is None (not known), they are omitted.
     """
     pairs, left_out = list[Pair](), Counter[str]()
     for sample in samples.values():
@@ -208,10 +208,11 @@ def pairs_of_judges(
 def order_of(
     found: Iterable[str], order: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], tuple[float, ...] | None]:
-    """The labels in the order of tables, and where each stands, None where the order means nothing.
+    """Return the labels in the order of tables, and their positions, None if the order has no meaning.
 
-    `order` is from least to most and must hold every label found; its labels stand at 0, 1, 2 and so on.
-    Numbers stand where they are; faithful and hallucinated are both named where no other label is found.
+    `order` goes from least to most and must contain every label found; its positions are 0, 1, 2 and so on.
+    Numeric labels are their own positions. If no other label is found, faithful and hallucinated are both
+    listed.
     """
     labels = set(found)
     if order is not None:
@@ -243,9 +244,9 @@ def agreement(
     places: Sequence[float] | None,
     groups: Sequence[int] | None = None,
 ) -> Agreement:
-    """The table of some pairs, and every figure of it with its interval.
+    """Return the table of the pairs and all its figures with intervals.
 
-    `places` says where each label stands among numbers, for weighted kappa; None where labels have no order.
+    `places` are the numeric positions of the labels, for weighted kappa; None if labels have no order.
     """
     place = {label: at for at, label in enumerate(labels)}
     first = np.array([place[pair.reference] for pair in pairs], dtype=np.int64)
@@ -268,7 +269,7 @@ def slices_of(
     labels: Sequence[str],
     places: Sequence[float] | None,
 ) -> dict[str, Agreement]:
-    """The agreement of the pairs of each value, the most frequent first; samples without one are left out."""
+    """Return the agreement for each value, the most frequent first. Samples without a value are skipped."""
     found: dict[str, list[Pair]] = {}
     for pair in pairs:
         if (at := value(pair.sample)) is not None:
@@ -284,7 +285,7 @@ def slices_of(
 
 
 def disagreements(pairs: Iterable[Pair]) -> tuple[Disagreement, ...]:
-    """Where the two sides differ, the judge's surest verdicts first."""
+    """Return the pairs whose labels differ, the judge's most confident verdicts first."""
     found = [
         Disagreement(
             pair.sample.id,
@@ -301,15 +302,15 @@ def disagreements(pairs: Iterable[Pair]) -> tuple[Disagreement, ...]:
 
 
 def sureness(score: float, probability: float | None) -> float:
-    """How sure a verdict is, in [0, 1]: its probability, else how far its score is from undecided."""
+    """Return the confidence of a verdict in [0, 1]: its probability, else that of its score."""
     return probability if probability is not None else max(score, 1 - score)
 
 
-# --- several people ------------------------------------------------------------------------------
+# --- several human raters ------------------------------------------------------------------------
 
 
 def majority(votes: Sequence[str]) -> str | None:
-    """The label that most people gave; None where two have as many votes."""
+    """Return the label with the most votes; None for a tie."""
     ranked = Counter(votes).most_common(2)
     return None if not ranked or (len(ranked) == 2 and ranked[0][1] == ranked[1][1]) else ranked[0][0]
 
@@ -321,7 +322,7 @@ def raters_of(
     outcomes: Mapping[str, Outcome],
     labels: Sequence[str],
 ) -> Raters:
-    """Agreement among people, and of people and the judge as one more, over samples that people labelled."""
+    """Return the agreement among human raters, without and with the judge, on human-labelled samples."""
     place = {label: at for at, label in enumerate(labels)}
     rated = [sample for sample in samples.values() if votes.get(sample.id)]
     counts = np.zeros((len(rated), len(labels)))
@@ -344,11 +345,11 @@ def raters_of(
     )
 
 
-# --- words ---------------------------------------------------------------------------------------
+# --- remarks -------------------------------------------------------------------------------------
 
 
 def remarks_of(overall: Agreement, labels: Sequence[str]) -> tuple[str, ...]:
-    """What a reader of the figures must not miss."""
+    """Return warnings that a reader of the figures must not miss."""
     found = []
     kappa, observed, ac1 = (overall.figures[name].value for name in ("kappa", "observed", "ac1"))
     if kappa is not None and observed is not None and kappa < LOW_KAPPA and observed >= HIGH_AGREEMENT:

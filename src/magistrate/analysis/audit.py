@@ -1,4 +1,4 @@
-"""An audit: which changes of a sample are judged, and how often each one flips the judge's label."""
+"""An audit: changes samples or prompts in several ways and measures how often the judge's label flips."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from magistrate.types import Abstention, Failure, Outcome, Sample, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One sample judged as it is (`plain`) and otherwise (`changed`), by the change called `change`.
+    """The outcomes of one sample as it is (`plain`) and changed (`changed`), by the change called `change`.
 
-    `control` is the outcome of a harmless change of the same size, where the check has one.
+    `control` is the outcome of a harmless change of the same size, if the check has one.
     """
 
     sample: Sample
@@ -33,15 +33,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change does to verdicts: shares in [0, 1], changes of the score in [-1, 1], 95 % intervals.
+    """The effect of a change on verdicts: shares in [0, 1], changes of the score in [-1, 1], 95 % intervals.
 
-    Of `trials` pairs the `pairs` with a verdict on every side are counted. `flipped` is the share of them
-    with another label, `flips` how many by `from -> to`, `moved` the mean change of the score. The same
-    `under_control`, None where there is no control, and `excess`, the share beyond that of the control.
-    `failures` and `abstentions` count, by code and reason, the changed and control outcomes that are no
-    verdict; `unjudged` trials have none for the sample as it is. `unchanged` samples are those that the
-    change leaves as they are; they are no trials. `contexts` and `changes` are how many different ones the
-    pairs have: what the intervals resample.
+    Of `trials` pairs, the `pairs` with a verdict on every side are counted. `flipped` is the share of them
+    whose label differs, `flips` counts them by `from -> to`, and `moved` is the mean change of the score.
+    `under_control` and `moved_under_control` are the same for the control, None without one, and `excess` is
+    the share beyond that of the control. `failures` and `abstentions` count, by code and reason, changed and
+    control outcomes without a verdict. `unjudged` counts trials without a verdict on the unchanged sample.
+    `unchanged` counts samples that the change leaves as they are; they are not trials. `contexts` and
+    `changes` are the numbers of different ones in the pairs, which the intervals resample.
     """
 
     trials: int
@@ -61,27 +61,27 @@ class Effect:
 
     @property
     def gravity(self) -> float:
-        """How much the change does beyond its control, for the order of a report; -1 if it is not known."""
+        """The effect beyond that of the control, to sort a report; -1 if unknown."""
         share = self.excess if self.excess is not None else self.flipped
         return -1.0 if share.value is None else share.value
 
     @property
     def n_flips(self) -> int:
-        """How many labels differ."""
+        """The number of labels that differ."""
         return sum(self.flips.values())
 
     @property
     def n_lost(self) -> int:
-        """How many trials have no verdict on some side."""
+        """The number of trials that lack a verdict on some side."""
         return self.trials - self.pairs
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return asdict(self)
 
 
 def effect(pairs: Sequence[Pair], *, unchanged: int = 0, seed: int = 0) -> Effect:
-    """What the change of these pairs does; intervals resample contexts and changes, from `seed`."""
+    """Measure the effect of the change in these pairs. Intervals resample contexts and changes by `seed`."""
     judged = [pair for pair in pairs if all(isinstance(side, Verdict) for side in _sides(pair))]
     lost = [side for pair in pairs for side in _sides(pair)[1:] if not isinstance(side, Verdict)]
     figures = _figures(judged, controlled=any(pair.control is not None for pair in pairs), seed=seed)
@@ -109,7 +109,7 @@ def _flip(pair: Pair) -> str:
 
 
 def _figures(judged: Sequence[Pair], *, controlled: bool, seed: int) -> dict[str, Any]:
-    """Shares and means with their intervals; all are undefined where no pair has its verdicts."""
+    """Return shares and means with their intervals; all undefined if no pair has all verdicts."""
     import numpy as np
 
     from magistrate.metrics.resampling import crossed_means, mean_of, share_of
@@ -135,7 +135,7 @@ def _figures(judged: Sequence[Pair], *, controlled: bool, seed: int) -> dict[str
 
 
 def _values(pair: Pair, controlled: bool) -> list[float]:
-    """Flip and change of the score, then those of the control, then how much more flips than under it."""
+    """Return flip and score change, then those of the control, then the difference of the two flips."""
     plain, changed, *others = (side for side in _sides(pair) if isinstance(side, Verdict))
     values = [float(changed.label != plain.label), changed.score - plain.score]
     if controlled:
@@ -150,7 +150,7 @@ def _values(pair: Pair, controlled: bool) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: its `effect`, or in words why it does not apply; `note` says how it was done."""
+    """The result of one check: its `effect`, or why it is not applicable. `note` tells how it was done."""
 
     check: str
     effect: Effect | None
@@ -160,16 +160,16 @@ class Finding:
 
     @property
     def name(self) -> str:
-        """The check's name, with the text that was changed where it tries several."""
+        """The check's name, followed by the text that was changed if the check tries several."""
         return self.check if self.where is None else f"{self.check} {self.where}"
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What checks found of a judge, gravest first, with what pins it.
+    """The findings about a judge, the gravest first, with everything needed to reproduce them.
 
-    `n_judged` of `n_planned` judgements were made; fewer where it was interrupted. `attacks` are the names of
-    those tried; `direction` says whether a low score is good (`minimize`). `repeatable` is whether the engine
+    `n_judged` of `n_planned` judgements were made; fewer if it was interrupted. `attacks` are the names of
+    the attacks tried. `direction` is `minimize` if a low score is good. `repeatable` is whether the engine
     promises the same answer to the same question.
     """
 
@@ -193,12 +193,12 @@ class Audit:
         return self.n_judged == self.n_planned
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return asdict(self) | {"complete": self.complete, "attacks": list(self.attacks)}
 
 
 def gravest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings by how many labels their change flips beyond its control, then those that do not apply."""
+    """Sort findings by how many labels the change flips beyond its control; inapplicable ones come last."""
     return tuple(sorted(findings, key=lambda each: 2.0 if each.effect is None else -each.effect.gravity))
 
 
@@ -218,12 +218,12 @@ CHECKS: Mapping[str, str] = {
 """Every check with what it changes."""
 
 AS_IS, SWAPPED, BEFORE, AFTER = "as it is", "labels swapped", "reasons before", "reasons after"
-EDITED = {"contexts_shuffled": "context"}  # the field that an edit changes, where it is not the output
+EDITED = {"contexts_shuffled": "context"}  # the field that an edit changes, if it is not the output
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One pair to be, as numbers of judgements: of the sample as it is, changed, and under the control."""
+    """A planned pair, as numbers of judgements: of the unchanged sample, the changed one and the control."""
 
     check: str
     where: Where | None
@@ -236,11 +236,11 @@ class Trial:
 
 @dataclass(slots=True)
 class Plan:
-    """Judgements to make and what becomes of them.
+    """The judgements to make, and how they are compared.
 
-    `judges` are the forms of the judge by name; `jobs` the samples to be judged with the form that judges
-    each, by number; `trials` which of them are compared; `unchanged` counts, by check, the samples that a
-    change leaves as they are; `not_applicable` says why checks cannot be made.
+    `judges` are the forms of the judge by name. `jobs` are the samples to judge, each with the name of its
+    form. `trials` are the comparisons, by number of job. `unchanged` counts, by check, the samples that a
+    change leaves as they are. `not_applicable` holds the reasons why checks cannot be made.
     """
 
     judges: dict[str, Judge] = field(default_factory=dict)
@@ -251,7 +251,7 @@ class Plan:
     _numbers: dict[tuple[str, int, str | None, tuple[str, ...], bool], int] = field(default_factory=dict)
 
     def job(self, form: str, at: int, sample: Sample, *, again: bool = False) -> int:
-        """The number of a judgement; one that is asked for already is not asked twice, unless `again`."""
+        """Return the number of a judgement. An equal one is planned only once, unless `again`."""
         key = (form, at, sample.output, sample.context, again)
         if key not in self._numbers:
             self._numbers[key] = len(self.jobs)
@@ -268,7 +268,7 @@ def plan(
     *,
     seed: int = 0,
 ) -> Plan:
-    """What these checks ask of a judge. Raises `SpecError` for a check that is not known."""
+    """Plan the judgements of these checks. Raises `SpecError` for an unknown check."""
     for name in checks:
         if name not in CHECKS:
             raise SpecError(f"unknown check {name!r}; known: {', '.join(CHECKS)}")
@@ -290,7 +290,7 @@ def plan(
 
 
 def _prepared(made: Plan, name: str, judge: Judge, engine: EngineInfo) -> str | None:
-    """Why a check cannot be made, None once the forms of the judge that it needs are among the plan's."""
+    """Add the forms of the judge that a check needs to the plan, or return why the check cannot be made."""
     reads = judge.info.reads
     forms: dict[str, Judge] = {}
     if name == "options_swapped":
@@ -328,7 +328,7 @@ def _trials(
     places: Sequence[Where],
     seed: int,
 ) -> Iterator[Trial]:
-    """The trials of one check on one sample; none where it changes nothing."""
+    """Yield the trials of one check on one sample; none if the check changes nothing."""
     if name == "repeated":
         yield Trial(name, None, name, sample, plain, made.job(AS_IS, at, sample, again=True))
     elif name == "options_swapped":

@@ -1,6 +1,6 @@
 """A calibration of a judge's scores: fitted to labels, and measured on held-out folds.
 
-Binning, losses and maps are those of `metrics.calibration`; `remarks_of` says what limits a fit.
+Binning, losses and maps are those of `metrics.calibration`. `remarks_of` lists the limits of a fit.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ MOST_FOLDS = 20
 LEAST: Mapping[Method, int] = {"platt": LEAST_SAMPLES, "temperature": LEAST_SAMPLES, "isotonic": 200}
 """Fewer samples are refused: Platt's two numbers need some ten of the rarer class each (Peduzzi and others
 1996), isotonic steps need hundreds before they are more than chance (Niculescu-Mizil and Caruana 2005)."""
-LEAST_RISE = 0.01  # from the lowest score to the highest; less is no map
-HALF = 0.5  # the threshold where no aim is stated
+LEAST_RISE = 0.01  # the least rise of the map from the lowest score to the highest
+HALF = 0.5  # the threshold if no aim is given
 COST = "cost"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How good scores are as probabilities, and the labels that a threshold makes of them.
+    """The quality of scores as probabilities, and of the labels that a threshold gives them.
 
-    `figures` holds an estimate for each of `LOSSES` and `RATES`, and `cost` where costs are the aim.
+    `figures` holds an estimate for each of `LOSSES` and `RATES`, and `cost` if the aim is costs.
     """
 
     reliability: Reliability
     figures: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
@@ -79,11 +79,11 @@ class Fit:
     """A calibration and its figures, all on held-out samples.
 
     `calibrator` and `threshold` are fitted to all n samples, of which `positives` are hallucinated, in
-    `contexts` contexts. `before` is the judge as it is, `after` calibrated by maps that had not seen the
-    sample; `change` is after minus before for each figure. `unreached` counts folds on whose other samples no
-    threshold reached the aim: nothing was flagged there. `left_out` are samples without label or verdict.
-    `turned` says that all of this is of 1 - score, since a low score of the judge means hallucinated.
-    `reference` are calibrated scores to compare those of later runs with.
+    `contexts` contexts. `before` measures the judge as it is, `after` the scores calibrated by maps that were
+    fitted without the sample. `change` is after minus before for each figure. `unreached` counts the folds
+    whose training samples allowed no threshold that reaches the aim; nothing was flagged there. `left_out`
+    counts samples without label or verdict. If `turned`, everything refers to 1 - score, because a low score
+    of the judge means hallucinated. `reference` are calibrated scores to compare those of later runs with.
     """
 
     method: Method
@@ -108,7 +108,7 @@ class Fit:
     reference: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return {
             "method": self.method,
             "parameters": {name: list(values) for name, values in self.calibrator.parameters.items()},
@@ -142,12 +142,12 @@ def fit(
     binning: Binning = "mass",
     draws: int = DRAWS,
 ) -> Fit:
-    """Calibrate the scores of a judge, and measure that on held-out folds.
+    """Calibrate the scores of a judge, and measure the result on held-out folds.
 
-    `base_rate` in (0, 1) is the share of the hallucinated where the calibration will be used; the two classes
-    are weighted to it in fits, thresholds and figures alike. Raises `InputError` for too few samples, if a
-    higher score is no more often hallucinated and if the run does not say how scores are read, `Unreachable`
-    if no threshold reaches `aim`, and `SpecError` for invalid options.
+    `base_rate` in (0, 1) is the share of hallucinated outputs where the calibration will be used. The two
+    classes are weighted to it in fits, thresholds and figures. Raises `InputError` for too few samples, if a
+    higher score is not more often hallucinated, and if the run has no stored scoring; `Unreachable` if no
+    threshold reaches `aim`; and `SpecError` for invalid options.
     """
     _check(columns, method, folds, base_rate)
     truth, scores = columns.truth, columns.scores
@@ -162,7 +162,7 @@ def fit(
         try:
             said[test] = held_out[test] >= _threshold(own, scores[train], truth[train], aim, base_rate)
         except Unreachable:
-            unreached += 1  # and nothing is flagged: what has no threshold raises no alarm
+            unreached += 1  # without a threshold nothing is flagged
     before, after, change = _measured(columns, held_out, said, aim, base_rate, binning, draws, seed)
     found = Fit(
         method=method,
@@ -193,14 +193,14 @@ def _weights(truth: Flags, base_rate: float | None) -> Floats:
 
 
 def _threshold(own: Calibrator, scores: Floats, truth: Flags, aim: Aim | None, rate: float | None) -> float:
-    """The threshold of a calibrated score, by the samples that the map was fitted to."""
+    """Return the threshold for calibrated scores, chosen on the samples that the map was fitted to."""
     if aim is None:
         return HALF
     return float(f"{best_cut(own.of_all(scores), truth, aim, _weights(truth, rate)):.10g}")
 
 
 def folds_of(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Places of the others and of the fold, fold by fold; no context is in two of them."""
+    """Return the indices outside and inside each fold. No context is in two folds."""
 
     parts = grouped_folds(columns.truth, columns.groups, folds, seed)
     for train, _ in parts:
@@ -213,7 +213,7 @@ def folds_of(columns: Columns, folds: int, seed: int) -> list[tuple[NDArray[np.i
 
 
 def _check(columns: Columns, method: Method, folds: int, base_rate: float | None) -> None:
-    """Refuse invalid options, and too few samples to split and to learn from."""
+    """Reject invalid options, and too few samples to split and to fit."""
     if method not in METHODS:
         raise SpecError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
     if not 2 <= folds <= MOST_FOLDS:
@@ -235,7 +235,7 @@ def _check(columns: Columns, method: Method, folds: int, base_rate: float | None
 
 
 def _check_rise(calibrator: Calibrator, columns: Columns, area: Estimate) -> None:
-    """Refuse a map by which a higher score is no more likely to be hallucinated."""
+    """Reject a map by which a higher score is not more likely to be hallucinated."""
     made = calibrator.of_all(columns.scores[[columns.scores.argmin(), columns.scores.argmax()]])
     if made[1] - made[0] >= LEAST_RISE:
         return
@@ -262,7 +262,7 @@ def _measured(
     draws: int,
     seed: int,
 ) -> tuple[Measured, Measured, dict[str, Estimate]]:
-    """Before, after, and after minus before draw by draw."""
+    """Return the measures before and after, and their differences draw by draw."""
     truth, n_groups = columns.truth, columns.n_groups
     names: tuple[str, ...] = (*LOSSES, *RATES, *((COST,) if aim is not None and aim.kind == "costs" else ()))
     sides = ((columns.scores, columns.said), (held_out, said))
@@ -289,9 +289,9 @@ def _measured(
 
 
 def _certain(columns: Columns, said: Flags, figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Closed intervals of shares that are the same in every draw: 7 of 7 do not make a precision certain.
+    """Return closed-form intervals for shares that are the same in every draw: 7 of 7 is not certainty.
 
-    Where there are too few contexts these have no interval either.
+    With too few contexts these have no interval either.
     """
     exact = classification(columns.truth, said, groups=columns.groups).metrics
     return {name: exact[name] for name in exact if name in figures and figures[name].low is None}
@@ -300,7 +300,7 @@ def _certain(columns: Columns, said: Flags, figures: Mapping[str, Estimate]) -> 
 def _figures(
     truth: Flags, scores: Floats, said: Flags, aim: Aim | None, binning: Binning
 ) -> Callable[[Floats], Floats]:
-    """All figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
+    """Return all figures `[b, k]` of scores and labels as a function of weights `[b, n]`."""
     lost = losses(truth, scores, bin_numbers(scores, BINS, binning))
     counted = confusion_of(truth, said)
 
@@ -320,7 +320,7 @@ def _estimates(names: tuple[str, ...], values: Floats, drawn: Floats, n_groups: 
 
 
 def file_of(fit: Fit, recipe: Recipe, name: str, dataset: str, digest: str) -> CalibrationFile:
-    """A fit as a file: `recipe` is that of the judge `name`, `digest` that of the data set."""
+    """Convert a fit to a file. `recipe` is that of the judge `name`, `digest` that of the data set."""
     return CalibrationFile(
         method=fit.method,
         parameters={name: list(values) for name, values in fit.calibrator.parameters.items()},
@@ -362,7 +362,7 @@ ENOUGH_FOR_STEPS = 1000
 
 
 def remarks_of(fit: Fit) -> tuple[str, ...]:
-    """Sentences about what limits a calibration, the gravest first."""
+    """Return sentences about the limits of a calibration, the gravest first."""
     return tuple(_remarks(fit))
 
 

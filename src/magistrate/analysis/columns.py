@@ -1,4 +1,4 @@
-"""One judge's verdicts and the gold labels as columns, and why samples are left out of them."""
+"""One judge's verdicts and the gold labels as columns, with the reasons why samples are left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ = ("output", "context", "input", "messages", "expected", "alternatives")
 
 
 def unlike(first: Sample, second: Sample) -> str | None:
-    """What differs between two samples of one id, in words; None where judges read the same."""
+    """Return a text on what differs between two samples of one id; None if judges read the same."""
     if first is second:
         return None
     for name in READ:
@@ -30,7 +30,7 @@ def unlike(first: Sample, second: Sample) -> str | None:
 
 
 def missing(outcome: Outcome | None) -> str:
-    """Why there is no verdict."""
+    """Return why there is no verdict."""
     match outcome:
         case Failure():
             return "failed"
@@ -49,11 +49,11 @@ AGAIN = "It was stored before runs did; run it again, answers that are cached co
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a judge said of n labelled samples, in the samples' order.
+    """A judge's verdicts on n labelled samples, in the order of the samples.
 
-    `truth` and `said` are bool `[n]`, True is hallucinated; `raw` float `[n]` in [0, 1], the judge's own
-    scores, which `scoring` says how to read (None: not known); `groups` int `[n]`, the same number for
-    samples of the same context. `left_out` counts the samples that are not among them, by the reason.
+    `truth` and `said` are bool `[n]`, True is hallucinated. `raw` float `[n]` in [0, 1] are the judge's own
+    scores; `scoring` defines how to read them (None: not known). `groups` int `[n]` is the same number for
+    samples of the same context. `left_out` counts the samples that are not included, by reason.
     """
 
     judge: str
@@ -72,21 +72,21 @@ class Columns:
 
     @property
     def scores(self) -> NDArray[np.float64]:
-        """The scores `[n]` in [0, 1], the higher the more hallucinated. Raises like `turned`."""
+        """The scores `[n]` in [0, 1], higher is more hallucinated. Raises like `turned`."""
         return 1 - self.raw if self.turned else self.raw
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         return len(self.ids)
 
     @property
     def n_groups(self) -> int:
-        """How many different contexts."""
+        """The number of different contexts."""
         return len(set(self.groups.tolist()))
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Columns:
-        """The same columns of some of the samples."""
+        """Return the columns of a subset of the samples."""
         import numpy as np
 
         places = np.arange(self.n)[chosen]
@@ -103,7 +103,7 @@ class Columns:
 
 
 def known_scoring(scoring: Scoring | None, judge: str) -> Scoring:
-    """How a judge's scores are read. Raises `InputError` where the run does not say."""
+    """Return how a judge's scores are read. Raises `InputError` if the run has not stored it."""
     if scoring is None:
         raise InputError(f"judge {judge!r}: {NOT_STORED}, and without it its scores cannot be used. {AGAIN}")
     return scoring
@@ -112,10 +112,10 @@ def known_scoring(scoring: Scoring | None, judge: str) -> Scoring:
 def columns(
     samples: Mapping[str, Sample], outcomes: Iterable[Outcome], judge: str, scoring: Scoring | None
 ) -> Columns:
-    """The verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
+    """Return the verdicts of `judge` on samples (by id) that are labelled faithful or hallucinated.
 
-    `scoring` says how its scores are read, None if it is not known.
-    Raises `InputError` for an outcome of an unknown sample and for a second one of the same sample.
+    `scoring` defines how its scores are read, None if it is not known. Raises `InputError` for an outcome of
+    an unknown sample and for a second outcome of the same sample.
     """
     import numpy as np
 
@@ -148,7 +148,7 @@ def columns(
 
 
 def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
-    """Why a sample cannot be counted, None where it can."""
+    """Return why a sample cannot be counted, None if it can."""
     if not isinstance(outcome, Verdict):
         return missing(outcome)
     if outcome.label not in KNOWN:
@@ -159,10 +159,10 @@ def _left_out(sample: Sample, outcome: Outcome | None) -> str | None:
 
 
 def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
-    """A number `[n]` a sample, the same where all that the output may rely on is the same.
+    """Return a group number `[n]` per sample, the same for samples with equal sources.
 
-    A sample without any source is alone. Samples of two runs may be given together: without a source they
-    are one only where id, input and output are the same.
+    A sample without any source is a group of its own. Samples of two runs may be passed together: without a
+    source they share a group only if id, input and output are equal.
     """
     import numpy as np
 
@@ -172,14 +172,14 @@ def groups_of(samples: Iterable[Sample]) -> NDArray[np.int64]:
 
 
 def _place(sample: Sample) -> tuple[str | None, ...]:
-    """What samples of one group share; None comes first where that is no source."""
+    """Return the key that samples of one group share. It starts with None if there is no source."""
     if any(sample.sources):
         return sample.sources
     return (None, sample.id, sample.input, sample.output)
 
 
 def one_judge(judges: Iterable[str], named: str | None, of: str) -> str:
-    """The judge named, or the only one. Raises `SpecError` that lists the judges there are."""
+    """Return the judge named, or the only one. Raises `SpecError` with the available judges."""
     known = list(judges)
     if named in known and named is not None:
         return named

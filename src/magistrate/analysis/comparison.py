@@ -1,4 +1,4 @@
-"""A comparison of judges on the same samples: which is better, by how much, in figures and sentences."""
+"""A comparison of judges on the same samples: which is better and by how much, in figures and sentences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SideResult:
-    """What a side is in the comparison: its own coverage, and its figures on the samples that all share."""
+    """The result of one side of a comparison: its own coverage, and its figures on the shared samples."""
 
     name: str
     run: str
@@ -56,23 +56,23 @@ class SideResult:
 
     @property
     def coverage(self) -> float | None:
-        """`n_ok / n_total`; None for a run of no samples."""
+        """`n_ok / n_total`; None for a run without samples."""
         return self.n_ok / self.n_total if self.n_total else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `labels` are those given to the shared samples."""
+        """The fields as plain JSON values. `labels` are those given to the shared samples."""
         return fields_of(self, figures="metrics") | {"coverage": self.coverage}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first side's metric less the second's, with its interval.
+    """The first side's metric minus the second's, with its interval.
 
-    `p` is of no difference, None where the samples give none. A primary metric is what was asked about:
-    `corrected` is its p value corrected for all that was asked together, and `detectable` the difference that
-    as many samples would show 4 times in 5 as the first of those, None where they cannot show any. Every
-    other metric is `exploratory`: neither is there, and nothing is shown by it. `error` is the difference's
-    standard error.
+    `p` is the p value of no difference, None if the samples give none. Primary metrics are those that were
+    requested: `corrected` is the p value corrected for all requested comparisons, and `detectable` the
+    smallest true difference that as many samples would show with a power of 80 % in the first step of the
+    correction, None if they cannot show any. Every other metric is `exploratory`: it has neither and shows
+    nothing. `error` is the standard error of the difference.
     """
 
     metric: str
@@ -85,13 +85,13 @@ class Difference:
 
     @property
     def better(self) -> int:
-        """1 where the first side is shown to be better, -1 where the second is, 0 where neither is."""
+        """1 if the first side is shown to be better, -1 if the second is, 0 if neither is."""
         if self.exploratory or self.corrected is None or self.corrected >= ALPHA or not self.value.value:
             return 0
         return 1 if (self.value.value > 0) == (self.metric != "brier") else -1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {
             **self.value.to_dict(),
             "p": self.p,
@@ -104,7 +104,7 @@ class Difference:
 
 
 def outcome_of(each: Difference) -> str:
-    """What a difference says of the first side, in a word or two."""
+    """Return a short text on what a difference shows about the first side."""
     if each.p is None:
         return "not known"
     if each.exploratory:
@@ -114,7 +114,7 @@ def outcome_of(each: Difference) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A sample on which two sides differ. `right` names the side that is, None where that is not known."""
+    """A sample to which two sides give different labels. `right` is the correct side, None if unknown."""
 
     sample_id: str
     gold: str | None
@@ -125,13 +125,13 @@ class Flip:
     right: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self, sample_id="sample")
 
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """Two sides: how often each alone was right, every difference, and the samples that flip.
+    """The comparison of two sides: how often each alone was right, every difference, and the flips.
 
     The four counts and the p value of McNemar's test, which is exploratory, are None without gold labels.
     """
@@ -147,18 +147,18 @@ class PairResult:
     flips: tuple[Flip, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, every flip among them."""
+        """The fields as plain JSON values, including every flip."""
         names = {"only_first": "only_first_right", "only_second": "only_second_right", "mcnemar": "mcnemar_p"}
         return fields_of(self, **names)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Judges on the `n` samples, of `n_all` different ones, that all judged and that could be matched.
+    """A comparison of judges on the `n` of `n_all` different samples that all judged and that match.
 
-    `left_out` counts the others by the reason. Of `metrics` those in `primary` are what was asked: `family`
-    is how many p values of theirs were corrected together. The others are exploratory. `gold` says whether
-    the samples are labelled, so that better and worse mean something.
+    `left_out` counts the other samples by reason. Of `metrics`, those in `primary` were requested; `family`
+    is the number of their p values, which were corrected together. The others are exploratory. `gold` is
+    whether the samples are labelled, so that a side can be better or worse.
     """
 
     n: int
@@ -177,7 +177,7 @@ class Comparison:
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self, family="corrected_together")
 
     def _repr_html_(self) -> str:
@@ -224,9 +224,9 @@ MOST_WEIGHTS = 200_000_000
 class Side:
     """One judge of one run: its samples and outcomes by sample id. `n_total` samples were to be judged.
 
-    Of outcomes nothing but labels, scores and codes is read; `scoring` says how scores are, None where nobody
-    knows, and then nothing of scores is compared. `unread` says how many rows of its data could not be read,
-    None where nobody counted.
+    Only labels, scores and codes of the outcomes are read. `scoring` defines how scores are read; if it is
+    None (not known), metrics of scores are not compared. `unread` is the number of rows of its data that
+    could not be read, None if they were not counted.
     """
 
     name: str
@@ -241,7 +241,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The samples that all sides have a verdict on, and each side's verdicts in their order."""
+    """The samples on which all sides have a verdict, and each side's verdicts in the same order."""
 
     samples: tuple[Sample, ...]
     verdicts: tuple[tuple[Verdict, ...], ...]
@@ -250,14 +250,14 @@ class Shared:
     gold: bool
 
 
-# --- which samples are shared --------------------------------------------------------------------
+# --- shared samples ------------------------------------------------------------------------------
 
 
 def shared(sides: Sequence[Side]) -> Shared:
-    """Samples of one id and one text in every run, with a verdict of every judge.
+    """Return the samples with equal id and text in every run and a verdict of every judge.
 
-    Where any of them is labelled faithful or hallucinated and every judge speaks in these words, those alone
-    are kept: what cannot be right or wrong says nothing of better or worse.
+    If any of them is labelled faithful or hallucinated and every judge uses these labels, only labelled
+    samples are kept, because no judge can be right or wrong about the others.
     """
     everything = {sample_id: None for side in sides for sample_id in side.samples}
     left_out, kept = Counter[str](), list[tuple[Sample, tuple[Verdict, ...]]]()
@@ -284,7 +284,7 @@ def shared(sides: Sequence[Side]) -> Shared:
 
 
 def _unlabelled(sample: Sample, verdicts: Iterable[Verdict]) -> str | None:
-    """Why nobody can be right or wrong about a sample, None where they can."""
+    """Return why no judge can be right or wrong about a sample, None if one can."""
     if sample.label is None:
         return "no gold label"
     if sample.label not in KNOWN:
@@ -293,12 +293,12 @@ def _unlabelled(sample: Sample, verdicts: Iterable[Verdict]) -> str | None:
 
 
 def _speaks(verdicts: Iterable[Verdict]) -> bool:
-    """Whether any verdict is in the words of the gold labels."""
+    """Return whether any verdict uses the gold labels."""
     return any(verdict.label in KNOWN for verdict in verdicts)
 
 
 def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample | None]:
-    """One sample with its gold label, or why the sides do not mean the same one."""
+    """Return one sample with its gold label, or why the sides do not have the same sample."""
     first: Sample | None = None
     for side in sides:
         sample = side.samples.get(sample_id)
@@ -321,12 +321,12 @@ def _matched(sides: Sequence[Side], sample_id: str) -> tuple[str | None, Sample 
 def compare(
     sides: Sequence[Side], primary: Sequence[str] = (), *, draws: int | None = None, seed: int = SEED
 ) -> Comparison:
-    """Compare two judges or more on the samples that all of them share.
+    """Compare two or more judges on the samples that all of them share.
 
-    `primary` are the metrics that are asked about: by default `PRIMARY`, or accuracy where all samples are of
-    one class. The p values of all pairs by these are corrected together (Holm), and only by these is a side
-    shown to be better; every other metric of `COMPARED` is exploratory. Raises `InputError` for fewer than
-    two sides and where nothing can be compared.
+    `primary` are the metrics of interest: by default `PRIMARY`, or accuracy if all samples are of one class.
+    Their p values over all pairs are corrected together (Holm), and only they can show that a side is better.
+    All other metrics of `COMPARED` are exploratory. Raises `InputError` for fewer than two sides and if
+    nothing can be compared.
     """
     if len(sides) < 2:
         raise InputError(f"a comparison takes at least two judges, got {len(sides)}")
@@ -363,7 +363,7 @@ def compare(
 
 
 def _asked(primary: Sequence[str], both: Shared) -> tuple[str, ...]:
-    """The metrics that are asked about, in the usual order; by default what the gold labels allow."""
+    """Return the primary metrics in the usual order; by default the one that the gold labels allow."""
     if unknown := [name for name in primary if name not in COMPARED]:
         raise InputError(f"unknown metric {unknown[0]!r}; known: {', '.join(COMPARED)}")
     if primary:
@@ -372,12 +372,12 @@ def _asked(primary: Sequence[str], both: Shared) -> tuple[str, ...]:
 
 
 def _asked_p(results: Sequence[PairResult]) -> list[float | None]:
-    """The p values of what was asked, pair by pair."""
+    """Return the p values of the primary metrics, pair by pair."""
     return [e.p for pair in results for e in pair.differences.values() if not e.exploratory]
 
 
 def _draws(family: int, n_groups: int, n: int) -> int:
-    """As many draws as leave room for the correction of so many p values; more where contexts are few."""
+    """Return how many draws the correction of so many p values needs; more if contexts are few."""
     most = max(DRAWS, min(MOST_DRAWS, MOST_WEIGHTS // n))
     draws = min(DRAWS, most)
     while draws < most and n_groups > 1 and family * least_p(n_groups, draws) > ALPHA / 5:
@@ -386,7 +386,7 @@ def _draws(family: int, n_groups: int, n: int) -> int:
 
 
 class _Measured:
-    """The figures of every side on the shared samples and in every draw; `values` `[side, metric]`."""
+    """The figures of every side on the shared samples, also in every draw; `values` is `[side, metric]`."""
 
     def __init__(
         self,
@@ -425,7 +425,7 @@ class _Measured:
         self._unread = [side.scoring is None for side in sides]
 
     def lacking(self, metric: str, *sides: int) -> str | None:
-        """Why one of these sides does not have the figure; None where all do."""
+        """Return why one of these sides does not have the figure; None if all do."""
         if metric in OF_SCORES and any(self._unread[side] for side in sides):
             return NOT_STORED
         at = self.names.index(metric)
@@ -505,9 +505,9 @@ def _difference(measured: _Measured, name: str, one: int, two: int, n_groups: in
 
 
 def _corrected(results: Sequence[PairResult], n_groups: int, draws: int) -> list[PairResult]:
-    """The same with every p value of what was asked corrected for all of them; the others stay as they are.
+    """Return the pairs with the p values of primary metrics corrected together. Others are unchanged.
 
-    What could have been seen goes by the level of the first of them.
+    The detectable difference uses the level of the first step of the correction.
     """
     p_values = _asked_p(results)
     corrected, family = iter(holm(p_values)), sum(p is not None for p in p_values)
@@ -526,7 +526,7 @@ def _corrected(results: Sequence[PairResult], n_groups: int, draws: int) -> list
 
 
 def _flips(sides: Sequence[Side], both: Shared, one: int, two: int) -> tuple[Flip, ...]:
-    """Samples that the two call by different labels, those with the scores furthest apart first."""
+    """Return the samples to which the two give different labels, the greatest difference of scores first."""
     found = []
     for sample, a, b in zip(both.samples, both.verdicts[one], both.verdicts[two], strict=True):
         if a.label == b.label:
@@ -547,12 +547,12 @@ NAMES = {
 
 
 def name_of(metric: str) -> str:
-    """A metric's name for people."""
+    """Return a metric's display name."""
     return NAMES.get(metric, metric)
 
 
 def sentences_of(comparison: Comparison) -> tuple[str, ...]:
-    """One sentence a pair and metric that was asked about."""
+    """Return one sentence per pair and primary metric."""
     return tuple(
         _sentence(pair, each, " corrected" if comparison.family > 1 else "")
         for pair in comparison.pairs
@@ -582,12 +582,12 @@ def _sentence(pair: PairResult, each: Difference, corrected: str) -> str:
 
 
 def bounds(low: float | None, high: float | None) -> str:
-    """`[+.01, +.11]`; empty where there is none."""
+    """Format an interval as `[+.01, +.11]`; empty if there is none."""
     return "" if low is None else f"[{signed(low)}, {signed(high)}]"
 
 
 def remarks_of(comparison: Comparison, sides: Sequence[Side]) -> tuple[str, ...]:
-    """What limits the comparison, the gravest first."""
+    """Return the limits of the comparison, the gravest first."""
     return tuple(_remarks(comparison, sides))
 
 

@@ -1,4 +1,4 @@
-"""What a jury is worth: beside each of its members alone, without each of them, and without any labels."""
+"""The value of a jury: compared with each member alone, without each of them, and without any labels."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from magistrate.metrics.resampling import FEW_CONTEXTS, draws_of, interval_of
 from magistrate.types import HALLUCINATED, Outcome, Sample, Verdict
 
 SHOWN = ("balanced_accuracy", "auroc")
-EXCERPT = 100  # characters of the output of a disputed sample
+EXCERPT = 100  # characters of the output shown with a disputed sample
 
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What k members said of n samples.
+    """The votes of k members on n samples.
 
-    `scores` `[n, k]` in [0, 1], 1 the worst; `said` bool `[n, k]`, True is hallucinated; `given` bool
-    `[n, k]`, False where a member gave no verdict, so that score and label mean nothing. `left_out` counts
-    the samples that are not among them by the reason.
+    `scores` `[n, k]` in [0, 1], 1 is the worst; `said` bool `[n, k]`, True is hallucinated; `given` bool
+    `[n, k]`, False if a member gave no verdict, so that score and label are meaningless. `left_out` counts
+    the samples that are not included, by reason.
     """
 
     members: tuple[str, ...]
@@ -44,7 +44,7 @@ class Votes:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """How a jury makes one score: `weights` are one a member, None for equal ones."""
+    """How a jury pools scores into one. `weights` has one weight per member; None means equal weights."""
 
     aggregate: Pooling = "mean"
     weights: tuple[float, ...] | None = None
@@ -52,32 +52,31 @@ class Pool:
     threshold: float = 0.5
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A member, a jury or a part of one: the samples that it gave a verdict on, and its figures on the common
-    ones that have a label."""
+    """The verdict count of a member, a jury or a part of one, and its figures on common labelled samples."""
 
     name: str
     verdicts: int
     metrics: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Unlabelled:
-    """What Dawid and Skene's method makes of the votes alone.
+    """The result of Dawid and Skene's method, from the votes alone.
 
-    `fallback` says why the probabilities are only the shares of the votes. `share` is the estimated share of
-    hallucinated samples, and `recall` and `specificity` what members are found to be by the votes of the
-    others, None with a fallback. `probabilities` are those of hallucinated, by sample id. `row` has the
-    figures on the samples that do have labels, which were not used.
+    `fallback` is the reason why the probabilities are only the shares of the votes. `share` is the estimated
+    share of hallucinated samples; `recall` and `specificity` are the estimates for each member from the votes
+    of all. These three are None with a fallback. `probabilities` are those of hallucinated, by sample id.
+    `row` has the figures on the samples that have labels, which the method did not use.
     """
 
     fallback: str | None
@@ -90,13 +89,13 @@ class Unlabelled:
     row: Row
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A sample on which the members' scores lie far apart: what it pays to label next."""
+    """A sample on which the members' scores differ widely, and so a good one to label next."""
 
     sample_id: str
     label: str | None
@@ -105,18 +104,17 @@ class Disputed:
     excerpt: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self, sample_id="sample")
 
 
 @dataclass(frozen=True, slots=True)
 class JuryReport:
-    """A jury beside its members, on the `n_common` of `n_total` samples that have a label and a verdict of
-    every member.
+    """A jury compared with its members, on the `n_common` of `n_total` samples with a label and all verdicts.
 
-    `jury` is the jury as it is pooled; `without` the same without one member, for three members or more;
-    `pools` other ways to pool. `best` names the member with the highest balanced accuracy on these very
-    samples (None without labels), and `gain` says by how much the jury's is above that.
+    `jury` is the jury as pooled. `without` is the jury without one member, for three members or more. `pools`
+    are other ways to pool. `best` is the member with the highest balanced accuracy on these very samples
+    (None without labels), and `gain` is the jury's balanced accuracy minus that member's.
     """
 
     run: str
@@ -139,17 +137,17 @@ class JuryReport:
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, with every disputed sample."""
+        """The fields as plain JSON values, including every disputed sample."""
         return fields_of(self, errors="error_correlation", unlabelled="dawid_skene")
 
 
-# --- what the members said ------------------------------------------------------------------------
+# --- votes of the members -------------------------------------------------------------------------
 
 
 def votes_of_jury(samples: Mapping[str, Sample], outcomes: Mapping[str, Outcome], judge: str) -> Votes:
-    """The votes of a jury's members, which its verdicts hold in their details.
+    """Return the votes of a jury's members, read from the details of its verdicts.
 
-    Raises `InputError` where the judge was no jury.
+    Raises `InputError` if the judge was not a jury.
     """
     found, left_out, members = list[tuple[Sample, dict[str, Any]]](), Counter[str](), dict[str, None]()
     for sample in samples.values():
@@ -182,9 +180,9 @@ def _members(verdict: Verdict, judge: str) -> list[dict[str, Any]]:
 def votes_of_judges(
     samples: Mapping[str, Sample], outcomes: Mapping[str, Mapping[str, Outcome]], turned: Mapping[str, bool]
 ) -> Votes:
-    """The votes of several judges of a run; `turned` says of which of them a low score is the worst.
+    """Return the votes of several judges of a run. `turned` is True for judges whose low scores are worst.
 
-    Raises `InputError` where one says anything else than faithful or hallucinated.
+    Raises `InputError` if one uses labels other than faithful and hallucinated.
     """
     for judge, said in outcomes.items():
         labels = {each.label for each in said.values() if isinstance(each, Verdict)} - set(KNOWN)
@@ -226,9 +224,9 @@ def _votes(
 
 
 def jury_report(votes: Votes, pool: Pool, *, run: str, source: str, n_total: int) -> JuryReport:
-    """All of the above of some votes; figures are measured on the samples that every member has judged.
+    """Return the report on these votes. Figures are measured on the samples that every member has judged.
 
-    Raises `InputError` for fewer than two members, and where no sample has a verdict.
+    Raises `InputError` for fewer than two members, and if no sample has a verdict.
     """
     k = len(votes.members)
     if k < 2 or not votes.samples:
@@ -292,7 +290,7 @@ def jury_report(votes: Votes, pool: Pool, *, run: str, source: str, n_total: int
 
 
 def _pooled(votes: Votes, pool: Pool, places: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The score `[n]` of some members, and where enough of them gave a verdict."""
+    """Return the pooled scores `[n]` of some members, and where enough of them gave a verdict."""
     weights = [1.0] * len(votes.members) if pool.weights is None else list(pool.weights)
     scores = np.zeros(len(votes.samples))
     given = votes.given[:, places].sum(1) >= min(pool.least, len(places))
@@ -315,14 +313,14 @@ def _best(members: Sequence[Row]) -> str | None:
 
 
 def _difference(sides: Sequence[Figures], groups: NDArray[np.int64]) -> Estimate:
-    """The first side's figure minus the second's, taken draw by draw."""
+    """Return the first side's figure minus the second's, computed draw by draw."""
     whole = [float(side(np.ones((1, groups.size)))[0, 0]) for side in sides]
     drawn = draws_of(lambda weights: sides[0](weights) - sides[1](weights), groups)
     return interval_of(whole[0] - whole[1], drawn[:, 0], int(np.unique(groups).size))
 
 
 def _left_out(votes: Votes, labelled: NDArray[np.bool_]) -> dict[str, int]:
-    """Why samples are not among the common ones."""
+    """Return why samples are not among the common ones."""
     found = Counter(votes.left_out)
     found["no verdict of some member"] += int((~votes.given.all(1)).sum())
     found["no gold label"] += int((votes.given.all(1) & ~labelled).sum())
@@ -350,7 +348,7 @@ def _unlabelled(votes: Votes, row: Callable[..., Row]) -> Unlabelled:
 
 
 def _disputed(votes: Votes) -> tuple[Disputed, ...]:
-    """Samples whose scores lie apart, the furthest first, as far as members call them by different labels."""
+    """Return the samples to which members give different labels, the widest spread of scores first."""
     found = []
     for at, sample in enumerate(votes.samples):
         places = np.flatnonzero(votes.given[at])
@@ -363,7 +361,7 @@ def _disputed(votes: Votes) -> tuple[Disputed, ...]:
 
 
 def _remarks(report: JuryReport) -> tuple[str, ...]:
-    """What a reader of the figures must not miss."""
+    """Return warnings that a reader of the figures must not miss."""
     found = []
     if not report.n_common:
         found.append(

@@ -1,6 +1,6 @@
-"""Harmless changes for an audit: of a sample's words, and of the judge's prompt.
+"""Harmless changes for an audit: to a sample's text, and to the judge's prompt.
 
-All are drawn from a seed and a sample's id alone, so the same sample is always changed in the same way.
+All random choices depend on a seed and the sample's id alone, so a sample is always changed in the same way.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from magistrate.types import Sample
 
 Edit = Callable[[Sample, int], Sample]
 
-PADDING = 0.5  # of the output's length, at least: how much is added
-SHORTEST, LONGEST = 20, 300  # characters of a sentence that pads
+PADDING = 0.5  # the least length to add, as a share of the output's length
+SHORTEST, LONGEST = 20, 300  # characters of a padding sentence
 TYPOS, DOUBLED = 0.25, 0.1  # shares of function words with a typo, and of spaces that are doubled
 PARAGRAPHS = re.compile(r"\n\s*\n")
-WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")  # of letters alone
+WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?![\w'’])")  # letters only
 QUOTED = re.compile(r'"([^"\n]*)"')
 
-# Words that hold a sentence together. None denies, counts or compares, so that a typo changes no statement.
+# Function words. None negates, counts or compares, so a typo changes no statement.
 _FUNCTION_WORDS = """
 the and that this these those with from which who whose where while because since for into onto its
 their there they them his her our your has have had was were are been being also then thus such would
@@ -38,9 +38,9 @@ FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 def padded(sample: Sample, seed: int) -> Sample:
-    """The output with true sentences behind it: some of the context's, which it does not say already.
+    """Append true sentences to the output: sentences of the context that the output does not contain.
 
-    About half as long as the output, and one sentence at least.
+    They are about half as long as the output, and at least one sentence.
     """
     output = sample.output
     if not output:
@@ -55,7 +55,7 @@ def padded(sample: Sample, seed: int) -> Sample:
 
 
 def lengthened(sample: Sample, seed: int) -> Sample:
-    """The output with as many characters as `padded` adds, in plain words that say nothing of its facts."""
+    """Append as many characters as `padded` adds, in plain text that does not affect the facts."""
     output, size = sample.output or "", len(padded(sample, seed).output or "")
     if size <= len(output) + 1:
         return sample
@@ -63,9 +63,9 @@ def lengthened(sample: Sample, seed: int) -> Sample:
 
 
 def shuffled(sample: Sample, seed: int) -> Sample:
-    """The context in another order: its texts; of one text the paragraphs, of one paragraph the sentences.
+    """Reorder the context: its texts, or a single text's paragraphs, or a single paragraph's sentences.
 
-    See `shuffled_by`: sentences may lean on the ones before them, texts and paragraphs hardly do.
+    See `shuffled_by`: sentences may depend on the ones before them, texts and paragraphs hardly do.
     """
     source, by = _source(sample, seed, "contexts"), shuffled_by(sample)
     if by is None:
@@ -81,7 +81,7 @@ def shuffled(sample: Sample, seed: int) -> Sample:
 
 
 def shuffled_by(sample: Sample) -> str | None:
-    """What `shuffled` gives another order: texts, paragraphs or sentences; None where there is only one."""
+    """Return what `shuffled` reorders: texts, paragraphs or sentences; None if there is only one piece."""
     filled = [text for text in sample.context if text.strip()]
     if len(set(filled)) > 1:
         return "texts"
@@ -94,8 +94,10 @@ def shuffled_by(sample: Sample) -> str | None:
 
 
 def formatted(sample: Sample, seed: int) -> Sample:
-    """The output as a Markdown list with the same words: every sentence an entry, one word of it bold, first
-    letters small, and more white space."""
+    """Rewrite the output as a Markdown list with the same words.
+
+    Every sentence becomes an entry with one word in bold, a lower-case first letter and more white space.
+    """
     if not (sample.output or "").strip():
         return sample
     source = _source(sample, seed, "formatting")
@@ -104,9 +106,9 @@ def formatted(sample: Sample, seed: int) -> Sample:
 
 
 def noisy(sample: Sample, seed: int) -> Sample:
-    """The output with typos in some function words, some spaces doubled and typographic quotes.
+    """Add typos to some function words, double some spaces and use typographic quotes in the output.
 
-    A typo swaps two neighbouring letters; names, numbers and words that deny or count stay as they are.
+    A typo swaps two neighbouring letters. Names, numbers and words that negate or count stay as they are.
     """
     source = _source(sample, seed, "noise")
     text = sample.output or ""
@@ -125,7 +127,7 @@ def noisy(sample: Sample, seed: int) -> Sample:
 
 
 def _source(sample: Sample, seed: int, name: str) -> random.Random:
-    """Randomness of this sample, edit and seed alone; texts make good seeds in every process."""
+    """Return a random source for this sample, edit and seed. Text seeds are the same in every process."""
     return random.Random(f"{seed} {name} {sample.id}")
 
 
@@ -138,7 +140,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _another_order(pieces: Sequence[str], source: random.Random) -> list[str]:
-    """The pieces in an order that reads otherwise; there are at least two different ones."""
+    """Return the pieces in a different order. At least two of them must differ."""
     given, found = list(pieces), list(pieces)
     while found == given:
         source.shuffle(found)
@@ -146,7 +148,7 @@ def _another_order(pieces: Sequence[str], source: random.Random) -> list[str]:
 
 
 def _lowered(text: str) -> str:
-    """The first letter small, unless the word is all capitals or has capitals inside, as names have."""
+    """Lower-case the first letter, unless the word is all capitals or has capitals inside, like a name."""
     first = WORD.match(text)
     if first is None or not first[0][1:].islower() or first[0][0].lower().upper() != first[0][0]:
         return text
@@ -162,7 +164,7 @@ def _bold(text: str, source: random.Random) -> str:
 
 
 def _swapped(word: str, source: random.Random) -> str:
-    """Two neighbouring letters of different kind change places; the first stays where there are enough."""
+    """Swap two different neighbouring letters. The first letter stays if the word is long enough."""
     places = [at for at in range(1, len(word) - 1) if word[at] != word[at + 1]]
     if not places:
         return word
@@ -179,7 +181,7 @@ PERTURBATIONS: Mapping[str, Edit] = {
 """Edits by the name of the check that makes them."""
 
 
-# --- the judge in another form --------------------------------------------------------------------
+# --- other forms of the judge ---------------------------------------------------------------------
 
 
 ORDERS: Mapping[str, str] = {
@@ -191,7 +193,7 @@ ORDERS: Mapping[str, str] = {
 
 
 def options_swapped(judge: Judge) -> Judge | str:
-    """The judge with its labels in the opposite order, or in words why it has none to swap."""
+    """Return the judge with its labels in the opposite order, or a message why it has none to swap."""
     inner = _inner(judge)
     if not isinstance(inner, Classify):
         return f"{judge.info.name} offers the model no list of answers whose order could be swapped"
@@ -201,9 +203,9 @@ def options_swapped(judge: Judge) -> Judge | str:
 
 
 def reasons_moved(judge: Judge) -> tuple[Judge, Judge] | str:
-    """The judge with its reasons written after the decision and before it, or in words why it cannot be.
+    """Return the judge with reasons after and before the decision, or a message why it has no such option.
 
-    A classifier's sentence after the label changes neither label nor score, so that it is left out.
+    A classifier's sentence after the label changes neither label nor score, so it is left out.
     """
     inner: Any = _inner(judge)
     try:
@@ -223,7 +225,7 @@ def reasons_moved(judge: Judge) -> tuple[Judge, Judge] | str:
 
 
 def _forms(judge: Judge, *inner: Any) -> tuple[Judge, ...] | str:
-    """The same wrappers around each of these, or in words why a wrapper does not take another prompt."""
+    """Wrap each of these as the judge is wrapped, or return a message why a wrapper rejects it."""
     try:
         return tuple(_with_inner(judge, each) for each in inner)
     except SpecError as error:
@@ -233,12 +235,12 @@ def _forms(judge: Judge, *inner: Any) -> tuple[Judge, ...] | str:
 
 
 def _inner(judge: Judge) -> Judge:
-    """The judge that asks, inside those that wrap it."""
+    """Return the innermost judge, which calls the engine."""
     of = getattr(judge, "of", None)
     return judge if of is None else _inner(of)
 
 
 def _with_inner(judge: Judge, inner: Any) -> Judge:
-    """The same wrappers around another judge."""
+    """Put the same wrappers around another judge."""
     of, wrapper = getattr(judge, "of", None), cast(Any, judge)
     return cast(Judge, inner if of is None else dataclasses.replace(wrapper, of=_with_inner(of, inner)))

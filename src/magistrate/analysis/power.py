@@ -1,4 +1,4 @@
-"""How many labelled samples it takes to tell two judges apart: from assumptions, or from a pilot."""
+"""The number of labelled samples needed to tell two judges apart, from assumptions or from a pilot."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CORRELATION = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many samples a paired comparison needs to show `difference` in `metric`.
+    """The number of samples that a paired comparison needs to show `difference` in `metric`.
 
-    `n` is for samples with contexts of their own. `design` is how much more is needed where samples share
-    contexts as in the pilot (at least 1), None without a pilot. `others` are the numbers for other
-    differences, None where no judge is that good. `alpha` is divided by the number of `comparisons` that
-    are made at once. `assumptions` say what all of it rests on.
+    `n` is for samples that share no contexts. `design` is the factor by which more are needed if samples
+    share contexts as in the pilot (at least 1), None without a pilot. `others` are the numbers for other
+    differences, None if no judge is that good. `alpha` is divided by the number of simultaneous
+    `comparisons`. `assumptions` lists what the numbers rest on.
     """
 
     metric: str
@@ -55,11 +55,11 @@ class Plan:
 
     @property
     def n_clustered(self) -> int | None:
-        """`n` times `design`."""
+        """`n` times `design`, rounded up."""
         return None if self.design is None else ceil(self.n * self.design)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {
             "metric": self.metric,
             "difference": self.difference,
@@ -108,10 +108,11 @@ def plan(
     alpha: float = 0.05,
     comparisons: int = 1,
 ) -> Plan:
-    """The samples needed where one judge has `value` and the other `value + difference`.
+    """Return the samples needed if one judge has `value` and the other `value + difference`.
 
-    `agreement` is how often both give one label (default: they err independently), `correlation` that of two
-    areas under the ROC curve, for which agreement says nothing. Raises `InputError` for what cannot be.
+    `agreement` is how often both give the same label (default: they err independently). `correlation` is that
+    of two areas under the ROC curve, where agreement does not apply. Raises `InputError` for impossible
+    values.
     """
     _check(metric, difference, power, alpha, base_rate, comparisons)
     level = alpha / comparisons
@@ -144,7 +145,7 @@ def plan(
 
 
 def _named(comparisons: int) -> str:
-    """For how many comparisons the number holds."""
+    """Return a text on how many comparisons the number is for."""
     if comparisons == 1:
         return "one metric of one pair, named beforehand (compare --metric); more at once: --comparisons"
     return f"{comparisons} comparisons at once: the level is divided by {comparisons} (Holm's first step)"
@@ -167,9 +168,9 @@ def plan_from(
     alpha: float = 0.05,
     comparisons: int = 1,
 ) -> Plan:
-    """The samples needed by judges that are right and wrong as in a pilot of two, whatever its difference.
+    """Return the samples needed by judges that err as in a pilot of two judges, for any difference.
 
-    Raises `InputError` where the pilot has no labelled samples that both judged, or too few contexts.
+    Raises `InputError` if the pilot has no labelled samples that both judged, or too few contexts.
     """
     if len(pilot) != 2:
         raise InputError(f"a pilot is two judges, got {len(pilot)}")
@@ -224,9 +225,9 @@ def plan_from(
 
 
 def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.float64]:
-    """A side's scores `[n]`, the higher the more hallucinated.
+    """Return a side's scores `[n]`, higher is more hallucinated.
 
-    Raises `InputError` if that is needed and not known.
+    Raises `InputError` if the direction of the scores is needed and not known.
     """
     scores = np.array([each.score for each in verdicts], dtype=np.float64)
     turned = metric == "auroc" and known_scoring(side.scoring, side.name).turned
@@ -234,6 +235,6 @@ def _risks(side: Side, verdicts: Sequence[Verdict], metric: str) -> NDArray[np.f
 
 
 def _normal(spread: float, difference: float, alpha: float, power: float) -> int:
-    """The samples needed where one sample's share of the difference has this standard deviation."""
+    """Return the samples needed if the difference has this standard deviation per sample."""
 
     return ceil((float(ndtri(1 - alpha / 2) + ndtri(power)) * spread / difference) ** 2)

@@ -1,4 +1,4 @@
-"""A ranking of candidates from comparisons of two at a time."""
+"""A ranking of candidates from pairwise comparisons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_CANDIDATES = 100
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One comparison: two candidates, who won, and the question that both had answered."""
+    """One comparison: two candidates, the winner, and the question that both had answered."""
 
     first: str
     second: str
@@ -34,9 +34,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A candidate's place: `rating` in points of Elo around 1,000, and its ranks in 95 % of all draws.
+    """A candidate's place: `rating` on the Elo scale around 1,000, and its range of ranks in 95 % of draws.
 
-    `rating` has no value, and the ranks are None, where the comparisons do not connect all candidates.
+    `rating` has no value, and the ranks are None, if the comparisons do not connect all candidates.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Candidate:
     ties: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
@@ -58,9 +58,9 @@ class Ranking:
     """Candidates from the best to the worst.
 
     `wins[i][j]` counts how often candidate i beat candidate j and `tied[i][j]` how often they tied, in the
-    order of `candidates`. `undefined` says why there are no ratings, None where there are. `consistent` is
-    the share of comparisons in which both orders named the same answer, None where that was not recorded;
-    `left_out` counts what could not be used by the reason.
+    order of `candidates`. `undefined` is the reason why there are no ratings, None if there are. `consistent`
+    is the share of comparisons in which both orders named the same answer, None if that was not recorded.
+    `left_out` counts unusable comparisons by reason.
     """
 
     source: str
@@ -75,16 +75,17 @@ class Ranking:
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
 def ranking(
     matches: Sequence[Match], *, source: str, left_out: Mapping[str, int], seed: int = 0, draws: int = DRAWS
 ) -> Ranking:
-    """Rank by Bradley-Terry with ties; intervals by a bootstrap of whole questions.
+    """Rank by Bradley-Terry with ties. Intervals are by a bootstrap of whole questions.
 
-    Raises `InputError` without a comparison, for one of a candidate with itself, and for too many candidates.
+    Raises `InputError` without a comparison, for a comparison of a candidate with itself, and for too many
+    candidates.
     """
     if not matches:
         told = "; ".join(f"{n} {reason}" for reason, n in left_out.items())
@@ -140,7 +141,7 @@ def ranking(
 def _ratings(
     counts: PairCounts, groups: np.ndarray[Any, Any], undefined: str | None, draws: int, seed: int
 ) -> tuple[list[Estimate], list[tuple[int, int]]]:
-    """Ratings of every candidate with intervals, and the ranks within which 95 % of the draws have it."""
+    """Return ratings with intervals, and the range of ranks that contains 95 % of the draws, by candidate."""
     k = counts.k
     if undefined is not None:
         return [Estimate.none(undefined)] * k, []
@@ -161,10 +162,10 @@ def _ratings(
 
 
 def _undefined(groups: Sequence[Sequence[int]], names: Sequence[str], wins: Any) -> str | None:
-    """Why the comparisons give no ratings, None where they connect all candidates."""
+    """Return why the comparisons give no ratings, None if they connect all candidates."""
     if len(groups) == 1:
         return None
-    for group in sorted(groups, key=len):  # who is alone is who is meant
+    for group in sorted(groups, key=len):  # the smallest group is the best one to name
         others = [at for at in range(len(names)) if at not in group]
         won, lost = wins[np.ix_(group, others)].sum(), wins[np.ix_(others, group)].sum()
         who = _listed([names[at] for at in group])
@@ -184,7 +185,7 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def _remarks(matches: Sequence[Match], known: Sequence[bool], n_questions: int) -> Iterable[str]:
-    """What a reader of the ranking must not miss."""
+    """Yield warnings that a reader of the ranking must not miss."""
     ties = Counter(each.winner for each in matches)["tie"] / len(matches)
     if ties > 0.5:
         yield f"{percent(ties)} of the comparisons are ties: the judge seldom sees a difference."

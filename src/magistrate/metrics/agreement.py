@@ -1,15 +1,15 @@
-"""Agreement of labels of the same samples, corrected for chance.
+"""Agreement between raters on the labels of the same samples, corrected for chance.
 
 =====================  ===========================================================================
 observed               share of samples with the same label
-kappa                  Cohen (1960): chance is that each side keeps its own base rates
+kappa                  Cohen (1960): by chance, each side labels at random with its own base rates
 linear, quadratic      weighted kappa (Cohen 1968): labels that are near each other disagree less
-alpha                  Krippendorff (2011), nominal: chance is that both draw from one pool of labels
-ac1                    Gwet (2008): chance is that only samples which are hard to tell are guessed
+alpha                  Krippendorff (2011), nominal: by chance, both sides draw from one pool of labels
+ac1                    Gwet (2008): chance agreement arises only on hard samples, which are guessed
 =====================  ===========================================================================
 
-All are 1 where everything agrees, and 0 (but for `observed`) where agreement is that of chance. They are
-functions of confusion tables `[b, k, k]`, so that the draws of a bootstrap are tables, too.
+All are 1 for full agreement and, except `observed`, 0 for agreement at chance level. They are functions of
+confusion tables `[b, k, k]`, so each draw of a bootstrap is a table too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ONE_LABEL = "both gave one label to everything"
 
 
 def observed_agreement(tables: Tables) -> NDArray[np.float64]:
-    """The share on the diagonal of tables `[b, k, k]`; NaN for an empty one."""
+    """Return the share on the diagonal of tables `[b, k, k]`; NaN for an empty table."""
     import numpy as np
 
     return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum((1, 2)))
@@ -48,10 +48,10 @@ def cohen_kappa(
     weights: Literal["linear", "quadratic"] | None = None,
     places: Sequence[float] | None = None,
 ) -> NDArray[np.float64]:
-    """Cohen's kappa of tables `[b, k, k]`, weighted by the distance of two labels if asked.
+    """Return Cohen's kappa of tables `[b, k, k]`, optionally weighted by the distance of two labels.
 
-    `places` `[k]` says where the labels stand, 0, 1, 2 and so on unless it is given. NaN where chance alone
-    gives full agreement.
+    `places` `[k]` are the positions of the labels on a scale; the default is 0, 1, 2 and so on. NaN if
+    chance alone gives full agreement.
     """
     import numpy as np
 
@@ -64,9 +64,9 @@ def cohen_kappa(
 
 
 def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
-    """Krippendorff's nominal alpha of coincidence matrices `[b, k, k]`; NaN where all labels are one.
+    """Return Krippendorff's nominal alpha of coincidence matrices `[b, k, k]`; NaN if all labels are equal.
 
-    For two raters the matrix is their confusion table and its transpose together.
+    For two raters the matrix is the sum of their confusion table and its transpose.
     """
     import numpy as np
 
@@ -77,9 +77,9 @@ def krippendorff_alpha(coincidences: Tables) -> NDArray[np.float64]:
 
 
 def gwet_ac1(observed: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gwet's AC1 from the observed agreement `[b]` and the mean share of each of all k labels `[b, k]`.
+    """Return Gwet's AC1 from the observed agreement `[b]` and the mean shares of all k labels `[b, k]`.
 
-    k counts the labels that could have been given, also those that nobody gave; NaN where it is 1.
+    k counts all possible labels, also those that nobody gave. NaN if k is 1.
     """
     import numpy as np
 
@@ -102,10 +102,10 @@ def two_raters(
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """The `FIGURES` of two sides' labels, int `[n]` in [0, k), with intervals by a bootstrap of `groups`.
+    """Return the `FIGURES` of two raters' labels, int `[n]` in [0, k), with bootstrap intervals by `groups`.
 
-    Weighted kappas only where `places` says where the labels stand, and they are more than two: of two they
-    are kappa.
+    Weighted kappas are included only if `places` gives the positions of the labels and there are more than
+    two labels; for two labels they equal kappa.
     """
     import numpy as np
 
@@ -147,10 +147,11 @@ def _figure(name: str, tables: Tables, places: Sequence[float] | None) -> NDArra
 def many_raters(
     counts: ArrayLike, groups: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> dict[str, Estimate]:
-    """Alpha and AC1 of any number of raters, who need not have labelled every sample.
+    """Return alpha and AC1 of any number of raters, who need not have labelled every sample.
 
-    `counts` `[n, k]`: how many gave each of the k labels to each sample. Alpha and the agreement in AC1 rest
-    on samples with two labels or more (Krippendorff 2011; Gwet 2014, for missing ratings).
+    `counts` `[n, k]` is the number of raters that gave each of the k labels to each sample. Alpha and the
+    agreement in AC1 use only samples with at least two labels (Krippendorff 2011; Gwet 2014, for missing
+    ratings).
     """
     import numpy as np
 
@@ -181,8 +182,10 @@ def many_raters(
 def concordance(
     first: ArrayLike, second: ArrayLike, groups: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> Estimate:
-    """How far two scores `[n]` are the same: Lin's (1989) concordance, which is kappa of the scores weighted
-    by their squared distance."""
+    """Return Lin's (1989) concordance of two scores `[n]`.
+
+    It equals kappa of the scores, weighted by their squared distance.
+    """
     import numpy as np
 
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)

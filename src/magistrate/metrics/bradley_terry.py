@@ -1,9 +1,9 @@
-"""Strengths of candidates from comparisons of two at a time, ties included.
+"""Strengths of candidates from pairwise comparisons, ties included.
 
-Bradley and Terry (1952) with ties as Davidson (1970) has them: i beats j with a chance proportional to s_i,
-loses by s_j, and ties by v * sqrt(s_i * s_j). The logarithms of the strengths are estimated by Newton's
-method; a ridge of `RIDGE` keeps them finite where a draw of the bootstrap has no comparison the other way
-round.
+The model is Bradley and Terry's (1952) with Davidson's (1970) ties: i beats j with a probability
+proportional to s_i, loses with s_j, and ties with v * sqrt(s_i * s_j). The logarithms of the strengths are
+estimated by Newton's method. A ridge of `RIDGE` keeps them finite if all comparisons in a bootstrap draw go
+one way.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LONGEST_STEP, MOST_STEPS, STILL = 2.0, 100, 1e-8
 ELO = 400.0
 """Points by which a candidate that wins ten times as often as it loses is above the other one."""
 
-_AT_ONCE = 3_000_000  # numbers of second moments in memory at a time
+_AT_ONCE = 3_000_000  # numbers that the second moments may take in memory at a time
 
 
 class PairCounts:
-    """n comparisons of k candidates as counts of wins, losses and ties of each pair, under any weights.
+    """Counts of wins, losses and ties of each pair from n comparisons of k candidates, under any weights.
 
-    `first` and `second` int `[n]` in [0, k), different ones; `outcome` int `[n]`: `WIN` where the first one
-    won, `LOSS` where the second did, or `TIE`. Raises `InputError` for anything else.
+    `first` and `second` are different candidates, int `[n]` in [0, k). `outcome` int `[n]` is `WIN` if the
+    first won, `LOSS` if the second won, or `TIE`. Raises `InputError` for other shapes or values.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PairCounts:
         self.whole = self(np.ones((1, first.size)))[0]
 
     def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Counts `[b, pairs, 3]` of wins of the lower number, wins of the higher one, and ties."""
+        """Return counts `[b, pairs, 3]`: wins of the lower number, wins of the higher number, and ties."""
         import numpy as np
 
         size = self.low.size * 3
@@ -67,7 +67,7 @@ class PairCounts:
         return np.array(counts, dtype=np.float64).reshape(-1, size // 3, 3)
 
     def wins(self) -> NDArray[np.float64]:
-        """`[k, k]`: how often the row beat the column."""
+        """Return a table `[k, k]`: how often the row beat the column."""
         import numpy as np
 
         table = np.zeros((self.k, self.k))
@@ -75,7 +75,7 @@ class PairCounts:
         return table
 
     def tied(self) -> NDArray[np.float64]:
-        """`[k, k]`: how often the two tied."""
+        """Return a table `[k, k]`: how often row and column tied."""
         import numpy as np
 
         table = np.zeros((self.k, self.k))
@@ -86,9 +86,10 @@ class PairCounts:
 def strengths(
     counts: NDArray[np.float64], low: NDArray[np.int64], high: NDArray[np.int64], k: int, *, ties: bool
 ) -> NDArray[np.float64]:
-    """Logarithms of the strengths, of mean 0 in each row, and last that of the tie factor: `[b, k + 1]`.
+    """Return `[b, k + 1]`: k log strengths with mean 0 in each row, then the logarithm of the tie factor.
 
-    `counts` `[b, pairs, 3]` as `PairCounts` gives them. Without `ties` the tie factor is minus infinity.
+    `counts` `[b, pairs, 3]` are as `PairCounts` returns them. Without `ties` the tie factor is minus
+    infinity.
     """
     import numpy as np
 
@@ -105,7 +106,7 @@ def _newton(
     import numpy as np
 
     n_pairs, places = low.size, np.arange(low.size)
-    # What each of the three outcomes of a pair adds to the log odds, by parameter: the model is log-linear.
+    # The model is log-linear: `design` is what each outcome of a pair adds to the log odds, by parameter.
     design = np.zeros((n_pairs, 3 if ties else 2, k + 1))
     design[places, WIN, low] = design[places, LOSS, high] = 1.0
     if ties:
@@ -136,10 +137,10 @@ def _newton(
 
 
 def components(wins: NDArray[np.float64], tied: NDArray[np.float64]) -> list[list[int]]:
-    """Candidates in groups within which every one reaches every other by wins and ties, in both directions.
+    """Return groups of candidates in which everyone reaches everyone by wins and ties, in both directions.
 
-    Strengths are finite and unique exactly if there is one group (Ford 1957); else some have never lost to
-    those of another group, or were never compared with them.
+    Strengths are finite and unique exactly if there is one group (Ford 1957). Otherwise the members of some
+    group never lost to those of another, or were never compared with them.
     """
     import numpy as np
 
@@ -151,7 +152,7 @@ def components(wins: NDArray[np.float64], tied: NDArray[np.float64]) -> list[lis
 
 
 def elo(logarithms: NDArray[np.float64] | Sequence[float]) -> NDArray[np.float64]:
-    """Logarithms of strengths as points on the scale of Elo, around 1,000."""
+    """Convert log strengths to points on the Elo scale, around 1,000."""
     import numpy as np
 
     return 1000 + np.asarray(logarithms) * ELO / float(np.log(10))

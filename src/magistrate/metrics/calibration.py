@@ -1,17 +1,18 @@
-"""Calibration maps from a score to a probability, fitted to labels, and whether one still applies.
+"""Calibration maps from a score to a probability, fitted to labels, and a test that one still applies.
 
 ===========  ======================================================================================
 platt        sigmoid of slope times the score's log odds plus intercept, fitted without penalty
              (Platt 1999)
 temperature  sigmoid of the score's log odds divided by one number above 0, which cannot move the score at
-             which both labels are as likely (Guo and others 2017)
+             which both labels are equally likely (Guo and others 2017)
 isotonic     the non-decreasing steps nearest to the labels, joined by straight lines (Zadrozny and Elkan
-             2002), held within [1 / (n + 2), (n + 1) / (n + 2)]: no n samples show that something never is
+             2002), clipped to [1 / (n + 2), (n + 1) / (n + 2)]: n samples never prove a probability of 0
 ===========  ======================================================================================
 
 The first two are fitted to Platt's targets, (N+ + 1) / (N+ + 2) for the N+ hallucinated and 1 / (N- + 2) for
-the N- faithful, by log loss: they stay finite where the score separates the classes. Scores are held within
-[`CLIP`, 1 - `CLIP`] before their log odds are taken, so that 0 and 1 have some, and so are all probabilities.
+the N- faithful, by log loss, so they stay finite if the score separates the classes. Scores are clipped to
+[`CLIP`, 1 - `CLIP`] before their log odds are taken, so that those of 0 and 1 are finite. All probabilities
+are clipped likewise.
 """
 
 from __future__ import annotations
@@ -44,15 +45,16 @@ PARAMETERS: Mapping[Method, tuple[str, ...]] = {
 CLIP = 1e-4
 """Scores nearer to 0 or 1 than this count as this near wherever their logarithm is taken."""
 
-_HOTTEST = 1e3  # a temperature beyond this makes every probability .5
+_HOTTEST = 1e3  # at this temperature every probability is about .5
 
 
 @dataclass(frozen=True, slots=True)
 class Calibrator:
     """A fitted map from a score in [0, 1] to the probability that the output is hallucinated, in (0, 1).
 
-    `parameters` are those of `PARAMETERS[method]`, each a list of numbers: of one, and for isotonic, of the
-    points that straight lines join. Raises `InputError` for parameters that make no such map.
+    `parameters` are those of `PARAMETERS[method]`, each a list of numbers. For isotonic it holds the points
+    to be joined by straight lines, otherwise one number. Raises `InputError` for parameters that define no
+    such map.
     """
 
     method: Method
@@ -75,7 +77,7 @@ class Calibrator:
             raise InputError(f"a temperature must be above 0, got {given['temperature'][0]}")
 
     def __call__(self, score: float) -> float:
-        """The calibrated probability of one score."""
+        """Return the calibrated probability of one score."""
         return held(self._of(score))
 
     def _of(self, score: float) -> float:
@@ -87,7 +89,7 @@ class Calibrator:
         return sigmoid(self.parameters["slope"][0] * odds + self.parameters["intercept"][0])
 
     def of_all(self, scores: ArrayLike) -> Floats:
-        """The calibrated probabilities `[n]` of scores `[n]`."""
+        """Return the calibrated probabilities `[n]` of scores `[n]`."""
         import numpy as np
 
         raw, own = np.asarray(scores, dtype=np.float64), self.parameters
@@ -102,12 +104,12 @@ class Calibrator:
 
 
 def held(value: float) -> float:
-    """A score or probability within [`CLIP`, 1 - `CLIP`]."""
+    """Clip a score or probability to [`CLIP`, 1 - `CLIP`]."""
     return min(max(value, CLIP), 1 - CLIP)
 
 
 def log_odds(score: float) -> float:
-    """log(p / (1 - p)) of a score, held."""
+    """Return log(p / (1 - p)) of a score after clipping."""
     return log(held(score) / (1 - held(score)))
 
 
@@ -125,10 +127,10 @@ def sigmoid(value: float) -> float:
 def fitted(
     method: Method, scores: ArrayLike, truth: ArrayLike, weights: ArrayLike | None = None
 ) -> Calibrator:
-    """The map of this kind nearest to the labels.
+    """Fit a map by this method to the labels.
 
-    `scores` float `[n]` in [0, 1], `truth` bool `[n]`: True is hallucinated; `weights` float `[n]`, above 0,
-    all 1 where they are left out. Raises `InputError` for an unknown method and where a class is missing.
+    `scores` float `[n]` in [0, 1]; `truth` bool `[n]`, True is hallucinated; `weights` float `[n]` above 0,
+    all 1 by default. Raises `InputError` for an unknown method and if a class is missing.
     """
     import numpy as np
 
@@ -140,15 +142,15 @@ def fitted(
         raise InputError("calibrating needs samples of both classes")
     fit = {"platt": _platt, "isotonic": _isotonic, "temperature": _temperature}[method]
     found = fit(raw, flags, counted)
-    # Ten digits are more than any data pins; what lies behind them may differ from machine to machine.
+    # Ten digits are more than any data determine. Later digits may differ between machines.
     return Calibrator(method, {name: tuple(map(_short, values)) for name, values in found.items()})
 
 
 def shifted(weights: Floats, truth: Flags, base_rate: float | None) -> Floats:
-    """Weights `[…, n]` scaled so that the share of the hallucinated is `base_rate`; None leaves them.
+    """Scale weights `[…, n]` so that the share of hallucinated samples is `base_rate`. None leaves them.
 
-    Their sum stays. NaN where a class that is to have a share is not there. The scores within a class are
-    taken to be as they are, only how frequent the class is differs (prior shift: Saerens and others 2002).
+    Their sum does not change. NaN if a class is missing. This assumes that only the class frequencies
+    differ, not the scores within a class (prior shift: Saerens and others 2002).
     """
     import numpy as np
 
@@ -165,7 +167,7 @@ def shifted(weights: Floats, truth: Flags, base_rate: float | None) -> Floats:
 
 
 def _platt(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
-    """Slope and intercept with the least log loss, by Newton's method with halved steps."""
+    """Return the slope and intercept with the least log loss, by Newton's method with halved steps."""
     import numpy as np
 
     odds, target = logit(np.clip(scores, CLIP, 1 - CLIP)), _targets(truth)
@@ -192,7 +194,7 @@ def _platt(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[floa
 
 
 def _temperature(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
-    """The temperature with the least log loss, which is convex in its inverse."""
+    """Return the temperature with the least log loss, which is convex in the inverse temperature."""
     import numpy as np
 
     odds, target = logit(np.clip(scores, CLIP, 1 - CLIP)), _targets(truth)
@@ -207,7 +209,7 @@ def _temperature(scores: Floats, truth: Flags, weights: Floats) -> dict[str, lis
 
 
 def _isotonic(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[float]]:
-    """Where the steps begin and end, by pooling neighbours that are in the wrong order."""
+    """Return the ends of the isotonic steps, by pooling neighbours that are in the wrong order."""
     import numpy as np
 
     least = 1 / (truth.size + 2)
@@ -228,7 +230,7 @@ def _isotonic(scores: Floats, truth: Flags, weights: Floats) -> dict[str, list[f
 
 
 def _targets(truth: Flags) -> Floats:
-    """Platt's targets `[n]`, a little short of 0 and 1."""
+    """Return Platt's targets `[n]`, which lie slightly inside 0 and 1."""
     import numpy as np
 
     positives, negatives = int(truth.sum()), int((~truth).sum())
@@ -245,7 +247,7 @@ def _check_points(scores: tuple[float, ...], probabilities: tuple[float, ...]) -
 
 
 def _between(score: float, points: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """The value at `score` on the straight lines between points; that of the last one beyond it."""
+    """Interpolate linearly between points at `score`. Beyond the ends the value is that of the last point."""
     at = bisect_right(points, score)
     if at == 0 or at == len(points):
         return values[0 if at == 0 else -1]
@@ -259,31 +261,32 @@ def _short(value: float) -> float:
 
 # --- other base rates -----------------------------------------------------------------------------
 #
-# What changes between two batches is taken to be how frequent the hallucinated are, not what they look like
-# (prior shift): then odds are multiplied by a constant (Elkan 2001), and the share itself can be found from
-# the probabilities alone (Saerens, Latinne and Decaestecker 2002).
+# Two batches are assumed to differ only in the share of hallucinated samples, not in what these look like
+# (prior shift). Then odds are multiplied by a constant (Elkan 2001), and the share can be estimated from the
+# probabilities alone (Saerens, Latinne and Decaestecker 2002).
 
 EVEN = 0.5
-LEAST, MOST = 0.01, 0.99  # no batch is taken to be all of one kind
-STEPS, STILL = 1_000, 1e-6  # at most so many rounds, or until a round moves the share by less
+LEAST, MOST = 0.01, 0.99  # no batch is assumed to have only one class
+STEPS, STILL = 1_000, 1e-6  # maximum rounds, and the change of the share below which rounds stop
 
 
 def check_base_rate(base_rate: float) -> None:
-    """Raise `SpecError` for what is no share between 0 and 1."""
+    """Raise `SpecError` unless the base rate is between 0 and 1."""
     if not 0 < base_rate < 1:
         raise SpecError(f"a base rate is a share of hallucinated outputs in (0, 1), got {base_rate}")
 
 
 def shifted_odds(odds: float, base_rate: float, fitted: float = EVEN) -> float:
-    """Log-odds that hold where `fitted` of the outputs are hallucinated, where `base_rate` are."""
+    """Convert log odds from a base rate of `fitted` hallucinated outputs to a base rate of `base_rate`."""
     return odds + log_odds(base_rate) - log_odds(fitted)
 
 
 def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) -> float:
-    """The share of hallucinated outputs in a batch, by expectation maximization; held within [.01, .99].
+    """Estimate the share of hallucinated outputs in a batch by expectation maximization, within [.01, .99].
 
-    `probabilities` hold where a share `fitted` is hallucinated. It is as good as they are calibrated: the
-    probabilities of a judge that ranks at chance say nothing of the share. Raises `InputError` without any.
+    `probabilities` are calibrated to a base rate of `fitted`. The estimate is only as good as their
+    calibration: probabilities of a judge at chance level carry no information. Raises `InputError` if there
+    are none.
     """
     odds = [log_odds(each) for each in probabilities]
     if not odds:
@@ -298,26 +301,26 @@ def estimated_base_rate(probabilities: Iterable[float], fitted: float = EVEN) ->
     return share
 
 
-# --- whether scores still come from where the calibration's came from -----------------------------
+# --- whether scores still have the distribution that the calibration was fitted to -----------------
 #
-# By the two-sample test of Kolmogorov and Smirnov. Samples that share a context are not independent, so one
-# of each context is taken, at random with a seed. Both sides are rounded alike, so that the same score
-# computed in two ways is the same score.
+# The test is the two-sample test of Kolmogorov and Smirnov. Samples that share a context are not independent,
+# so one sample per context is taken, at random with a seed. Both sides are rounded to the same digits, so
+# that a score computed in two ways compares as equal.
 
 
 LEAST_SCORES, MOST_KEPT = 20, 500
 """Fewer scores on either side say nothing; of more than this a calibration keeps so many at random."""
-LEVEL = 0.01  # the chance at most that a shift is seen where there is none
-LEAST_DISTANCE = 0.1  # a smaller one is no reason to distrust a calibration, however sure it is
+LEVEL = 0.01  # the highest probability of a false alarm
+LEAST_DISTANCE = 0.1  # a smaller shift is no reason to distrust a calibration, even if significant
 DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreShift:
-    """How far `n` scores are from `n_before` others: one a context on either side.
+    """The difference between the distributions of `n` scores and `n_before` earlier ones, one per context.
 
-    `distance` is the greatest difference of the two shares of scores up to any one value, in [0, 1]; `p` is
-    its p value where both come from one distribution.
+    `distance` is the greatest difference of the cumulative shares at any one value, in [0, 1]. `p` is its p
+    value under the hypothesis that both come from one distribution.
     """
 
     distance: float
@@ -327,18 +330,18 @@ class ScoreShift:
 
     @property
     def shown(self) -> bool:
-        """Whether the scores are shown to come from elsewhere, by enough to matter."""
+        """Whether the shift is significant and large enough to matter."""
         return self.p < LEVEL and self.distance >= LEAST_DISTANCE
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return asdict(self) | {"shown": self.shown}
 
 
 def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> ScoreShift | None:
-    """How far scores `[n]` are from those `before` `[m]`, which are of a context each and rounded.
+    """Compare scores `[n]` with earlier ones `before` `[m]`, which are rounded and one per context.
 
-    `groups` int `[n]` is the same for samples of one context. None where either side has too few contexts.
+    `groups` int `[n]` is the same for samples of one context. None if either side has too few contexts.
     """
     import numpy as np
 
@@ -353,10 +356,10 @@ def score_shift(scores: ArrayLike, groups: ArrayLike, before: ArrayLike) -> Scor
 def reference(
     scores: ArrayLike, truth: ArrayLike, groups: ArrayLike, base_rate: float | None = None, *, seed: int = 0
 ) -> tuple[float, ...]:
-    """Scores `[n]` to hold later ones against: at most `MOST_KEPT`, one a context, rounded and sorted.
+    """Select scores to compare later ones with: at most `MOST_KEPT`, one per context, rounded and sorted.
 
-    With a `base_rate` in (0, 1) so many of the more frequent class of `truth` bool `[n]` are left out at
-    random that this is the share of the hallucinated.
+    With a `base_rate` in (0, 1), samples of the more frequent class of `truth` bool `[n]` are left out at
+    random until this is the share of hallucinated samples.
     """
     import numpy as np
 
@@ -374,7 +377,7 @@ def reference(
 
 
 def one_of_each(groups: ArrayLike, *, seed: int = 0) -> NDArray[np.int64]:
-    """The places `[contexts]` of one sample of each context, chosen at random."""
+    """Return the indices `[contexts]` of one sample of each context, chosen at random."""
     import numpy as np
 
     numbers = np.asarray(groups)

@@ -1,9 +1,9 @@
 """Six metrics of labels and scores against the truth, each with a 95 % interval.
 
-Every interval is in closed form, so it needs no seed, costs the same for ten rows and a million,
-and stays honest at the edges: a judge that was right four times out of four is not certain to be
-right. (A percentile bootstrap can only answer [1, 1] there; benchmarks/interval_coverage.py simulates how
-often either holds the truth.)
+Every interval has a closed form, so it needs no seed, costs the same for ten rows and a million,
+and is honest at the edges: a judge that was right four times out of four is not certain to be
+right. (A percentile bootstrap can only return [1, 1] there; benchmarks/interval_coverage.py simulates the
+coverage of both.)
 
 ==================  ============================================================================
 accuracy            Wilson score interval of a proportion
@@ -13,10 +13,10 @@ balanced_accuracy   Wilson for each class, combined by the square-and-add rule
 f1                  Wilson for tp / (tp + fp + fn), of which F1 is a monotone function
                     (the indirect Wilson interval of Lam and others 2023)
 auroc               score interval over Hanley and McNeil's variance (Newcombe 2006, method 5),
-                    wider than need be where many scores are tied
+                    wider than necessary if many scores are tied
 ==================  ============================================================================
 
-Samples that share a context are worth fewer: the same forms hold at their effective number (`EffectiveSize`).
+If samples share contexts, the same formulas are used with their effective number (`EffectiveSize`).
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ LEAST_GROUPS = 6
 """Fewer groups than this have no interval: were all of five on one side, the exact p value would be .0625."""
 
 
-# --- what samples that share a context are worth -------------------------------------------------
+# --- effective number of samples that share contexts ----------------------------------------------
 #
-# The design effect (Kish 1965) is how many times greater the variance of a figure is if samples of a context
-# go together (residuals summed context by context) than if all are independent; never below 1. Samples
-# divided by it are the effective number, at which an interval of independent samples holds (Rao and Scott
-# 1992). Few contexts know their own variance badly, so it is also multiplied by (t of n - 1 / t of m - 1)²
-# for m contexts of n samples (Korn and Graubard 1998). A figure of 0 or 1 has no residuals; it is worth as
-# many samples as it has contexts. If every sample is alone in its context, all of this is 1.
+# The design effect (Kish 1965) is the ratio of a figure's variance with samples of a context grouped
+# (residuals summed per context) to its variance with all samples independent; it is never below 1. The
+# effective number is the number of samples divided by it, and intervals for independent samples hold at this
+# number (Rao and Scott 1992). With few contexts the variance is itself uncertain, so the number is also
+# multiplied by (t of n - 1 / t of m - 1)² for m contexts of n samples (Korn and Graubard 1998). A figure of 0
+# or 1 has no residuals; its effective number is the number of contexts. If every sample has a context of its
+# own, all these factors are 1.
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSize:
-    """`n` samples in `contexts` contexts and how many independent ones they are worth, in [1, n]."""
+    """`n` samples in `contexts` contexts, and the number of independent samples they are worth, in [1, n]."""
 
     n: int
     contexts: int
@@ -69,16 +70,16 @@ class EffectiveSize:
 
 
 def size_for_share(hits: Flags, among: Flags, groups: Ints) -> EffectiveSize:
-    """What the samples `among` are worth for the share of them that are `hits`; all `[n]`, one at least."""
+    """Return the effective size of the samples `among` for their share of `hits`. All are `[n]`, n > 0."""
     own, members = hits[among], groups[among]
     return _effective_size(own - own.mean(), members)
 
 
 def size_for_classes(hits: Flags, truth: Flags, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
-    """What the positives and the negatives are worth for the mean of their two shares of `hits`.
+    """Return the effective sizes of positives and negatives for the mean share of `hits` in the two classes.
 
-    Both by the design effect of the mean itself, since a hard context makes for errors on either class; a
-    class without any error, or without any hit, is worth its contexts at most.
+    Both use the design effect of the mean itself, since a hard context causes errors in either class. The
+    effective size of a class without errors, or without hits, is at most its number of contexts.
     """
     import numpy as np
 
@@ -89,10 +90,10 @@ def size_for_classes(hits: Flags, truth: Flags, groups: Ints) -> tuple[Effective
 
 
 def size_for_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[EffectiveSize, EffectiveSize]:
-    """What the positives and the negatives are worth for the area under the ROC curve.
+    """Return the effective sizes of positives and negatives for the area under the ROC curve.
 
-    By the structural components of the area (DeLong and others 1988): how often a sample is on the right
-    side of those of the other class, summed context by context (Obuchowski 1997).
+    They use the structural components of the area (DeLong and others 1988): how often a sample is on the
+    right side of those of the other class, summed per context (Obuchowski 1997).
     """
     import numpy as np
 
@@ -100,7 +101,7 @@ def size_for_area(truth: Flags, scores: Floats, groups: Ints) -> tuple[Effective
     for among in (truth, ~truth):
         below = (ranks[among] - rankdata(scores[among])) / (~among).sum()
         residuals[among] = (below - below.mean()) / among.sum()
-    # A negative sample below many makes the area smaller, so that its residual has the other sign.
+    # A negative sample ranked above positives makes the area smaller, so its residual has the other sign.
     return _of_classes(np.where(truth, residuals, -residuals), truth, groups)
 
 
@@ -116,7 +117,7 @@ def _of_classes(residuals: Floats, truth: Flags, groups: Ints) -> tuple[Effectiv
 
 
 def _effective_size(residuals: Floats, groups: Ints) -> EffectiveSize:
-    """What samples with these residuals `[n]`, which sum to 0, are worth."""
+    """Return the effective size of samples with these residuals `[n]`, which sum to 0."""
     import numpy as np
 
     _, members = np.unique(groups, return_inverse=True)
@@ -142,7 +143,7 @@ METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc"
 
 
 def fields_of(value: Any, **renamed: str) -> dict[str, Any]:
-    """The fields of a dataclass as plain JSON values, those in `renamed` under another name."""
+    """Return the fields of a dataclass as plain JSON values. `renamed` gives some of them other names."""
     return {renamed.get(each.name, each.name): _plain(getattr(value, each.name)) for each in fields(value)}
 
 
@@ -156,10 +157,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure and its 95 % interval `low <= value <= high`; metrics are in [0, 1].
+    """A figure and its 95 % interval `low <= value <= high`. Metrics are in [0, 1].
 
-    All three are None where the figure is undefined, the two ends where only the interval is; `undefined`
-    says why.
+    All three are None if the figure is undefined; only `low` and `high` are None if just the interval is.
+    `undefined` is the reason.
     """
 
     value: float | None
@@ -169,7 +170,7 @@ class Estimate:
 
     @classmethod
     def none(cls, reason: str) -> Estimate:
-        """The estimate of something that this data does not define."""
+        """Return the estimate of a figure that is undefined for this data."""
         return cls(None, None, None, reason)
 
     def __str__(self) -> str:
@@ -177,14 +178,14 @@ class Estimate:
         return shown if self.low is None else f"{shown} [{decimal(self.low)}, {decimal(self.high)}]"
 
     def to_dict(self) -> dict[str, float | str | None]:
-        """`value`, `low`, `high` and, only where there is no value, `undefined`."""
+        """Return `value`, `low`, `high` and, only if something is undefined, `undefined`."""
         plain: dict[str, float | str | None] = {"value": self.value, "low": self.low, "high": self.high}
         return plain if self.undefined is None else plain | {"undefined": self.undefined}
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """How often which label met which truth; positive means hallucinated."""
+    """The confusion matrix of predicted and true labels. Positive means hallucinated."""
 
     true_positive: int
     false_positive: int
@@ -193,17 +194,17 @@ class Confusion:
 
     @property
     def n(self) -> int:
-        """How many were counted."""
+        """The number of samples."""
         return self.positives + self.negatives
 
     @property
     def positives(self) -> int:
-        """How many are hallucinated in truth."""
+        """The number of samples that are truly hallucinated."""
         return self.true_positive + self.false_negative
 
     @property
     def negatives(self) -> int:
-        """How many are faithful in truth."""
+        """The number of samples that are truly faithful."""
         return self.true_negative + self.false_positive
 
     def to_dict(self) -> dict[str, int]:
@@ -213,7 +214,7 @@ class Confusion:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The confusion matrix and, for each name in `METRICS`, an estimate."""
+    """The confusion matrix and an estimate for each name in `METRICS`."""
 
     confusion: Confusion
     metrics: Mapping[str, Estimate]
@@ -227,11 +228,11 @@ def classification(
 ) -> Classification:
     """Measure predictions and scores against labels.
 
-    `labels` bool `[n]`: True is hallucinated, the positive class. `predictions` bool `[n]`.
-    `scores` float `[n]` in [0, 1], higher is more hallucinated, or None where there are none.
-    `groups` int `[n]`, the same number for samples of the same context; None where each has its own.
-    A figure over samples that share fewer than `LEAST_GROUPS` contexts has no interval. n may be 0. Raises
-    `InputError` for other shapes, types or ranges.
+    `labels` bool `[n]`: True is hallucinated, the positive class. `predictions` bool `[n]`. `scores` float
+    `[n]` in [0, 1], higher is more hallucinated, or None if there are none. `groups` int `[n]`, the same
+    number for samples of the same context; None if each sample has its own. A figure over samples that share
+    fewer than `LEAST_GROUPS` contexts has no interval. n may be 0. Raises `InputError` for other shapes,
+    types or ranges.
 
     >>> round(classification([True, True, False, False], [True, False, False, False]).metrics["f1"].value, 3)
     0.667
@@ -258,7 +259,7 @@ def classification(
 
 
 def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:
-    """`values` as a bool array `[n]`; anything but True and False is refused, not coerced."""
+    """Return `values` as a bool array `[n]`. Anything other than True and False is rejected, not coerced."""
     import numpy as np
 
     array = np.asarray(values)
@@ -270,7 +271,7 @@ def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:
 
 
 def _scores(values: ArrayLike, n: int) -> NDArray[np.float64]:
-    """`values` as a float64 array `[n]` in [0, 1]."""
+    """Return `values` as a float64 array `[n]` in [0, 1]."""
     import numpy as np
 
     array = np.asarray(values, dtype=np.float64)
@@ -283,7 +284,7 @@ def _scores(values: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 def _groups(values: ArrayLike, n: int) -> NDArray[np.int64]:
-    """`values` as an int array `[n]`."""
+    """Return `values` as an int array `[n]`."""
     import numpy as np
 
     array = np.asarray(values)
@@ -293,7 +294,7 @@ def _groups(values: ArrayLike, n: int) -> NDArray[np.int64]:
 
 
 def _from_counts(c: Confusion) -> dict[str, Estimate]:
-    """The five metrics that the confusion matrix alone decides."""
+    """Return the five metrics that depend on the confusion matrix alone."""
     predicted = c.true_positive + c.false_positive
     no_positive = "no sample is hallucinated" if c.n else "there are no samples"
     return {
@@ -308,7 +309,7 @@ def _from_counts(c: Confusion) -> dict[str, Estimate]:
 
 
 def _one_class(c: Confusion) -> str | None:
-    """Why a metric that needs both classes is undefined, or None if both are there."""
+    """Return why a metric that needs both classes is undefined, or None if both classes are present."""
     if c.positives and c.negatives:
         return None
     if not c.n:
@@ -321,7 +322,7 @@ def _proportion(hits: int, n: int, undefined: str) -> Estimate:
 
 
 def _balanced_accuracy(c: Confusion) -> Estimate:
-    """Mean of recall and specificity, by square-and-add over their Wilson intervals."""
+    """Return the mean of recall and specificity, by square-and-add over their Wilson intervals."""
     if reason := _one_class(c):
         return Estimate.none(reason)
     recall, specificity = c.true_positive / c.positives, c.true_negative / c.negatives
@@ -332,7 +333,7 @@ def _balanced_accuracy(c: Confusion) -> Estimate:
 
 
 def _averaged(one: tuple[float, float, float], other: tuple[float, float, float]) -> Estimate:
-    """The mean of two shares, each with the ends of its interval."""
+    """Return the mean of two shares, each given with the ends of its interval."""
     value = (one[0] + other[0]) / 2
     low = value - hypot(one[0] - one[1], other[0] - other[1]) / 2
     high = value + hypot(one[2] - one[0], other[2] - other[0]) / 2
@@ -340,7 +341,7 @@ def _averaged(one: tuple[float, float, float], other: tuple[float, float, float]
 
 
 def _f1(c: Confusion) -> Estimate:
-    """F1 = 2j / (1 + j) for j = tp / (tp + fp + fn), so an interval of j maps onto one of F1."""
+    """Return F1 = 2j / (1 + j) for j = tp / (tp + fp + fn), so an interval of j maps to one of F1."""
     union = c.true_positive + c.false_positive + c.false_negative
     if not union:
         reason = "no sample is hallucinated and none was called so" if c.n else "there are no samples"
@@ -355,7 +356,7 @@ def _clustered(
     groups: NDArray[np.int64],
     alone: Mapping[str, Estimate],
 ) -> dict[str, Estimate]:
-    """Those of the five metrics whose samples share contexts, at what the samples are worth."""
+    """Return those metrics whose samples share contexts, with intervals at the effective sizes."""
     import numpy as np
 
     right, found = truth == said, dict[str, Estimate]()
@@ -387,7 +388,7 @@ def _clustered(
 
 
 def _without_interval(value: float, *worths: EffectiveSize) -> Estimate | None:
-    """The figure without an interval, where samples share too few contexts for one; else None."""
+    """Return the figure without an interval if samples share too few contexts for one, else None."""
     fewest = min((each.contexts for each in worths if each.shared), default=LEAST_GROUPS)
     if fewest >= LEAST_GROUPS:
         return None
@@ -397,7 +398,7 @@ def _without_interval(value: float, *worths: EffectiveSize) -> Estimate | None:
 def _auroc(
     truth: NDArray[np.bool_], scores: NDArray[np.float64], groups: NDArray[np.int64] | None
 ) -> Estimate:
-    """Probability that a hallucinated sample scores above a faithful one; ties count a half."""
+    """Return the probability that a hallucinated sample scores above a faithful one. Ties count half."""
     import numpy as np
 
     positives = int(truth.sum())
@@ -415,10 +416,10 @@ def _auroc(
 
 
 def auroc_interval(value: float, positives: float, negatives: float) -> tuple[float, float]:
-    """95 % score interval of an AUROC `value` in [0, 1] from two groups of at least one.
+    """Return the 95 % score interval of an AUROC `value` in [0, 1] from two groups of at least one.
 
-    The areas t that the observed one does not contradict: (t - value)² <= z² V(t), with Hanley and
-    McNeil's variance V at t itself and both group sizes replaced by their mean in its numerator.
+    It contains the areas t that the observed one does not contradict: (t - value)² <= z² V(t), with Hanley
+    and McNeil's variance V at t itself and both group sizes replaced by their mean in its numerator.
     """
 
     pairs = positives * negatives
@@ -433,7 +434,7 @@ def auroc_interval(value: float, positives: float, negatives: float) -> tuple[fl
         return pairs * (t - value) ** 2 - t * (1 - t) * spread(t)
 
     def perfect(t: float) -> float:
-        """`excess` for an area of 1, divided by 1 - t, whose root at 1 is not the bound we want."""
+        """`excess` for an area of 1, divided by 1 - t. Its root at 1 is not the bound we want."""
         return pairs * (1 - t) - t * spread(t)
 
     if value in (0, 1):

@@ -1,9 +1,9 @@
-"""Dawid and Skene (1979): labels and the reliability of each rater, from votes alone, without any truth.
+"""Dawid and Skene (1979): labels and the reliability of each rater, from votes alone, without truth.
 
-Each rater is taken to err on its own, with a confusion matrix of its own; EM finds the matrices, the shares
-of the labels and the probability of each label of each item. That is a strong assumption: errors that raters
-share look like agreement, so that where judges are alike the labels are surer than they should be, or even
-the wrong ones. With labels one sees how alike their errors are (`metrics.error_correlation`).
+Each rater is assumed to err independently, with its own confusion matrix. EM estimates the matrices, the
+shares of the labels and the probability of each label of each item. The assumption is strong: errors that
+raters share look like agreement, so similar judges make the labels too certain, or even wrong. If there are
+labels, `metrics.error_correlation` measures how similar the errors are.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NO_VOTE = -1
 
 @dataclass(frozen=True, slots=True)
 class DawidSkene:
-    """What EM made of votes of n items by k raters with m labels.
+    """The EM estimate from votes on n items by k raters with m labels.
 
-    `posterior` `[n, m]` holds the probability of each label, rows sum to 1. `fallback` says why it is only
-    the share of the votes, None where it is EM's; then `shares` `[m]` are those of the labels, `confusion`
-    `[k, m, m]` has a row for each true label, and `rounds` and `converged` say how EM ended. With a
-    `fallback` these are None.
+    `posterior` `[n, m]` holds the probability of each label; rows sum to 1. `shares` `[m]` are the shares of
+    the labels, `confusion` `[k, m, m]` has a row for each true label, and `rounds` and `converged` tell how
+    EM ended. If EM was not usable, `fallback` is the reason, `posterior` is the share of the votes, and
+    `shares` and `confusion` are None; otherwise `fallback` is None.
     """
 
     posterior: NDArray[np.float64]
@@ -52,12 +52,12 @@ def dawid_skene(
     least_raters: int = LEAST_RATERS,
     least_items: int = LEAST_ITEMS,
 ) -> DawidSkene:
-    """Fit votes `[n, k]`, labels from 0 to `n_labels` - 1 and `NO_VOTE` where a rater gave none.
+    """Fit votes `[n, k]`: labels from 0 to `n_labels` - 1, or `NO_VOTE` if a rater gave none.
 
-    Every item needs a vote. The posterior is the share of the votes, and `fallback` says why, where there are
-    fewer than `least_raters` raters or `least_items` items with two votes or more, and where EM ends with
-    raters that are wrong more often than right, so that it cannot tell the labels from each other.
-    Raises `InputError` for anything else than such votes.
+    Every item needs a vote. With fewer than `least_raters` raters, or fewer than `least_items` items with at
+    least two votes, the posterior is the share of the votes and `fallback` is the reason. The same happens
+    if EM ends with raters that are wrong more often than right, so that the labels may be swapped. Raises
+    `InputError` for anything other than such votes.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""Distributions, roots, ranks and curves that the metrics need, on numpy and the standard library.
+"""Distributions, roots, ranks and curves that the metrics need, using only numpy and the standard library.
 
-They carry the names that scipy and scikit-learn give them and agree with those to ten digits or more
-(tests/test_distributions.py), so that neither has to be installed to judge and to report.
+The functions have the names of their scipy and scikit-learn equivalents and agree with them to ten digits or
+more (tests/test_distributions.py), so that neither package is needed to judge and to report.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _NORMAL = NormalDist()
-_TINY = 1e-300  # in place of 0 in a continued fraction
-_CLOSE = 1e-15  # a continued fraction has converged
-_ALIKE = 1e-7  # tables whose probabilities are that close are equally likely (Fisher's test)
+_TINY = 1e-300  # replaces 0 in a continued fraction
+_CLOSE = 1e-15  # tolerance at which a continued fraction has converged
+_ALIKE = 1e-7  # tables whose probabilities are this close count as equally likely (Fisher's test)
 
 
 # --- normal, Student's t, binomial ----------------------------------------------------------------
 
 
 def ndtr(x: float) -> float:
-    """The chance that a standard normal variable is at most `x`."""
+    """Return the probability that a standard normal variable is at most `x`."""
     return _NORMAL.cdf(x) if not isinf(x) else float(x > 0)
 
 
 def ndtri(p: float) -> float:
-    """The `p` quantile of the standard normal distribution; infinite at 0 and 1."""
+    """Return the `p` quantile of the standard normal distribution; infinite at 0 and 1."""
     return _NORMAL.inv_cdf(p) if 0 < p < 1 else (-inf if p == 0 else inf if p == 1 else nan)
 
 
 def betainc(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), for a, b > 0 and x in [0, 1]."""
+    """Return the regularised incomplete beta function I_x(a, b), for a, b > 0 and x in [0, 1]."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # there the fraction converges fast
+    if x > (a + 1) / (a + b + 2):  # the mirrored fraction converges faster
         return 1 - betainc(b, a, 1 - x)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
     return front * _fraction(a, b, x)
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
     value, up, down = 1.0, 1.0, 1 - (a + b) * x / (a + 1)
     down = 1 / (down or _TINY)
     value = down
@@ -68,7 +68,7 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def stdtr(freedom: float, x: float) -> float:
-    """The chance that Student's t with these degrees of freedom is at most `x`."""
+    """Return the probability that Student's t with these degrees of freedom is at most `x`."""
     if isinf(x):
         return float(x > 0)
     tail = betainc(freedom / 2, 0.5, freedom / (freedom + x * x)) / 2
@@ -77,7 +77,7 @@ def stdtr(freedom: float, x: float) -> float:
 
 @lru_cache(maxsize=4096)
 def stdtrit(freedom: float, p: float) -> float:
-    """The `p` quantile of Student's t with these degrees of freedom; infinite at 0 and 1."""
+    """Return the `p` quantile of Student's t with these degrees of freedom; infinite at 0 and 1."""
     if not 0 < p < 1:
         return ndtri(p)
     if p > 0.5:
@@ -89,22 +89,22 @@ def stdtrit(freedom: float, p: float) -> float:
 
 
 def two_sided_t(x: float, freedom: float) -> float:
-    """The chance that Student's t is at least as far from 0 as `x`."""
+    """Return the probability that Student's t is at least as far from 0 as `x`."""
     return betainc(freedom / 2, 0.5, freedom / (freedom + x * x)) if not isinf(x) else 0.0
 
 
 def binomial_cdf(k: int, n: int, p: float) -> float:
-    """The chance of at most `k` hits in `n` tries with the chance `p` each."""
+    """Return the probability of at most `k` hits in `n` tries with the probability `p` each."""
     return 1.0 if k >= n else 0.0 if k < 0 else betainc(n - k, k + 1, 1 - p)
 
 
 @lru_cache(maxsize=1024)
 def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The Wilson score interval of a share of `n` > 0 samples; `n` need not be a whole number."""
+    """Return the Wilson score interval of a share of `n` > 0 samples. `n` need not be a whole number."""
     z = ndtri((1 + confidence) / 2)
     middle, width = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = ((middle + sign * width) / (1 + z * z / n) for sign in (-1, 1))
-    # Rounding must not put the share itself outside.
+    # Rounding must not exclude the share itself.
     return max(min(low, share), 0.0), min(max(high, share), 1.0)
 
 
@@ -112,11 +112,11 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> tuple[f
 
 
 def fisher_exact(a: int, b: int, c: int, d: int) -> float:
-    """The two-sided p value of Fisher's exact test of the table [[a, b], [c, d]]."""
+    """Return the two-sided p value of Fisher's exact test of the table [[a, b], [c, d]]."""
     row, column, n = a + b, a + c, a + b + c + d
 
     def chance(k: int) -> float:
-        """The logarithm of the probability of `k` in the first cell, but for a constant."""
+        """The logarithm of the probability of `k` in the first cell, up to a constant."""
         cells = (k, row - k, column - k, n - row - column + k)
         return -sum(lgamma(each + 1) for each in cells)
 
@@ -128,7 +128,7 @@ def fisher_exact(a: int, b: int, c: int, d: int) -> float:
 
 
 def ks_2samp(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
-    """The distance between two samples' distributions (Kolmogorov and Smirnov), and its p value.
+    """Return the Kolmogorov-Smirnov distance between the distributions of two samples, and its p value.
 
     The p value is that of the limiting distribution with Stephens' (1970) correction for small samples.
     """
@@ -144,10 +144,10 @@ def ks_2samp(one: ArrayLike, other: ArrayLike) -> tuple[float, float]:
 
 
 def kolmogorov(x: float) -> float:
-    """The chance that Kolmogorov's limiting variable is greater than `x`."""
+    """Return the probability that Kolmogorov's limiting variable is greater than `x`."""
     if x <= 0:
         return 1.0
-    if x < 1:  # there the other series converges fast
+    if x < 1:  # this series converges faster here
         terms = sum(exp(-((2 * k - 1) ** 2) * pi**2 / (8 * x * x)) for k in range(1, 20))
         return 1 - sqrt(2 * pi) / x * terms
     return 2 * sum((1 if k % 2 else -1) * exp(-2 * (k * x) ** 2) for k in range(1, 20))
@@ -157,7 +157,7 @@ def kolmogorov(x: float) -> float:
 
 
 def expit(x: ArrayLike) -> Floats:
-    """1 / (1 + exp(-x)), without overflow."""
+    """Return 1 / (1 + exp(-x)), without overflow."""
     import numpy as np
 
     values = np.asarray(x, dtype=np.float64)
@@ -166,7 +166,7 @@ def expit(x: ArrayLike) -> Floats:
 
 
 def logit(p: ArrayLike) -> Floats:
-    """log(p / (1 - p))."""
+    """Return log(p / (1 - p))."""
     import numpy as np
 
     values = np.asarray(p, dtype=np.float64)
@@ -174,7 +174,7 @@ def logit(p: ArrayLike) -> Floats:
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """The quotient of two arrays, NaN where the second is not above 0."""
+    """Return the quotient of two arrays; NaN where the second is not above 0."""
     import numpy as np
 
     nothing = np.full(np.shape(below), np.nan)
@@ -183,7 +183,7 @@ def ratio(above: Floats, below: Floats) -> Floats:
 
 
 def gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    """x times the chance that a standard normal variable is below x, to the precision of 32 bits."""
+    """Return x times the probability that a standard normal variable is below x, to 32-bit precision."""
     import numpy as np
 
     sign, far = np.sign(x), np.abs(x) / np.float32(sqrt(2))
@@ -196,7 +196,7 @@ def gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def rankdata(values: ArrayLike) -> Floats:
-    """Ranks from 1; values that are the same share the mean of theirs."""
+    """Return ranks from 1. Equal values share the mean of their ranks."""
     import numpy as np
 
     _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
@@ -205,7 +205,7 @@ def rankdata(values: ArrayLike) -> Floats:
 
 
 def roc_auc_score(truth: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> float:
-    """The area under the ROC curve; `truth` bool `[n]` has both values, `weights` `[n]` count samples."""
+    """Return the area under the ROC curve. `truth` bool `[n]` has both values; `weights` are `[n]`."""
     import numpy as np
 
     flags, values = np.asarray(truth, np.bool_), np.asarray(scores, np.float64)
@@ -216,9 +216,9 @@ def roc_auc_score(truth: ArrayLike, scores: ArrayLike, weights: ArrayLike | None
 
 
 def roc_curve(truth: ArrayLike, scores: ArrayLike, *, corners: bool = False) -> tuple[Floats, Floats, Floats]:
-    """False and true positive rates by falling threshold, from (0, 0) on, and the thresholds.
+    """Return false and true positive rates by falling threshold, starting at (0, 0), and the thresholds.
 
-    With `corners` points on a straight line between two others are left out.
+    With `corners`, points on a straight line between two others are left out.
     """
     import numpy as np
 
@@ -234,7 +234,7 @@ def roc_curve(truth: ArrayLike, scores: ArrayLike, *, corners: bool = False) -> 
 
 
 def precision_recall_curve(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats, float]:
-    """Precision and recall by rising threshold, to (1, 0) at the end, and the average precision."""
+    """Return precision and recall by rising threshold, ending at (1, 0), and the average precision."""
     import numpy as np
 
     hits, alarms, _ = _counted(truth, scores)
@@ -244,7 +244,7 @@ def precision_recall_curve(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats,
 
 
 def _counted(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Hits and false alarms at every distinct score from the highest on, and those scores."""
+    """Return hits and false alarms at every distinct score, from the highest on, and those scores."""
     import numpy as np
 
     distinct, inverse = np.unique(np.asarray(scores, np.float64), return_inverse=True)
@@ -258,7 +258,7 @@ def _counted(truth: ArrayLike, scores: ArrayLike) -> tuple[Floats, Floats, Float
 
 
 def brentq(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where `function` is 0 between `low` and `high`, at which its signs differ; by bisection."""
+    """Return a root of `function` between `low` and `high`, where its signs differ, by bisection."""
     at_low = function(low)
     if at_low == 0:
         return low
@@ -280,11 +280,11 @@ def brentq(function: Callable[[float], float], low: float, high: float) -> float
 
 
 def grouped_folds(truth: Flags, groups: Ints, folds: int, seed: int) -> list[tuple[Ints, Ints]]:
-    """Places of the others and of each fold that is not empty; no group is in two folds.
+    """Return the indices outside and inside each non-empty fold. No group is in two folds.
 
-    Groups are dealt out in a random order, the most one-sided first, each to the fold that leaves both
-    classes spread most evenly, and of folds as good as each other to the smaller one. The folds are those of
-    scikit-learn's `StratifiedGroupKFold` with the same seed.
+    Groups are assigned in random order, the most one-sided first, each to the fold that spreads both classes
+    most evenly, or to the smaller of equally good ones. The folds are those of scikit-learn's
+    `StratifiedGroupKFold` with the same seed.
     """
     import numpy as np
 
@@ -295,7 +295,7 @@ def grouped_folds(truth: Flags, groups: Ints, folds: int, seed: int) -> list[tup
     held, fold = np.zeros((folds, 2)), np.zeros(len(counts), dtype=np.int64)
     totals = np.maximum(counts.sum(axis=0), 1)
     for group in order:
-        tried = held + np.eye(folds)[:, :, None] * counts[group]  # [fold that it goes to, fold, class]
+        tried = held + np.eye(folds)[:, :, None] * counts[group]  # [assigned fold, fold, class]
         uneven = (tried / totals).std(axis=1).mean(axis=1)
         best = 0
         for number in range(1, folds):

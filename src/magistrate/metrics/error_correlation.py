@@ -1,8 +1,8 @@
-"""How alike the errors of several judges are, and how many independent votes they are worth.
+"""Correlation of the errors of several judges, and the number of independent votes they are worth.
 
 Two judges that are wrong about the same samples are worth little more than one. The correlation of two
-judges' errors is Pearson's of the two columns *wrong or right* (phi), and k judges whose errors correlate by
-r on average are worth k / (1 + (k - 1) r) independent ones (Kish 1965), which is 1 for r = 1 and k for r = 0.
+judges' errors is Pearson's correlation of the two columns *wrong or right* (phi). k judges whose errors have
+the mean correlation r are worth k / (1 + (k - 1) r) independent ones (Kish 1965): 1 for r = 1, k for r = 0.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NEVER_DIFFER = "no two members both err sometimes and not always, so that nothin
 
 @dataclass(frozen=True, slots=True)
 class ErrorCorrelation:
-    """Errors of k judges on the same samples.
+    """Correlation of the errors of k judges on the same samples.
 
-    `pairs[i][j]` in [-1, 1] is the correlation of the errors of judges i and j, None where one of them never
-    errs or always does. `mean` is that of all pairs that have one, `effective` the number of independent
-    votes in [1, k], for which a negative mean counts as 0.
+    `pairs[i][j]` in [-1, 1] is the correlation of the errors of judges i and j, None if one of them never
+    errs or always does. `mean` is the mean of all defined pairs. `effective` is the number of independent
+    votes in [1, k]; for it a negative mean counts as 0.
     """
 
     pairs: tuple[tuple[float | None, ...], ...]
@@ -35,7 +35,7 @@ class ErrorCorrelation:
     effective: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {
             "pairs": [list(row) for row in self.pairs],
             "mean": self.mean.to_dict(),
@@ -44,7 +44,7 @@ class ErrorCorrelation:
 
 
 def effective_votes(correlation: float, k: int) -> float:
-    """How many independent votes k judges are worth whose errors correlate so on average.
+    """Return the number of independent votes that k judges with this mean error correlation are worth.
 
     >>> effective_votes(0.0, 3), effective_votes(1.0, 3), effective_votes(-0.2, 3)
     (3.0, 1.0, 3.0)
@@ -55,7 +55,7 @@ def effective_votes(correlation: float, k: int) -> float:
 def error_correlation(
     wrong: ArrayLike, groups: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> ErrorCorrelation:
-    """The correlation of errors bool `[n, k]`, with intervals by a bootstrap of whole `groups` int `[n]`."""
+    """Measure the correlation of errors bool `[n, k]`, with bootstrap intervals over `groups` int `[n]`."""
     import numpy as np
 
     errs = np.asarray(wrong, dtype=np.float64)
@@ -67,7 +67,7 @@ def error_correlation(
     pieces = np.concatenate([np.ones((n, 1)), errs, errs[:, upper[0]] * errs[:, upper[1]]], axis=1)
 
     def correlations(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each pair, `[b, pairs]`; NaN where a member of it never errs, or always."""
+        """Return the correlation of each pair, `[b, pairs]`; NaN if a judge never errs, or always does."""
         sums = weights @ pieces
         share, both = sums[:, 1 : k + 1] / sums[:, :1], sums[:, k + 1 :] / sums[:, :1]
         spread = share * (1 - share)

@@ -1,7 +1,7 @@
 """Paired comparisons: metrics of several judges on the same samples, tests, and their power.
 
-Every figure of every judge is a function of the same weights, so their differences are taken draw by draw:
-what makes a sample hard for both sides cancels out.
+All figures of all judges are functions of the same weights, so differences are computed draw by draw. What
+makes a sample hard for both judges cancels out.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ ALPHA, POWER = 0.05, 0.8
 
 
 def exact_mcnemar(only_first: int, only_second: int) -> float:
-    """The exact p value of McNemar's test: how many samples only one of two judges got right.
+    """Return the exact p value of McNemar's test: how many samples only one of two judges got right.
 
-    It takes samples as independent. 1 where the judges are right and wrong together.
+    It assumes independent samples. It is 1 if both judges are always right and wrong together.
     """
 
     return min(1.0, 2 * binomial_cdf(min(only_first, only_second), only_first + only_second, 0.5))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """The p values of one family, corrected for their number by Holm's (1979) method; None stays None."""
-    # By hand: that of statsmodels collects garbage at every call, which takes longer than all the rest.
+    """Correct the p values of one family for their number by Holm's (1979) method. None stays None."""
+    # Not by statsmodels: it runs the garbage collector at every call, which dominates the time.
     known = sorted((p, at) for at, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     highest = 0.0
@@ -52,10 +52,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def smallest_difference(error: float | None, n_groups: int, comparisons: int = 1) -> float | None:
-    """The true difference that as many samples would show 4 times in 5 as the first of so many comparisons.
+    """Return the smallest true difference that this many samples would detect with a power of 80 %.
 
-    `error` is the difference's standard error over `n_groups` contexts. The level is .05 divided by
-    `comparisons`, as in the first step of Holm's method; None where there is no error to go by.
+    `error` is the standard error of the difference over `n_groups` contexts. The level is .05 divided by
+    `comparisons`, as in the first step of Holm's method. None if there is no usable error.
     """
 
     if not error or n_groups < 2 or comparisons < 1:
@@ -89,7 +89,7 @@ class Figures:
         self._ranks = _Ranks(truth, scores) if "auroc" in names else None
 
     def __call__(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The figures `[b, names]` of each draw, NaN where one is not defined."""
+        """Return the figures `[b, names]` of each draw; NaN where one is undefined."""
         import numpy as np
 
         sums = weights @ self._pieces
@@ -108,7 +108,7 @@ class Figures:
         return np.stack([found[name] for name in self.names], axis=1)
 
     def support(self, name: str, groups: NDArray[np.int64]) -> int:
-        """How many contexts the figure rests on: the fewest that its numerators or denominators count in."""
+        """Return the number of contexts behind a figure: the fewest behind any of its parts."""
         import numpy as np
 
         truth, said = self._truth, self._said
@@ -125,7 +125,7 @@ class Figures:
 
 
 class _Ranks:
-    """Where the score of each hallucinated sample stands among those of the faithful ones."""
+    """The rank of the score of each hallucinated sample among those of the faithful ones."""
 
     def __init__(self, truth: NDArray[np.bool_], scores: NDArray[np.float64]) -> None:
         import numpy as np
@@ -138,10 +138,10 @@ class _Ranks:
         self._not_above = np.searchsorted(ranked, scores[self._positive], side="right")
 
     def area(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How often a hallucinated sample scores above a faithful one, ties a half; `[b]` of `[b, n]`."""
+        """Return the area under the ROC curve `[b]` for weights `[b, n]`; ties count half."""
         import numpy as np
 
-        drawn = np.ascontiguousarray(weights.T)  # samples down, so that each is one stretch of memory
+        drawn = np.ascontiguousarray(weights.T)  # one row per sample, so that each is contiguous in memory
         sums = np.zeros((self._negative.size + 1, drawn.shape[1]))
         np.cumsum(drawn[self._negative], axis=0, out=sums[1:])
         positive = drawn[self._positive]
@@ -149,17 +149,17 @@ class _Ranks:
         return ratio(np.einsum("nb,nb->b", positive, beaten), positive.sum(0) * sums[-1])
 
 
-# --- how many samples it takes --------------------------------------------------------------------
+# --- sample sizes ---------------------------------------------------------------------------------
 #
-# Every sample is one of eight: hallucinated or faithful in truth, and each of two judges right or wrong. The
-# metrics are ratios of sums over these eight, so the variance of a difference follows from their shares by
-# the delta method. With n samples the difference is shown with the power asked for where
+# Every sample is of one of eight kinds: truly hallucinated or faithful, and each of two judges right or
+# wrong. The metrics are ratios of sums over these kinds, so the variance of a difference follows from their
+# shares by the delta method. n samples show the difference with the requested power if
 #
 #     n = ((z of 1 - alpha / 2) s0 + (z of power) s1)² / difference²
 #
-# s1² is the variance of one sample at the shares given, s0² at those of two judges that do not differ: the
-# same shares with the judges' places averaged. For accuracy this is the sample size of McNemar's test (Connor
-# 1987). For the area under the ROC curve it rests on the variance of Hanley and McNeil (1982, 1983).
+# s1² is the variance of one sample at the given shares, s0² at those of two judges that do not differ: the
+# same shares averaged over swapping the judges. For accuracy this is the sample size of McNemar's test
+# (Connor 1987). For the area under the ROC curve it rests on the variance of Hanley and McNeil (1982, 1983).
 
 
 POWERED = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc")
@@ -168,11 +168,11 @@ POWERED = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "auroc"
 def assumed(
     metric: str, value: float, difference: float, base_rate: float, agreement: float | None
 ) -> Shares:
-    """Shares of two judges whose `metric` is `value` and `value + difference`.
+    """Return the shares of two judges whose `metric` is `value` and `value + difference`.
 
-    Each judge's recall is the same among hallucinated and faithful samples. `agreement` is how often the two
-    give the same label, in either class; without it they err independently. Raises `InputError` where no
-    judges are like this, with what is possible.
+    Each judge is right equally often on hallucinated and faithful samples. `agreement` is how often the two
+    give the same label, in either class; without it they err independently. Raises `InputError`, with the
+    possible range, if no judges have these values.
     """
     import numpy as np
 
@@ -191,7 +191,7 @@ def assumed(
 
 
 def _right(metric: str, value: float, base_rate: float) -> float:
-    """How often a judge is right, in either class, whose metric is `value`."""
+    """Return how often a judge whose metric is `value` is right, in either class."""
 
     def excess(right: float) -> float:
         positive, false_alarm = base_rate * right, (1 - base_rate) * (1 - right)
@@ -209,7 +209,7 @@ def _right(metric: str, value: float, base_rate: float) -> float:
 def samples_needed(
     metric: str, shares: Shares, difference: float, *, alpha: float = 0.05, power: float = 0.8
 ) -> int:
-    """How many samples show a `difference` in `metric` of judges with these `shares`."""
+    """Return the number of samples that show a `difference` in `metric` of judges with these `shares`."""
 
     alike = (shares + shares.transpose(0, 2, 1)) / 2
     s0, s1 = deviation(metric, alike), deviation(metric, shares)
@@ -220,14 +220,14 @@ def samples_needed(
 
 
 def deviation(metric: str, shares: Shares) -> float:
-    """The standard deviation, times the root of n, of the difference of `metric` between the judges."""
+    """Return the standard deviation of the difference of `metric` between the judges, times the root of n."""
     gradient = _gradient(metric, shares, second=True) - _gradient(metric, shares, second=False)
     mean = float((shares * gradient).sum())
     return sqrt(max(0.0, float((shares * gradient**2).sum()) - mean**2))
 
 
 def value_of(metric: str, shares: Shares, *, second: bool) -> float | None:
-    """One judge's metric at these shares; None where it is not defined."""
+    """Return one judge's metric at these shares; None if it is undefined."""
     values = [
         float(above / below) if below else None for _, _, above, below in _ratios(metric, shares, second)
     ]
@@ -238,7 +238,7 @@ def value_of(metric: str, shares: Shares, *, second: bool) -> float | None:
 def _ratios(
     metric: str, shares: Shares, second: bool
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64], float, float]]:
-    """The ratios whose mean is the metric: weights of the eight kinds above and below the line, and sums."""
+    """Return the ratios whose mean is the metric: weights `[2, 2, 2]` above and below the line, and sums."""
     import numpy as np
 
     ones = np.ones((2, 2, 2))
@@ -262,7 +262,7 @@ def _ratios(
 
 
 def _gradient(metric: str, shares: Shares, *, second: bool) -> NDArray[np.float64]:
-    """The derivative of one judge's metric by each of the eight shares."""
+    """Return the derivative of one judge's metric by each of the eight shares."""
     import numpy as np
 
     parts = []
@@ -282,9 +282,9 @@ def auroc_samples_needed(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> int:
-    """How many samples show that one area is `value` and another `value + difference`.
+    """Return the number of samples that show that one area is `value` and another `value + difference`.
 
-    `correlation` in [0, 1) is that between the two estimated areas.
+    `correlation` in [0, 1) is the correlation between the two estimated areas.
     """
 
     if not (0 < value < 1 and 0 < value + difference < 1):
@@ -300,7 +300,7 @@ def auroc_samples_needed(
 
 
 def _area_variance(area: float, base_rate: float) -> float:
-    """n times the variance of an estimated area for large n (Hanley and McNeil 1982)."""
-    one_faithful = area / (2 - area) - area**2  # both of two hallucinated samples score above it
+    """Return n times the variance of an estimated area for large n (Hanley and McNeil 1982)."""
+    one_faithful = area / (2 - area) - area**2  # two hallucinated samples score above it
     one_hallucinated = 2 * area**2 / (1 + area) - area**2
     return one_faithful / (1 - base_rate) + one_hallucinated / base_rate

@@ -1,14 +1,14 @@
-"""One score of several judges' scores of the same sample.
+"""Pools several judges' scores of the same sample into one.
 
 ================  ================================================================================
 mean              the weighted mean
-median            the weighted median, midway where two scores are
-logit             the weighted mean of the log odds, as a probability: members that are sure count
+median            the weighted median, the midpoint if two scores qualify
+logit             the weighted mean of the log odds, as a probability: confident members count
                   for more (a logarithmic opinion pool, Genest and Zidek 1986)
 majority          the weighted share of the members whose label is the worse one
 geometric_median  the point with the least weighted sum of distances, smoothed within `SMOOTH`
-                  (Pillutla and others 2022): among members that agree it is their mean, and a
-                  single one far away moves it little. Not smoothed it would be the median,
+                  (Pillutla and others 2022): close to the mean of members that agree, and
+                  moved little by a single outlier. Without smoothing it would be the median,
                   since scores lie on one line
 ================  ================================================================================
 """
@@ -36,10 +36,10 @@ def pooled(
     how: Pooling = "mean",
     weights: Sequence[float] | None = None,
 ) -> float:
-    """One score in [0, 1] of several in [0, 1]; `votes` say which members gave the label of high scores.
+    """Pool several scores in [0, 1] into one. `votes` tell which members gave the label of high scores.
 
-    `weights` are positive, one a member; None for equal ones. Raises `InputError` where there is nothing to
-    pool, or not as many votes and weights as scores.
+    `weights` are positive, one per member; None for equal ones. Raises `InputError` if there are no scores,
+    or if the numbers of scores, votes and weights differ.
 
     >>> pooled([0.1, 0.2, 0.9], [False, False, True], "median"), pooled([0.5, 0.9], [True, True], "mean")
     (0.2, 0.7)
@@ -62,7 +62,7 @@ def pooled(
             found = _median(scores, heavy)
         case "geometric_median":
             found = _median(scores, heavy)
-            for _ in range(STEPS):  # Weiszfeld's: a mean in which what is far away weighs less
+            for _ in range(STEPS):  # Weiszfeld's algorithm: a mean in which distant scores weigh less
                 near = [
                     weight / sqrt((score - found) ** 2 + SMOOTH**2)
                     for score, weight in zip(scores, heavy, strict=True)

@@ -4,18 +4,18 @@
 corrected       prediction-powered inference with power tuning: mean of λ·prediction over the unlabelled,
                 plus mean of label - λ·prediction over the labelled (Angelopoulos and others 2023;
                 Angelopoulos, Duchi and Zrnic 2023), λ in [0, 1] being what makes its variance least
-labelled        the mean of the labels alone (λ = 0), also of samples that have no prediction
-naive           the mean of the predictions over the unlabelled, errors and all
+labelled        the mean of the labels alone (λ = 0), including samples that have no prediction
+naive           the mean of the predictions over the unlabelled, with all their errors
 rogan_gladen    (naive + specificity - 1) / (recall + specificity - 1), both measured on the labelled
                 (Rogan and Gladen 1978)
 ==============  ===================================================================================
 
-Standard errors add up what samples of one group contribute before they are squared (the cluster-robust
-sandwich; with groups of one it is that of the papers). Intervals are Student's, of G - k degrees of freedom
-and G / (G - k) times the variance, for G labelled groups and the k figures that are taken from them: one, the
-mean, and for the corrected and Rogan and Gladen's one more. They are cut at 0 and 1; where one lies wholly
-beyond, there is neither estimate nor interval. Where nothing varies, all being 0 or all 1, the interval is
-Wilson's of as many samples as there are groups.
+Standard errors sum the contributions of the samples of a group before squaring them (the cluster-robust
+sandwich; with groups of one sample they are those of the papers). Intervals are Student's with G - k degrees
+of freedom and G / (G - k) times the variance, for G labelled groups and k figures estimated from them: one,
+the mean, and for the corrected and Rogan and Gladen's one more. They are clipped to [0, 1]. If one lies
+wholly outside, there is neither estimate nor interval. If nothing varies, because all values are 0 or all
+are 1, the interval is Wilson's for as many samples as there are groups.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prevalence:
-    """The share of the positive, in [0, 1], estimated in four ways, each with its 95 % interval.
+    """The share of positives, in [0, 1], estimated in four ways, each with its 95 % interval.
 
-    `n_labelled` samples have label and prediction, `n_failed` a label only: these count in `labelled`, and
-    `positives_failed` of them are positive. `tuning` is λ; `standard_error` that of `corrected`. `worth` is
-    how many labels alone would have the corrected estimate's standard error, None where that is 0. `beyond`
-    holds, by name, the value and both ends of those whose value is not within 0 and 1, uncut.
+    `n_labelled` samples have a label and a prediction. `n_failed` have a label only; these count in
+    `labelled`, and `positives_failed` of them are positive. `tuning` is λ; `standard_error` is that of
+    `corrected`. `worth` is how many labels alone would give the standard error of `corrected`, None if that
+    is 0. `beyond` holds, by name, value, low and high before clipping, for estimates whose value is outside
+    [0, 1].
     """
 
     n_labelled: int
@@ -61,7 +62,7 @@ class Prevalence:
     beyond: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         names = ("corrected", "labelled", "naive", "rogan_gladen")
         return {
             "n_labelled": self.n_labelled,
@@ -87,14 +88,14 @@ def prevalence(
     failed: ArrayLike = (),
     tuning: float | None = None,
 ) -> Prevalence:
-    """Estimate the mean of what `truth` is a sample of.
+    """Estimate the mean of the population that `truth` is a sample of.
 
     `truth` bool `[n]`, `predicted` float `[n]` in [0, 1] for the same samples, `unlabelled` float `[N]`;
-    `failed` bool `[m]` are labels of samples without a prediction. `groups` int `[n + N + m]`, in this order:
-    the same number for samples that belong together. `called` bool `[n]` and `unlabelled_called` bool `[N]`
-    are labels that were predicted, for the last two estimates, where `predicted` is no such label. `tuning`
-    fixes λ. Raises `InputError` for fewer than two labelled groups, for no unlabelled sample, and for shapes
-    that do not match.
+    `failed` bool `[m]` are labels of samples without a prediction. `groups` int `[n + N + m]`, in this
+    order, is the same number for samples that belong together. `called` bool `[n]` and `unlabelled_called`
+    bool `[N]` are the predicted labels, used for the last two estimates if `predicted` holds no labels.
+    `tuning` fixes λ. Raises `InputError` for fewer than two labelled groups, for no unlabelled sample, and
+    for shapes that do not match.
     """
     import numpy as np
 
@@ -142,12 +143,13 @@ def prevalence(
 def corrected_share(
     truth: ArrayLike, said: ArrayLike, others: ArrayLike, *, weights: ArrayLike, groups: ArrayLike
 ) -> Estimate:
-    """Rogan and Gladen's estimate where the others were drawn with unequal probabilities.
+    """Return Rogan and Gladen's estimate for other samples that were drawn with unequal probabilities.
 
-    `truth` and `said` bool `[n]` are labels, and what the judge called the same samples; `others` bool `[N]`
-    is what it called the samples asked about, `weights` `[N]` one over the probability with which each was
-    drawn. `groups` `[n + N]`: the same for samples that belong together. It is undefined for fewer than two
-    labelled groups and for no others. Raises `InputError` for shapes that do not match.
+    `truth` and `said` bool `[n]` are the true labels and the judge's labels of the same samples. `others`
+    bool `[N]` are the judge's labels of the samples in question, `weights` `[N]` one over the probability
+    with which each was drawn. `groups` `[n + N]` is the same for samples that belong together. The estimate
+    is undefined for fewer than two labelled groups and for no others. Raises `InputError` for shapes that do
+    not match.
     """
     import numpy as np
 
@@ -163,7 +165,7 @@ def corrected_share(
 
 
 def _labelled_mean(labels: Floats, members: NDArray[np.int64]) -> Estimate:
-    """The mean of all labels."""
+    """Return the mean of all labels, with its interval."""
     import numpy as np
 
     value, error = _Spread(members, labels.size).mean(labels, np.zeros(0))
@@ -172,19 +174,19 @@ def _labelled_mean(labels: Floats, members: NDArray[np.int64]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Which group each sample is in, labelled ones first, and what means of them may vary by."""
+    """The group of each sample, labelled ones first, to compute standard errors of means."""
 
     members: NDArray[np.int64]
     n: int
 
     def mean(self, labelled: Floats, unlabelled: Floats) -> tuple[float, float]:
-        """The sum of the means of two columns (one may be empty), and its standard error."""
+        """Return the sum of the means of two columns (one may be empty), and its standard error."""
         parts = [each - each.mean() if each.size else each for each in (labelled, unlabelled)]
         value = sum(float(each.mean()) for each in (labelled, unlabelled) if each.size)
         return value, self.error(*(each / max(each.size, 1) for each in parts))
 
     def error(self, labelled: Floats, unlabelled: Floats) -> float:
-        """The standard error of a figure to which each sample contributes so much."""
+        """Return the standard error of a figure from the contribution of each sample."""
         import numpy as np
 
         moves = np.zeros(self.members.size)
@@ -195,7 +197,7 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Unclipped:
-    """An estimate that may lie beyond 0 or 1, its standard error, and what its interval rests on."""
+    """An estimate before clipping to [0, 1], its standard error, and what its degrees of freedom rest on."""
 
     value: float
     error: float
@@ -203,7 +205,7 @@ class _Unclipped:
     taken: int = 1
 
     def ends(self) -> tuple[float, float]:
-        """The 95 % interval by Student's t."""
+        """Return the 95 % interval by Student's t."""
 
         freedom = self.n_groups - self.taken
         far = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * self.error * sqrt(self.n_groups / freedom)
@@ -211,7 +213,7 @@ class _Unclipped:
 
 
 def _interval(uncut: _Unclipped, name: str, beyond: dict[str, tuple[float, float, float]]) -> Estimate:
-    """The 95 % interval, cut to [0, 1]; a value beyond them is drawn to the edge and noted in `beyond`."""
+    """Return the estimate with its interval, clipped to [0, 1]. A value outside is also noted in `beyond`."""
     value = min(max(uncut.value, 0.0), 1.0)
     if uncut.n_groups <= uncut.taken:
         return Estimate(value, None, None, f"no interval from {uncut.n_groups} independent contexts")
@@ -230,7 +232,7 @@ def _interval(uncut: _Unclipped, name: str, beyond: dict[str, tuple[float, float
 
 
 def _constant(value: float, n_groups: int) -> Estimate:
-    """Wilson's interval of something that never or always was so, each group counted once."""
+    """Return Wilson's interval for a share of 0 or 1, with each group counted once."""
 
     if value not in (0, 1):
         return Estimate(value, None, None, "no interval: nothing varies")
@@ -238,12 +240,12 @@ def _constant(value: float, n_groups: int) -> Estimate:
 
 
 def _tuning(y: Floats, f: Floats, u: Floats) -> float:
-    """λ of least variance: cov(label, prediction) / ((1 + n / N) var(prediction)), within [0, 1]."""
+    """Return the λ of least variance in [0, 1]: cov(label, prediction) / ((1 + n / N) var(prediction))."""
     import numpy as np
 
     variance = float(np.var(np.concatenate([f, u]), ddof=1))
     if variance == 0:
-        return 0.0  # predictions that are all the same say nothing
+        return 0.0  # constant predictions carry no information
     covariance = float(((y - y.mean()) * (f - f.mean())).mean())
     return min(max(covariance / ((1 + y.size / u.size) * variance), 0.0), 1.0)
 

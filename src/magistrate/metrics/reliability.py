@@ -1,17 +1,17 @@
 """Calibration error of scores: ECE, Brier score, log loss, and the bins of a reliability diagram.
 
-All three are 0 for scores that are certain and right. Of n samples each with a weight, over bins of scores:
+All three are 0 for scores that are certain and right. For n weighted samples and bins of scores:
 
 ========  ========================================================================================
 ece       mean over the bins, by weight, of |mean score - observed share| (Naeini and others 2015)
 brier     mean of (score - truth)² (Brier 1950)
-log_loss  mean of -log of the probability that the truth was given, scores held within [`CLIP`, 1 - `CLIP`]
+log_loss  mean of -log of the probability given to the truth, with scores clipped to [`CLIP`, 1 - `CLIP`]
 ========  ========================================================================================
 
-A mean of distances is above 0 even where every score is the very probability: the fewer samples a bin has,
-the more. `ece_by_chance` is what such scores would show here, the mean over labels drawn from the scores
-themselves (consistency resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval: what
-is drawn anew from the samples adds to the distances once more, and its interval lies above the truth.
+A mean of distances is above 0 even for perfectly calibrated scores, and more so the fewer samples a bin has.
+`ece_by_chance` is the ECE of such scores, the mean over labels drawn from the scores themselves (consistency
+resampling: Bröcker and Smith 2007). For the same reason the ECE has no interval: resampling the samples adds
+to the distances again, so that the interval would lie above the truth.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ BINS = 10
 LOSSES = ("ece", "brier", "log_loss")
 NO_INTERVAL = "no interval: chance adds to an ECE, see how much by chance"
 
-_DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, fewer where there would be more labels in all
+_DRAWS, _FEWEST, _LABELS = 200, 20, 4_000_000  # sets of labels, their minimum, and most labels in all
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Samples whose scores lie within [`low`, `high`]: their mean score and the share that is hallucinated.
+    """A bin of samples with scores in [`low`, `high`]: their mean score and the share that is hallucinated.
 
-    `observed` has the Wilson interval of `n` samples as if each had a context of its own.
+    `observed` has the Wilson interval for `n` samples, as if each had its own context.
     """
 
     low: float
@@ -55,17 +55,16 @@ class Bin:
     observed: Estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Scores beside labels: three losses (ece and brier in [0, 1], log loss from 0 on), and the bins.
+    """Scores compared with labels: three losses (ECE and Brier in [0, 1], log loss from 0 on), and the bins.
 
-    `ece_by_chance`, in [0, 1], is the ECE that scores which are the very probabilities show on average at
-    this n, in these bins. `base_rate` is the share of the hallucinated that they are weighted to, None for
-    that of the data.
+    `ece_by_chance`, in [0, 1], is the mean ECE of perfectly calibrated scores with this n and these bins.
+    `base_rate` is the share of hallucinated samples that they are weighted to, None for that of the data.
     """
 
     n: int
@@ -78,7 +77,7 @@ class Reliability:
     base_rate: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return fields_of(self)
 
 
@@ -93,9 +92,9 @@ def reliability(
 ) -> Reliability:
     """Measure scores `[n]` in [0, 1] as probabilities of `truth` bool `[n]`, n > 0.
 
-    Bins hold equally many samples (`mass`; equal scores are never parted, so there may be fewer) or are
-    equally wide. `seed` is that of the labels drawn for `ece_by_chance`. Raises `InputError` for other
-    shapes or ranges, and where `base_rate` needs a class that is not there.
+    Bins hold equally many samples (`mass`; equal scores are never split, so there may be fewer bins) or are
+    equally wide (`width`). `seed` is for the labels drawn for `ece_by_chance`. Raises `InputError` for other
+    shapes or ranges, and if `base_rate` needs a class that is missing.
     """
     import numpy as np
 
@@ -113,7 +112,7 @@ def reliability(
 
 
 def _by_chance(scores: Floats, weights: Floats, members: Ints, seed: int) -> float:
-    """The mean ECE of labels drawn from the scores, in the same bins and at the same weights."""
+    """Return the mean ECE of labels drawn from the scores, with the same bins and weights."""
     import numpy as np
 
     source, total = np.random.default_rng(seed), weights.sum()
@@ -126,9 +125,9 @@ def _by_chance(scores: Floats, weights: Floats, members: Ints, seed: int) -> flo
 
 
 def losses(truth: Flags, scores: Floats, members: Ints) -> Callable[[Floats], Floats]:
-    """The three losses `[b, 3]` as a function of weights `[b, n]`, over bins that stay as they are.
+    """Return the three losses `[b, 3]` as a function of weights `[b, n]`, over fixed bins.
 
-    All of them are ratios of weighted sums, so many draws cost one product of matrices.
+    All of them are ratios of weighted sums, so many draws cost one matrix product.
     """
     import numpy as np
 
@@ -150,21 +149,21 @@ def losses(truth: Flags, scores: Floats, members: Ints) -> Callable[[Floats], Fl
 
 
 def bin_numbers(scores: Floats, bins: int, binning: Binning) -> Ints:
-    """The number of the bin `[n]` that each score is in, from 0 on; a bin may be empty."""
+    """Return the bin number `[n]` of each score, from 0 on. A bin may be empty."""
     import numpy as np
 
     if bins < 1:
         raise InputError(f"there must be at least one bin, got {bins}")
     if binning == "width":
         return np.minimum((scores * bins).astype(np.int64), bins - 1)
-    # A score belongs to the bin in which the middle one of its equals stands.
+    # Equal scores all belong to the bin of the middle one.
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts + 1) / 2
     return np.asarray((middle * bins / scores.size).astype(np.int64)[inverse])
 
 
 def _bin(truth: Flags, scores: Floats, weights: Floats, inside: Flags) -> Bin:
-    """One bin; under other weights of the classes the interval's ends are odds times the same factor."""
+    """Return one bin. If the classes are reweighted, the odds of the interval's ends are too."""
     import numpy as np
 
     own, n = scores[inside], int(inside.sum())

@@ -1,12 +1,12 @@
 """The cluster bootstrap: intervals and p values by drawing whole groups with replacement.
 
-Samples that share a context are not independent, so a draw takes groups with replacement and every sample
-of a group as often as its group was drawn (the cluster bootstrap: Field and Welsh 2007). What is resampled
-are weights, not rows, so a statistic is a function of weights and works on many draws at once.
+Samples that share a context are not independent, so a draw takes groups with replacement and counts every
+sample of a group as often as its group was drawn (Field and Welsh 2007). It resamples weights, not rows, so
+a statistic is a function of weights and works on many draws at once.
 
-With few groups the plain percentile interval is too narrow. Its percentiles are moved out to those of
+With few groups the plain percentile interval is too narrow. Its percentiles are widened to those of
 Student's t with G - 1 degrees of freedom and the variance of G - 1, for G groups (the expanded percentile
-interval: Hesterberg 2015, section 4.3), which keeps to the range of the figure.
+interval: Hesterberg 2015, section 4.3). The interval still stays within the range of the figure.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _AT_ONCE = 4_000_000  # weights in memory at a time
 def draws_of(
     statistic: Statistic, groups: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> NDArray[np.float64]:
-    """The statistic in every draw, `[draws, k]`.
+    """Return the statistic in every draw, `[draws, k]`.
 
-    `statistic` gets weights `[b, n]`, how often each sample was drawn, and answers `[b, k]` values, NaN where
-    a draw does not define one. `groups` int `[n]` in [0, n) says which samples belong together. Draws of one
-    seed are the same whatever the statistic, so figures of two statistics can be subtracted draw by draw.
+    `statistic` gets weights `[b, n]`, how often each sample was drawn, and returns `[b, k]` values, NaN if
+    undefined in a draw. `groups` int `[n]` in [0, n) is the same for samples that belong together. The draws
+    depend only on the seed, so figures of two statistics can be subtracted draw by draw.
     """
     import numpy as np
 
@@ -72,9 +72,9 @@ def estimates_of(
     draws: int = DRAWS,
     seed: int = SEED,
 ) -> dict[str, Estimate]:
-    """The figures `[b, names]` of a statistic by name, each with its interval.
+    """Return the figures `[b, names]` of a statistic by name, each with its interval.
 
-    `undefined` says of each why it has no value where the samples do not define it.
+    `undefined` holds, by name, the reason to give if the samples do not define a figure.
     """
     import numpy as np
 
@@ -91,10 +91,10 @@ def estimates_of(
 
 
 def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
-    """The 95 % expanded percentile interval of a figure from its draws `[draws]`, made to hold the figure.
+    """Return a figure with the expanded percentile interval of its draws `[draws]`, widened to contain it.
 
-    Where there are too few groups, where few draws define the figure, or where all of them are the same (as
-    for a judge that was never wrong), there is no interval and `undefined` says why.
+    If there are too few groups, if few draws define the figure, or if all draws are equal (as for a judge
+    that was never wrong), there is no interval and `undefined` is the reason.
     """
     import numpy as np
 
@@ -105,7 +105,7 @@ def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) 
     known = drawn[~np.isnan(drawn)]
     if known.size < LEAST_DEFINED * drawn.size:
         return Estimate(float(value), None, None, "no interval: most draws do not define it")
-    # The order statistic that leaves zero out exactly where `two_sided_p` is at most 1 - CONFIDENCE.
+    # The order statistic that excludes zero exactly if `two_sided_p` is at most 1 - CONFIDENCE.
     at = max(int(_tail(1 - CONFIDENCE, n_groups) * (known.size + 1)) - 1, 0)
     low, high = np.partition(known, [at, known.size - 1 - at])[[at, known.size - 1 - at]]
     if low == high:
@@ -116,13 +116,13 @@ def interval_of(value: float | None, drawn: NDArray[np.float64], n_groups: int) 
 def difference_of(
     value: float, drawn: NDArray[np.float64], n_groups: int, support: int
 ) -> tuple[Estimate, float | None]:
-    """A difference with its 95 % interval, and its p value of no difference, which agree.
+    """Return a difference with its 95 % interval, and the p value of no difference. The two agree.
 
-    Of the expanded percentile interval and Student's of the draws' spread both ends are the further ones, and
-    of their p values the greater is taken: either alone calls twins different too often, one where contexts
-    are few, the other where their differences are skewed. A p value is never below that of an exact
-    randomization test of as many contexts, `least_p`. A difference that is the same in every draw has no
-    interval; `support`, the fewest contexts that it rests on, gives its p value by the sign test.
+    The interval spans both the expanded percentile interval and Student's interval from the spread of the
+    draws, and the p value is the greater of their two. Either alone calls equal judges different too often:
+    one if contexts are few, the other if the differences are skewed. A p value is never below that of an
+    exact randomization test of as many contexts, `least_p`. A difference that is the same in every draw has
+    no interval; its p value is that of the sign test for `support`, the fewest contexts that it rests on.
     """
     import numpy as np
 
@@ -141,10 +141,10 @@ def difference_of(
 
 
 def two_sided_p(drawn: NDArray[np.float64], n_groups: int) -> float | None:
-    """The bootstrap p value of a difference `[draws]` from zero: how far its draws lie on both sides of it.
+    """Return the bootstrap p value of a difference `[draws]` from zero, by the draws on both sides of zero.
 
-    (1 + the rarer side) / (1 + draws), doubled (Davison and Hinkley 1997, 4.2.3), and read off Student's t as
-    the expanded interval is; None without any draw.
+    It is (1 + the rarer side) / (1 + draws), doubled (Davison and Hinkley 1997, 4.2.3), and converted by
+    Student's t as in the expanded interval. None if there are no draws.
     """
     import numpy as np
 
@@ -156,12 +156,12 @@ def two_sided_p(drawn: NDArray[np.float64], n_groups: int) -> float | None:
 
 
 def least_p(n_groups: int, draws: int) -> float:
-    """The smallest p value that so many contexts and draws can give, in (0, 1]."""
+    """Return the smallest p value that so many contexts and draws can give, in (0, 1]."""
     return max(0.5 ** (n_groups - 1), _expanded(1 / (1 + draws), n_groups))
 
 
 def standard_error(drawn: NDArray[np.float64], n_groups: int) -> float:
-    """The spread of a figure over its draws, for the variance of G - 1; 0 without two draws."""
+    """Return the standard error of a figure from its draws, for the variance of G - 1; 0 if too few."""
     import numpy as np
 
     known = drawn[~np.isnan(drawn)]
@@ -169,30 +169,30 @@ def standard_error(drawn: NDArray[np.float64], n_groups: int) -> float:
 
 
 def _tail(level: float, n_groups: int) -> float:
-    """The share of the draws beyond either end of an interval that is to miss with the chance `level`."""
+    """Return the share of draws beyond either end of an interval that misses with probability `level`."""
 
     return float(ndtr(stdtrit(n_groups - 1, level / 2) * sqrt(n_groups / (n_groups - 1))))
 
 
 def _expanded(tail: float, n_groups: int) -> float:
-    """The two-sided p value where this share of the draws lies beyond zero: the inverse of `_tail`."""
+    """Return the two-sided p value if this share of the draws lies beyond zero: the inverse of `_tail`."""
 
     if tail >= 0.5 or n_groups < 2:
         return 1.0
     return float(2 * stdtr(n_groups - 1, ndtri(tail) * sqrt((n_groups - 1) / n_groups)))
 
 
-# --- pairs of two things that were both sampled, such as contexts and attacks ---------------------
+# --- two crossed samples, such as contexts and attacks --------------------------------------------
 
 
 def crossed_means(
     values: ArrayLike, rows: ArrayLike, columns: ArrayLike, *, draws: int = DRAWS, seed: int = SEED
 ) -> NDArray[np.float64]:
-    """The mean of each of k `values` `[n, k]` in every draw, `[draws, k]`; NaN where a draw has none of them.
+    """Return the mean of each of k `values` `[n, k]` in every draw, `[draws, k]`; NaN if a draw is empty.
 
-    The n values belong to pairs of a row and a column, int `[n]` each. A draw takes rows and columns anew,
-    each with replacement, and a pair as often as the product of both (the pigeonhole bootstrap: Owen 2007).
-    With one column it is the bootstrap of whole rows.
+    Each of the n values belongs to a pair of a row and a column, int `[n]` each. A draw takes rows and
+    columns separately with replacement, and counts a pair as often as the product of both counts (the
+    pigeonhole bootstrap: Owen 2007). With one column it is the bootstrap of whole rows.
     """
     import numpy as np
 
@@ -213,11 +213,11 @@ def crossed_means(
 
 
 def share_of(hits: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
-    """A share of `hits` bool `[n]` with its 95 % Wilson interval at the effective number of hits.
+    """Return the share of `hits` bool `[n]` with its 95 % Wilson interval at the effective number of hits.
 
-    That number is n divided by how many times greater the variance of `drawn` `[draws]` is than that of
-    independent hits; never more than n, nor fewer than `n_groups`, and `n_groups` where all hits are the
-    same, so that nothing of 20 is not taken for nothing ever (Franco and others 2019).
+    That number is n divided by the ratio of the variance of `drawn` `[draws]` to that of independent hits.
+    It is at most n and at least `n_groups`. It is `n_groups` if all hits are equal, so that 0 of 20 is not
+    taken as proof of never (Franco and others 2019).
     """
     import numpy as np
 
@@ -233,7 +233,7 @@ def share_of(hits: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Esti
 
 
 def mean_of(values: ArrayLike, drawn: NDArray[np.float64], n_groups: int) -> Estimate:
-    """A mean of `values` `[n]` with the 95 % interval of its draws; none where every value is the same."""
+    """Return the mean of `values` `[n]` with the 95 % interval of its draws, if the values differ."""
     import numpy as np
 
     table = np.asarray(values, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Span metrics: how well quotes cover what people marked, in characters over all samples.
+"""Span metrics: how well quotes match the spans that people marked, in characters over all samples.
 
-The definition is RAGTruth's (Niu and others 2024): characters that are both marked and quoted, over those
-quoted (precision) and over those marked (recall). Within a sample a character counts once, however many
-spans hold it.
+The definition is RAGTruth's (Niu and others 2024): characters that are both marked and quoted, divided by
+those quoted (precision) or by those marked (recall). Within a sample a character counts once, even if
+several spans contain it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SpanScores:
-    """Character-level figures of `n` samples; the three counts are of characters.
+    """Character-level figures of `n` samples. The three counts are of characters.
 
-    `not_counted` is how many samples are hallucinated and say nothing of where.
+    `not_counted` is the number of samples that are hallucinated but have no marked spans.
     """
 
     n: int
@@ -40,7 +40,7 @@ class SpanScores:
     not_counted: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The fields as plain JSON values."""
         return {
             "n": self.n,
             "not_counted": self.not_counted,
@@ -50,7 +50,7 @@ class SpanScores:
 
 
 def characters(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The same characters as stretches that are in order and do not touch.
+    """Merge stretches into sorted ones that do not touch.
 
     >>> characters([(4, 9), (0, 5), (12, 12)])
     [(0, 9)]
@@ -65,7 +65,7 @@ def characters(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def overlap(first: Iterable[Stretch], second: Iterable[Stretch]) -> int:
-    """How many characters both hold."""
+    """Return the number of characters that are in both."""
     one, two = characters(first), characters(second)
     return _length(one) + _length(two) - _length(characters([*one, *two]))
 
@@ -76,9 +76,9 @@ def span_scores(
     groups: ArrayLike,
     not_counted: int = 0,
 ) -> SpanScores:
-    """Precision, recall, F1 and intersection over union of quotes against marked spans, sample by sample.
+    """Return precision, recall, F1 and intersection over union of quotes against marked spans.
 
-    `groups` `[n]` says which samples belong together, for the intervals.
+    `groups` `[n]` is the same for samples that belong together, for the intervals.
     """
     import numpy as np
 
@@ -110,7 +110,7 @@ def _length(stretches: Iterable[Stretch]) -> int:
 
 
 def _figures(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`SPAN_METRICS` `[b, 4]` from characters marked, quoted and both `[b, 3]`."""
+    """Return `SPAN_METRICS` `[b, 4]` from counts of characters marked, quoted and both `[b, 3]`."""
     import numpy as np
 
     gold, said, both = sums.T

@@ -1,7 +1,8 @@
-"""Decision thresholds: the one that is best for a stated aim.
+"""Decision thresholds: chooses the best one for a stated aim.
 
-An output is called hallucinated from the threshold on. Cuts stand midway between neighbouring scores, and
-between the outermost ones and 0 and 1, so that no threshold lies on a score it was chosen by.
+An output is called hallucinated if its score is at least the threshold. Candidate cuts lie midway between
+neighbouring scores, and between the outermost ones and 0 and 1, so no threshold equals a score that it was
+chosen by.
 
 =========================  =====================================================================
 maximize METRIC            the highest f1, balanced_accuracy or accuracy
@@ -11,7 +12,7 @@ costs MISS/FALSE_ALARM     the lowest mean cost of a sample, where a hallucinati
                            costs MISS and a faithful output called hallucinated FALSE_ALARM
 =========================  =====================================================================
 
-Of cuts that do equally well the highest is taken: it raises the fewest alarms.
+Of equally good cuts the highest is taken: it raises the fewest alarms.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ LEAST_SAMPLES, LEAST_OF_EITHER, FOLDS = 50, 15, 5
 least as many contexts as there are folds."""
 LEAST_GAIN = 0.05
 """Balanced accuracy that a threshold must add to be worth a remark."""
-EQUAL = 1e-12  # figures nearer than this are the same: they are sums in another order
+EQUAL = 1e-12  # figures closer than this count as equal: they differ only in the order of summation
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a threshold is for; made by `maximize`, `precision`, `recall`, `costs` or `parse`."""
+    """What a threshold is chosen for. Created by `maximize`, `precision`, `recall`, `costs` or `parse`."""
 
     kind: Literal["maximize", "precision", "recall", "costs"]
     metric: str = ""
@@ -63,7 +64,7 @@ class Aim:
 
     @classmethod
     def costs(cls, text: str) -> Aim:
-        """`MISS/FALSE_ALARM`, such as 10/1. Raises `SpecError`."""
+        """Parse `MISS/FALSE_ALARM`, such as 10/1. Raises `SpecError`."""
         miss, slash, alarm = text.partition("/")
         try:
             if not slash:
@@ -74,7 +75,7 @@ class Aim:
 
     @classmethod
     def parse(cls, text: str) -> Aim:
-        """An aim as `str` writes it: `maximize f1`, `precision 0.95`, `recall 0.9`, `costs 10/1`.
+        """Parse an aim as `str` writes it: `maximize f1`, `precision 0.95`, `recall 0.9`, `costs 10/1`.
 
         >>> str(Aim.parse("precision 0.95"))
         'precision 0.95'
@@ -103,14 +104,14 @@ class Aim:
 
 
 class Unreachable(InputError):
-    """No threshold reaches an aim; the message says how near the best one comes."""
+    """No threshold reaches an aim. The message says how close the best one comes."""
 
 
 def best_cut(scores: ArrayLike, truth: ArrayLike, aim: Aim, weights: ArrayLike | None = None) -> float:
-    """The threshold in (0, 1) that does best by `aim`.
+    """Return the threshold in (0, 1) that is best for `aim`.
 
-    `scores` float `[n]` in [0, 1], `truth` bool `[n]`, `weights` float `[n]`, all 1 where left out. Raises
-    `Unreachable` where no cut has the precision that is asked for, `InputError` where a class is missing.
+    `scores` float `[n]` in [0, 1], `truth` bool `[n]`, `weights` float `[n]`, all 1 by default. Raises
+    `Unreachable` if no cut has the required precision or recall, `InputError` if a class is missing.
     """
     import numpy as np
 
@@ -126,7 +127,7 @@ def best_cut(scores: ArrayLike, truth: ArrayLike, aim: Aim, weights: ArrayLike |
     if aim.kind == "costs":
         return _first(cuts, -(aim.miss * (positive - hits) + aim.false_alarm * alarms) / counted.sum())
     held, sought = ("precision", "recall") if aim.kind == "precision" else ("recall", "precision")
-    reached = figures[held] >= aim.least - EQUAL  # NaN, where nothing is flagged, is not
+    reached = figures[held] >= aim.least - EQUAL  # False for NaN, if nothing is flagged
     if not (reached & (hits > 0)).any():
         best = int(np.nanargmax(figures[held]))
         raise Unreachable(
@@ -139,10 +140,10 @@ def best_cut(scores: ArrayLike, truth: ArrayLike, aim: Aim, weights: ArrayLike |
 
 @dataclass(frozen=True, slots=True)
 class ThresholdGain:
-    """What another threshold would change: balanced accuracies in [0, 1] over labelled samples.
+    """The effect of another threshold: balanced accuracies in [0, 1] over labelled samples.
 
-    `own` is that of the labels as they are, `held_out` that of labels by thresholds that were chosen on other
-    contexts than the sample's. `low` to `high` is the 95 % interval of `held_out - own`, by contexts.
+    `own` is that of the judge's labels. `held_out` is that of labels by thresholds chosen on contexts other
+    than the sample's. `low` to `high` is the 95 % interval of `held_out - own`, by contexts.
     """
 
     own: float
@@ -157,23 +158,23 @@ class ThresholdGain:
 
     @property
     def shown(self) -> bool:
-        """Whether another threshold is shown to do better, by enough to matter."""
+        """Whether another threshold is significantly better, and by enough to matter."""
         return self.low > 0 and self.gain >= LEAST_GAIN
 
     def to_dict(self) -> dict[str, float | bool]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return asdict(self) | {"gain": self.gain, "shown": self.shown}
 
 
 def threshold_gain(
     truth: ArrayLike, said: ArrayLike, scores: ArrayLike, groups: ArrayLike, *, seed: int = 0
 ) -> ThresholdGain | None:
-    """How much balanced accuracy a threshold that is chosen on other contexts adds to labels as they are.
+    """Return how much balanced accuracy a threshold chosen on other contexts adds to the judge's labels.
 
-    `truth` and `said` bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1], the higher the more
-    hallucinated; `groups` int `[n]`, the same for samples of one context. Contexts are parted into `FOLDS` at
-    random; the interval takes samples of a context together, by Student's t for as many contexts. None where
-    there are too few samples or contexts to choose by.
+    `truth` and `said` bool `[n]`, True is hallucinated; `scores` float `[n]` in [0, 1], higher is more
+    hallucinated; `groups` int `[n]`, the same for samples of one context. Contexts are split into `FOLDS` at
+    random. The interval groups samples by context, by Student's t for as many contexts. None if there are
+    too few samples or contexts.
     """
     import numpy as np
 
@@ -201,7 +202,7 @@ def threshold_gain(
         rest = (change[among] - change[among].mean()) / (2 * among.sum())
         moved += np.bincount(members[among], rest, contexts)
     error = float(np.sqrt((moved**2).sum() * contexts / (contexts - 1)))
-    # As many contexts as the rarer class has know the spread; the others add nothing to it.
+    # Only as many contexts as the rarer class has contribute to the estimate of the spread.
     far = float(stdtrit(min(places) - 1, 0.975)) * error
     found = [float((each[flags].mean() + each[~flags].mean()) / 2) for each in (before, after)]
     gain = found[1] - found[0]
@@ -209,7 +210,7 @@ def threshold_gain(
 
 
 def rates(tp: Floats, fp: Floats, fn: Floats, tn: Floats) -> dict[str, Floats]:
-    """`RATES` by name from (weighted) counts of any one shape; NaN where a figure is undefined."""
+    """Return `RATES` by name from (weighted) counts of any one shape; NaN where a figure is undefined."""
     import numpy as np
 
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -226,7 +227,7 @@ def rates(tp: Floats, fp: Floats, fn: Floats, tn: Floats) -> dict[str, Floats]:
 
 
 def confusion_of(truth: NDArray[np.bool_], said: NDArray[np.bool_]) -> Callable[[Floats], tuple[Floats, ...]]:
-    """(tp, fp, fn, tn), each `[b]`, as a function of weights `[b, n]`."""
+    """Return a function from weights `[b, n]` to (tp, fp, fn, tn), each `[b]`."""
     import numpy as np
 
     cells = np.column_stack([truth & said, ~truth & said, truth & ~said, ~truth & ~said]).astype(np.float64)
@@ -234,7 +235,7 @@ def confusion_of(truth: NDArray[np.bool_], said: NDArray[np.bool_]) -> Callable[
 
 
 def _cuts(scores: Floats, truth: NDArray[np.bool_], weights: Floats) -> tuple[Floats, Floats, Floats]:
-    """Every cut, the highest first, with the weight of the hits and of the false alarms from it on."""
+    """Return every cut, the highest first, with the weights of hits and false alarms at or above it."""
     import numpy as np
 
     distinct, inverse = np.unique(scores, return_inverse=True)
@@ -243,13 +244,13 @@ def _cuts(scores: Floats, truth: NDArray[np.bool_], weights: Floats) -> tuple[Fl
     edges = np.concatenate([[0.0], distinct, [1.0]])
     cuts = ((edges[1:] + edges[:-1]) / 2)[::-1]
     hits, alarms = np.concatenate([[0.0], up]), np.concatenate([[0.0], down])
-    # Beyond a score of exactly 1 there is no cut, and below one of exactly 0 it is the one at 0.
+    # There is no cut above a score of exactly 1. The cut below a score of exactly 0 is 0.
     kept = slice(1, None) if distinct[-1] == 1 else slice(None)
     return cuts[kept], hits[kept], alarms[kept]
 
 
 def _first(cuts: Floats, *figures: Floats) -> float:
-    """The highest cut with the highest figure; of those with the same, by the next figure."""
+    """Return the highest cut with the best figure. Ties are decided by the next figure."""
     import numpy as np
 
     left = np.ones(cuts.size, dtype=np.bool_)

@@ -1,9 +1,9 @@
-"""The share of hits among what was drawn with known probabilities, with its interval.
+"""The share of hits in a sample that was drawn with known probabilities, with its interval.
 
-What was drawn with probability π stands for 1/π: the share is the sum of 1/π over the hits, divided by that
-over all (Hájek 1971, the ratio form of Horvitz and Thompson 1952). Its variance is that of the linearised
-ratio, summed group by group, as groups are what is drawn; the interval is Wilson's at the number of
-independent draws that would vary as much, so that it holds at 0 and 1 too, where that is Kish's (1965).
+A sample drawn with probability π represents 1/π samples: the share is the sum of 1/π over the hits, divided
+by the sum over all (Hájek 1971, the ratio form of Horvitz and Thompson 1952). Its variance is that of the
+linearised ratio, summed by group, since groups are drawn together. The interval is Wilson's at the number of
+independent draws with the same variance. It also holds at 0 and 1, where that number is Kish's (1965).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NO_DATA = "no data"
 
 
 def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Sequence[str]) -> Estimate:
-    """The share of hits among all that were drawn from, with its 95 % interval.
+    """Return the share of hits in the population that was drawn from, with its 95 % interval.
 
-    `inclusion` are the probabilities in (0, 1] with which each was drawn, `groups` say which were drawn
-    together. Of nothing it is undefined, and says "no data".
+    `inclusion` are the probabilities in (0, 1] with which each was drawn, `groups` are the same for those
+    drawn together. Without data it is undefined, for the reason "no data".
 
     >>> weighted_share([], [], []).undefined
     'no data'
@@ -48,7 +48,7 @@ def weighted_share(hits: Sequence[bool], inclusion: Sequence[float], groups: Seq
     residuals = np.bincount(members, weights * (hit - value)) / weights.sum()
     variance = float((residuals**2).sum()) * n_groups / (n_groups - 1)
     effective = kish if variance == 0 else value * (1 - value) / variance
-    # Few groups know their own variance badly (Korn and Graubard 1998).
+    # With few groups the variance is itself uncertain (Korn and Graubard 1998).
     middle = (1 + CONFIDENCE) / 2
     known = float(stdtrit(len(hits) - 1, middle) / stdtrit(n_groups - 1, middle)) ** 2 if variance else 1.0
     low, high = wilson_interval(value, max(min(effective * min(known, 1.0), len(hits)), 1.0), CONFIDENCE)

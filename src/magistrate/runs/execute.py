@@ -1,4 +1,4 @@
-"""Judges samples concurrently: each outcome comes as soon as it is ready, and failures are values.
+"""Judges samples concurrently. Each outcome is yielded as soon as it is ready, and failures are values.
 
 Every call of an engine is recorded as a step of the evidence.
 """
@@ -65,7 +65,7 @@ ENGINE_FAILURES: frozenset[FailureCode] = frozenset({"engine_error", "rate_limit
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An outcome and its sample, whose output the task may have made."""
+    """A sample with its outcome. The sample's output may come from the task."""
 
     sample: Sample
     outcome: Outcome
@@ -79,11 +79,11 @@ async def judge_one(
     deadline: float = DEADLINE,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome:
-    """One judge on one sample, within `deadline` seconds; the outcome carries steps, usage and seconds.
+    """Run one judge on one sample within `deadline` seconds. The outcome carries steps, usage and seconds.
 
-    What goes wrong is a `Failure` or, where the sample does not fit, an `Abstention`. Raises only what
-    would fail for every sample: `EngineGone`, `ModelError`, `MissingPackage`, `StoreError`; and a
-    cancellation where nobody waits for the outcome any more.
+    Errors become a `Failure` or, if the sample does not fit the model, an `Abstention`. Raises only errors
+    that would occur for every sample (`EngineGone`, `ModelError`, `MissingPackage`, `StoreError`), and a
+    cancellation of the caller.
     """
     recorded = Recorded(engine, clock)
     start = clock()
@@ -114,7 +114,7 @@ async def judge_one(
 
 
 async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of `work`; `SystemExit` becomes an ordinary error: a judge cannot end the program."""
+    """Return the result of `work`. `SystemExit` becomes an ordinary error: a judge cannot end the program."""
     try:
         return await work
     except SystemExit as error:
@@ -122,10 +122,10 @@ async def _contained(work: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """The result of `work`, if it is done within `seconds` of its first step.
+    """Return the result of `work`, if it is done within `seconds` of its first step.
 
-    Raises `DeadlineExceeded` otherwise, also if `work` does not stop when cancelled, or finished late because
-    it computed without a pause.
+    Raises `DeadlineExceeded` otherwise, also if `work` does not stop when cancelled, or finishes late
+    because it computes without a pause.
     """
     deadline = Deadline(seconds)
 
@@ -162,9 +162,9 @@ def _forgotten(task: asyncio.Future[Any]) -> None:
 
 
 def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
-    """Refuse judges that cannot run on this engine, before anything is spent.
+    """Reject judges that cannot run on this engine, before anything is spent.
 
-    Raises `SpecError`, and `CapabilityError` where the engine lacks what a judge needs.
+    Raises `SpecError`, and `CapabilityError` if the engine lacks what a judge needs.
     """
     names = [judge.info.name for judge in judges]
     if not names:
@@ -180,7 +180,7 @@ def check_stream(judges: Sequence[Judge], info: EngineInfo) -> None:
 
 
 def _check_model(judge: str, model: str, fingerprint: str, info: EngineInfo) -> None:
-    """Refuse a model other than the one to whose answers a judge was fitted; only fingerprints count."""
+    """Reject a model other than the one a judge was fitted to. Only fingerprints are compared."""
     if fingerprint != info.fingerprint:
         raise SpecError(
             f"judge {judge!r} was fitted to answers of {model} ({fingerprint[:12]}), and this is "
@@ -200,17 +200,17 @@ async def stream(
     gate: Gate | None = None,
     undelivered: list[Judged] | None = None,
 ) -> AsyncIterator[Judged]:
-    """Outcomes of every judge on every sample, each as soon as it is ready.
+    """Yield the outcomes of every judge on every sample, each as soon as it is ready.
 
-    Samples are pulled as they are needed, so any number of them can be judged. `task` makes the
-    outputs first: it is called with the sample, in a thread unless it is async, and answers the
-    output, or a mapping with `output` and perhaps `context`; a label that was given to another output
-    is dropped. It is not called for samples whose ids are in `made`. Pairs of sample id and judge name that
-    are `done` are not judged. Of `limits` those that say how much is under way at once, and for how long,
-    hold here; `gate` may end the stream before its time. Where the stream is closed early, outcomes that
-    were ready are put into `undelivered`. Raises what `check_stream` and `judge_one` raise, what `samples`
-    raise, and `EngineGone` after too many engine failures in a row; all but the first once all that was
-    under way has come out.
+    Samples are read as they are needed, so their number is unlimited. `task` makes the outputs first: it is
+    called with the sample, in a thread unless it is async, and returns the output, or a mapping with
+    `output` and optionally `context`. A label that was given to another output is dropped. The task is not
+    called for samples whose ids are in `made`. Pairs of sample id and judge name in `done` are not judged.
+    Of `limits`, only concurrency, deadline and `give_up_after` apply here. `gate` may end the stream early.
+    If the stream is closed early, outcomes that were ready are appended to `undelivered`. Raises what
+    `check_stream`, `judge_one` and `samples` raise, and `EngineGone` after too many engine failures in a
+    row. All but the errors of `check_stream` are raised only after the outcomes of the work in progress have
+    been yielded.
     """
     check_stream(judges, engine.info)
     ready: asyncio.Queue[Judged | BaseException | None] = asyncio.Queue(maxsize=4 * limits.concurrency)
@@ -232,7 +232,7 @@ async def stream(
             else:
                 working -= 1
             if item is not None:
-                # What the others are about to finish is still good; nobody begins anything new.
+                # Work in progress on other samples is still good. No new work begins.
                 failure = failure or item
                 source.close()
                 if gate is not None:
@@ -250,20 +250,20 @@ async def stream(
 
 
 def engine_failed(outcome: Outcome) -> bool:
-    """Whether an engine call failed, rather than the judge's own code or the sample."""
+    """Return whether an engine call failed, rather than the judge's own code or the sample."""
     if not isinstance(outcome, Failure) or outcome.code not in ENGINE_FAILURES or not outcome.steps:
         return False
     return "error" in outcome.steps[-1].result
 
 
 def _pulled(samples: Iterable[Sample]) -> Generator[Sample]:
-    """The samples as one generator, which several workers share and any of them can close."""
+    """The samples as one generator, which several workers share and each of them can close."""
     yield from samples
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """Judges one sample after the other and puts the outcomes into a queue."""
+    """Judges one sample after another and puts the outcomes into a queue."""
 
     judges: Sequence[Judge]
     engine: Engine
@@ -275,12 +275,12 @@ class _Worker:
     ready: asyncio.Queue[Judged | BaseException | None]
 
     async def run(self, source: Iterable[Sample]) -> None:
-        """Judge one sample after the other until there are none (None), or one fails for good (its error)."""
+        """Judge samples until none is left, then put None into the queue. A fatal error is put instead."""
         try:
             for sample in source:
                 if not await self._sample(sample):
                     break
-        except BaseException as error:  # the stream must hear of everything
+        except BaseException as error:  # the stream must receive every error
             if is_cancelled():
                 raise
             await self.ready.put(error)
@@ -288,9 +288,9 @@ class _Worker:
             await self.ready.put(None)
 
     async def _sample(self, sample: Sample) -> bool:
-        """All judges at once; a fatal error of one is raised when the others are through.
+        """Run all judges concurrently. A fatal error of one is raised after the others have finished.
 
-        False where the gate lets nothing more begin.
+        Returns False if the gate admits no more work.
         """
         judges = [judge for judge in self.judges if (sample.id, judge.info.name) not in self.done]
         if not judges:
@@ -314,11 +314,11 @@ class _Worker:
         await self.ready.put(Judged(sample, outcome))
 
 
-# --- outputs that are made first ----------------------------------------------------------------
+# --- outputs made by a task ---------------------------------------------------------------------
 
 
 async def _produce(sample: Sample, task: Task | None, deadline: float) -> Sample | str:
-    """The sample with the task's output, or a message that says why there is none."""
+    """Return the sample with the task's output, or a message that says why there is none."""
     if task is None:
         return sample if sample.output is not None else "the sample has no output and no task to produce one"
     try:
@@ -351,7 +351,7 @@ def _with_answer(sample: Sample, answer: Any) -> Sample | str:
     if not isinstance(context, Sequence) or not all(isinstance(text, str) for text in context):
         return f"the task's context must be a text or a list of texts, not {context!r:.80}"
     if sample.output not in (None, output):
-        # A person's label and spans are about the output that they saw.
+        # Label and spans were given to another output.
         sample = replace(sample, label=None, spans=())
     return replace(sample, output=output, context=tuple(context))
 
@@ -359,11 +359,11 @@ def _with_answer(sample: Sample, answer: Any) -> Sample | str:
 Returned = TypeVar("Returned", Generation, Choice, Likelihood)
 
 
-# --- the record of what was asked ---------------------------------------------------------------
+# --- the record of the calls --------------------------------------------------------------------
 
 
 class Recorded:
-    """Records every call as a `Step`, also a failed one. One is made for each judgement."""
+    """An engine that records every call, also a failed one, as a `Step`. Use one for each judgement."""
 
     def __init__(
         self,
@@ -377,26 +377,26 @@ class Recorded:
 
     @property
     def info(self) -> EngineInfo:
-        """The wrapped engine's."""
+        """The info of the wrapped engine."""
         return self._engine.info
 
     def beside(self, other: Engine) -> Recorded:
-        """`other`, recording its calls among these steps, and cached if this engine is."""
+        """Return `other`, wrapped to add its calls to these steps, and cached if this engine is."""
         return Recorded(in_role(self._engine, other), self._clock, self.steps)
 
     @property
     def usage(self) -> Usage:
-        """What all calls so far have spent."""
+        """The total usage of all calls so far."""
         return sum((step.usage for step in self.steps), Usage())
 
     async def count(self, prompt: Prompt) -> int:
-        """As the wrapped engine; no step."""
+        """Count tokens with the wrapped engine. Records no step."""
         return await self._engine.count(prompt)
 
     async def generate(
         self, prompt: Prompt, constraint: Constraint | None = None, *, sampling: Sampling = GREEDY
     ) -> Generation:
-        """As the wrapped engine."""
+        """Generate with the wrapped engine, and record the call."""
 
         def kept(answer: Generation) -> dict[str, Any]:
             facts: dict[str, Any] = {
@@ -415,7 +415,7 @@ class Recorded:
     async def choose(
         self, prompt: Prompt, options: Sequence[Option], *, capture: Capture | None = None
     ) -> Choice:
-        """As the wrapped engine."""
+        """Choose with the wrapped engine, and record the call."""
 
         def kept(answer: Choice) -> dict[str, Any]:
             shares = None if answer.probabilities is None else dict(answer.probabilities)
@@ -433,7 +433,7 @@ class Recorded:
         )
 
     async def likelihood(self, prompt: Prompt, text: str, *, capture: Capture | None = None) -> Likelihood:
-        """As the wrapped engine."""
+        """Compute a likelihood with the wrapped engine, and record the call."""
         return await self._record(
             "likelihood",
             prompt,
@@ -480,7 +480,7 @@ class Recorded:
         attempts: Sequence[Attempt],
         thinking: str,
     ) -> None:
-        """Record refused attempts and thoughts as steps; what they spent is counted with the answer."""
+        """Record rejected attempts and thinking as steps. Their usage is counted with the answer."""
         for each in attempts:
             refused = {"text": _logging.without_keys(each.text), "error": _logging.without_keys(each.problem)}
             self.steps.append(Step(verb, shown, refused, Usage(), 0.0))

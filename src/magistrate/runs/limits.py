@@ -20,16 +20,14 @@ Cost = Callable[[Usage], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a run may take; None is no limit.
+    """Limits of a run. None means no limit.
 
-    At most `concurrency` samples are under way, and a verdict may take `deadline` seconds. After
-    `give_up_after` judgements in a row that the engine failed, nothing more is begun. Nothing is begun either
-    that would, if it takes as much as the dearest one so far, spend more than `max_tokens` (asked and
-    written; what a cache answered is not counted) or `max_cost` (US dollars); both count what a run spent
-    before it was resumed.
-    After `max_seconds` what is under way is given up, to be judged when the run is resumed, which has as many
-    seconds again.
-    Raises `SpecError` for values that nothing can be done within.
+    At most `concurrency` samples are in progress at once, and a verdict may take `deadline` seconds. After
+    `give_up_after` engine failures in a row no new judgement begins. Nor does one begin that, if it costs as
+    much as the most expensive one so far, would exceed `max_tokens` (prompt and generated; answers from the
+    cache are not counted) or `max_cost` (US dollars). Both include what the run spent before it was resumed.
+    After `max_seconds` the work in progress is cancelled; a resumed run judges it, and has `max_seconds`
+    again. Raises `SpecError` for values out of range.
     """
 
     concurrency: int = CONCURRENCY
@@ -59,21 +57,22 @@ class Gate(Protocol):
     """Decides whether judgements may begin."""
 
     async def admitted(self, n: int) -> bool:
-        """Whether `n` judgements of one sample may begin; waits until that can be told."""
+        """Return whether `n` judgements of one sample may begin. Waits until this can be decided."""
         ...
 
     def close(self) -> None:
-        """Let nothing more begin, and wake all that wait."""
+        """Admit nothing more, and wake all waiting callers."""
         ...
 
 
 @dataclass(slots=True)
 class Budget:
-    """What is spent of `limits`, and whether more may begin.
+    """Tracks what is spent of `limits`, and decides whether more judgements may begin.
 
-    `cost` says in dollars what usage costs, None where nobody knows; `spent` is what was spent before, and
-    `dearest` what one judgement of it took at most. A judgement may begin where it fits beside those under
-    way if each takes as much as the dearest so far; until one has spent anything, they come one at a time.
+    `cost` returns the dollars that usage costs, None if no price is known. `spent` is the usage before this
+    start, and `dearest` the greatest usage of one judgement in it. A judgement may begin if it fits beside
+    those in progress, assuming that each takes as much as the most expensive one so far. Until one has spent
+    anything, samples are judged one at a time.
     """
 
     limits: Limits
@@ -89,7 +88,7 @@ class Budget:
         self._compare(self.dearest)
 
     async def admitted(self, n: int) -> bool:
-        """As `Gate` has it."""
+        """Implements `Gate.admitted`."""
         while not self.refused and not self._fits(n):
             if self._under_way == 0:
                 self.refused = True
@@ -100,26 +99,26 @@ class Budget:
         return not self.refused
 
     def close(self) -> None:
-        """As `Gate` has it."""
+        """Implements `Gate.close`."""
         self.refused = True
         self._wake()
 
     def spend(self, usage: Usage) -> None:
-        """A judgement under way has ended and spent so much."""
+        """Record the usage of a judgement that has ended."""
         self.spent += usage
         self._compare(usage)
         self._under_way -= 1
         self._wake()
 
     def _compare(self, usage: Usage) -> None:
-        """Remember what one judgement takes at most, of those that took anything."""
+        """Update the maximum usage of one judgement. A usage of zero is ignored."""
         for name, _, measure in self._limited:
             if (amount := measure(usage)) > 0:
                 self._dearest[name] = max(self._dearest.get(name, 0.0), amount)
 
     @property
     def reached(self) -> str:
-        """Which limit nothing more fits within, and what is spent of it, in words."""
+        """A message that states the limits and how much of each is spent."""
         told = []
         if (tokens := self.limits.max_tokens) is not None:
             told.append(f"{_tokens(self.spent):,} of at most {tokens:,} tokens are spent (max_tokens)")
@@ -129,14 +128,14 @@ class Budget:
 
     @property
     def _limited(self) -> Iterator[tuple[str, float, Cost]]:
-        """What is limited, how much of it there may be, and what usage takes of it."""
+        """The name, the maximum and the measure of usage of each limited quantity."""
         if self.limits.max_tokens is not None:
             yield "tokens", self.limits.max_tokens, _tokens
         if self.limits.max_cost is not None and self.cost is not None:
             yield "cost", self.limits.max_cost, self.cost
 
     def _fits(self, n: int) -> bool:
-        """Whether so many more fit, as far as those before can tell."""
+        """Return whether `n` more judgements fit, estimated from the most expensive one so far."""
         for name, most, measure in self._limited:
             spent = measure(self.spent)
             if spent >= most:

@@ -1,8 +1,8 @@
 """The options of a run, each declared once: command-line flag, key of the run file and Python argument.
 
-`spec` makes the keys of a run file of them, and the command line its flags; tests compare the arguments of
-`evaluate`, `judge` and `generate` and the fields of `Limits` with them. They are plain values rather than a
-pydantic model, because `--help` must not wait for pydantic to be imported.
+`spec` turns them into the keys of a run file, and the command line into its flags. Tests compare the
+arguments of `evaluate`, `judge` and `generate` and the fields of `Limits` with them. They are plain values
+rather than a pydantic model, because `--help` must not wait for the import of pydantic.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_FAILURES = 0.1
 class Option:
     """One option: its name as a key and argument, its type, its default (None: not set) and its help.
 
-    A number is at least `least`, more than `above` and at most `most`. `flag` is the name on the command line
-    where it is not that of the key; `metavar` stands for the value there.
+    A number must be at least `least`, more than `above` and at most `most`. `flag` is the command-line name
+    if it differs from the key. `metavar` is the placeholder of the value on the command line.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Prepares a run: makes its judges and engine and opens its data, each once, as a `RunPlan`."""
+"""Prepares a run: creates its judges and engine, opens its data, each once, and returns a `RunPlan`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FREE = Price(0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Python objects that take the place of parts of a specification; None leaves a part as specified."""
+    """Python objects that replace parts of a specification. None leaves a part as specified."""
 
     dataset: Dataset | None = None
     judges: Sequence[Judge] | None = None
@@ -48,7 +48,7 @@ class Overrides:
 
     @property
     def names(self) -> list[str]:
-        """The parts that are objects: no specification can bring them back."""
+        """The names of the parts given as objects, which cannot be restored from a specification."""
         return [name for name in ("dataset", "judges", "model", "task") if getattr(self, name) is not None]
 
 
@@ -59,9 +59,9 @@ NO_OVERRIDES = Overrides()
 class RunPlan:
     """A run that is ready to be executed: its judges, engine, limits and data.
 
-    `cost` gives the dollars that usage costs, None if no price is known. `objects` names the parts that came
-    as Python objects. `dataset` is None while the data of an earlier run have not been opened again;
-    `dataset_version` is `NAME@2` for a stored data set.
+    `cost` returns the dollars that usage costs, None if no price is known. `objects` names the parts that
+    were given as Python objects. `dataset` is None while the data of an earlier run have not been opened
+    again. `dataset_version` is `NAME@2` for a stored data set.
     """
 
     spec: RunSpec
@@ -75,7 +75,7 @@ class RunPlan:
     dataset_version: str | None = None
 
     def check(self) -> None:
-        """Refuse what could never be judged. Raises `SpecError` and `CapabilityError`."""
+        """Reject a plan that cannot be executed. Raises `SpecError` and `CapabilityError`."""
         check_stream(self.judges, self.engine.info)
         if self.limits.max_cost is not None and self.cost is None:
             raise SpecError(
@@ -85,20 +85,21 @@ class RunPlan:
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """What pins each judge's figures, by the judge's name."""
+        """The recipe of each judge by its name: everything that its figures depend on."""
         seed = self.spec.dataset.seed
         return {judge.info.name: recipe(judge, self.engine, seed) for judge in self.judges}
 
     @property
     def scoring(self) -> dict[str, Scoring]:
-        """How each judge's scores are read, by the judge's name."""
+        """The scoring of each judge by its name: how its scores are read."""
         return {judge.info.name: judge.info.scoring for judge in self.judges}
 
 
 def recipe(judge: Judge, engine: Engine, seed: int, n: int = 0) -> Recipe:
-    """What pins the figures of this judge on this engine; its options are part of the judge's name.
+    """Return the recipe of this judge on this engine: everything that its figures depend on.
 
-    The model of a judge that asks no engine is `none`, whatever engine the other judges of its run ask.
+    The judge's options are part of its name. The model of a judge that calls no engine is `none`, also if
+    other judges of the run call one.
     """
     info = judge.info
     asked = engine.info if info.asks else NONE.info
@@ -135,7 +136,7 @@ def spec_of_arguments(
     price: str | None,
     **others: Any,
 ) -> tuple[RunSpec, Overrides]:
-    """The specification that Python arguments amount to, and the objects that it cannot hold."""
+    """Convert Python arguments to a specification and the objects that it cannot hold."""
     several = list(judges) if isinstance(judges, Sequence) and not isinstance(judges, str) else [judges]
     asked = registry.judges(judges)
     if not asked:
@@ -172,7 +173,7 @@ def spec_of_arguments(
 
 
 def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
-    """Rows from memory, read as a specification says."""
+    """Load rows from memory, with the options of a specification."""
     return load(
         dataset,
         mapping=part.map,
@@ -188,10 +189,10 @@ def rows_of(dataset: Any, part: DataPart, *, need_output: bool) -> Dataset:
 
 
 def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) -> tuple[Dataset, str | None]:
-    """The samples that a specification names and, if they are a stored data set, its `NAME@VERSION`.
+    """Return the samples that a specification names and, for a stored data set, its `NAME@VERSION`.
 
-    `store` is where stored data sets are looked up, None if there is no store.
-    Raises `SpecError` if the data do not have the digest that the specification pins.
+    Stored data sets are looked up in `store`; None means no store. Raises `SpecError` if the digest of the
+    data is not the one in the specification.
     """
     options: dict[str, Any] = {"mapping": part.map, "limit": part.limit, "sample": part.sample}
     options |= {"balance": part.balance, "seed": part.seed, "need_output": need_output}
@@ -215,7 +216,7 @@ def open_data(store: Store | None, part: DataPart, *, need_output: bool = True) 
 
 
 def _stored(store: Store | None, source: str) -> str:
-    """Which stored sets there are, for an error about a name that is none."""
+    """A list of the stored data sets, for the error message about an unknown name."""
     if store is None or looks_like_path(source):
         return ""
     names = list(dict.fromkeys(each.name for each in store.dataset_versions()))
@@ -230,10 +231,10 @@ def prepare(
     store: Store | None = None,
     judges: Sequence[Judge] | None = None,
 ) -> RunPlan:
-    """A plan of the run that a specification and overrides describe, with its data opened.
+    """Return the plan of the run that a specification and overrides describe, with its data opened.
 
-    `store` is where stored data sets are looked up; `judges` are those of the specification, if they were
-    made before. Raises `SpecError` and `CapabilityError` if the run cannot be executed.
+    Stored data sets are looked up in `store`. `judges` are the specification's judges, if already created.
+    Raises `SpecError` and `CapabilityError` if the run cannot be executed.
     """
     plan = prepare_judges(spec, overrides, judges=judges)
     dataset, version = overrides.dataset, None
@@ -250,7 +251,7 @@ def prepare_judges(
     limits: Limits | None = None,
     price: str | None = None,
 ) -> RunPlan:
-    """The plan without its data; `limits` and `price` replace those of the specification."""
+    """Return the plan without its data. `limits` and `price` replace those of the specification."""
     if overrides.judges is not None:
         judges = overrides.judges
     elif judges is None:
@@ -278,18 +279,18 @@ def prepare_judges(
 
 
 def with_cache(engine: Engine) -> Engine:
-    """The engine behind the cache of calls, if it promises the same answer to the same call."""
+    """Wrap the engine in the call cache, if it gives the same answer to the same call."""
     return Cached(engine, call_cache()) if "repeatable" in engine.info.can else engine
 
 
 def price_for(engine: Engine, price: str | None) -> Price | None:
-    """The price that was named, else the known price of the model; None if there is neither."""
+    """Return the given price, else the known price of the model, else None."""
     return price_of(engine.info.model) if price is None else Price.parse(price)
 
 
 def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
-    """The specification with absolute paths and the digest of the data: it means the same for ever."""
-    # The name of what came from a hub holds the commit, as that of a stored set holds its version.
+    """Return the specification with absolute paths and the data's digest, so that it stays valid later."""
+    # The name of a hub data set contains the commit, and that of a stored set its version.
     named = dataset.name if spec.dataset.source.startswith(HUB) else version
     spec = anchored(spec, Path.cwd())
     changes = {"source": named or spec.dataset.source, "digest": dataset.digest}
@@ -297,7 +298,7 @@ def pinned(spec: RunSpec, dataset: Dataset, version: str | None) -> RunSpec:
 
 
 def _words(given: str | Judge, judge: Judge) -> str | None:
-    """How a judge is written so that the very same one is made of it; None where that cannot be."""
+    """The text from which the registry creates an equal judge, None if there is none."""
     if isinstance(given, str):
         return given
     words = registry.spelled(judge)

@@ -23,7 +23,7 @@ class ProgressListener(Protocol):
     """Receives progress events of a run."""
 
     def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
-        """The run begins; `done` of `total` outcomes are stored already. `total` is None if unknown."""
+        """The run begins. `done` of `total` outcomes are already stored. `total` is None if unknown."""
         ...
 
     def judged(self, judged: Judged) -> None:
@@ -31,14 +31,14 @@ class ProgressListener(Protocol):
         ...
 
     def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
-        """The run is over; `problems` are unreadable rows, `stopped` is the limit that ended it."""
+        """The run is over. `problems` are unreadable rows, `stopped` is the limit that ended it."""
         ...
 
 
 class ProgressBar:
-    """Shows the progress of a run on standard error, and keeps its id and how many outcomes it has `seen`.
+    """Shows the progress of a run on standard error. Keeps the run's id and the number of outcomes `seen`.
 
-    A bar on a terminal; elsewhere nothing or, with `lines`, a line every ten seconds for a log.
+    On a terminal it shows a bar. Elsewhere it shows nothing or, with `lines`, a line every ten seconds.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProgressBar:
         self._right = self._labelled = self._failed = 0
 
     def started(self, run_id: str, total: int | None, engine: Engine, done: int) -> None:
-        """The run begins; `done` of `total` outcomes are stored already."""
+        """Show the bar. `done` of `total` outcomes are already stored."""
         from rich.console import Console
 
         self.run_id = run_id
@@ -72,7 +72,7 @@ class ProgressBar:
             self._bar.start()
 
     def judged(self, judged: Judged) -> None:
-        """One more outcome."""
+        """Count one more outcome and update the bar."""
         self.seen += 1
         if self._bar is None:
             return
@@ -90,7 +90,7 @@ class ProgressBar:
             self._bar.console.print(_line(task), soft_wrap=True)
 
     def finished(self, problems: Sequence[Problem], stopped: str | None) -> None:
-        """The run is over; `stopped` is the limit that ended it, if one did."""
+        """Close the bar. `stopped` is the limit that ended the run, if any."""
         self.problems, self.stopped = problems, stopped
         if self._bar is not None:
             self._bar.stop()
@@ -98,7 +98,7 @@ class ProgressBar:
 
 @contextmanager
 def waiting(engine: Engine, console: Console) -> Iterator[None]:
-    """Show on a terminal, while the body runs, what `engine` is doing; elsewhere nothing."""
+    """Show on a terminal what `engine` is doing while the body runs. Elsewhere show nothing."""
     from rich.live import Live
     from rich.spinner import Spinner
 
@@ -114,7 +114,7 @@ def waiting(engine: Engine, console: Console) -> Iterator[None]:
 
 
 def activity(engine: Engine) -> str:
-    """What `engine` is doing, in words."""
+    """A text that says what `engine` is doing."""
     return f"loading {engine.info.model}" if getattr(engine, "loading", False) else "judging"
 
 
@@ -159,7 +159,7 @@ def _rate(task: Any) -> str:
 
 
 def _line(task: Any) -> str:
-    """`judged 24 of 72, 1.2/s, 40 s left, 54% right, 1 failed`."""
+    """A progress line such as `judged 24 of 72, 1.2/s, 40 s left, 54% right, 1 failed`."""
     left = task.time_remaining
     facts = [f"judged {task.completed}" + (f" of {task.total}" if task.total is not None else "")]
     facts += [_rate(task), f"{duration(left)} left" if left else "", task.fields["quality"]]

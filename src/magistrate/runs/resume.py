@@ -1,4 +1,4 @@
-"""Resumes a run: finds one that can go on, restores its plan, and refuses it if something has changed."""
+"""Resumes a run: finds a resumable one, restores its plan, and rejects it if something has changed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from magistrate.types import Recipe, Sample, Scoring
 
 DIFFERENCES_TOLD = 3
 SPEC = "spec"  # the setting that holds the specification of a run
-OBJECTS = "objects"  # the parts that came as Python objects, which no specification can bring back
+OBJECTS = "objects"  # parts that were given as Python objects, which a specification cannot restore
 STORED = "samples_stored"  # whether all samples were stored before the first was judged
 
 
 def objects_of(record: RunRecord) -> Sequence[str]:
-    """The parts of a run that came as Python objects, and so are not in its specification."""
+    """The parts of a run that were given as Python objects, and so are not in its specification."""
     return tuple(record.settings.get(OBJECTS, ()))
 
 
 def spec_of(record: RunRecord) -> RunSpec:
-    """The whole specification of a run, to run it again. Raises `SpecError` if it has none."""
+    """Return the complete specification of a run, to run it again. Raises `SpecError` if there is none."""
     if missing := objects_of(record):
         raise SpecError(
             f"run {record.id} was made in Python, and its {' and '.join(missing)} cannot be written down"
@@ -37,7 +37,7 @@ def spec_of(record: RunRecord) -> RunSpec:
 
 
 def stored_spec(record: RunRecord) -> RunSpec:
-    """The specification stored with a run; parts that came as Python objects have stand-ins in it."""
+    """Return the specification stored with a run. Parts given as Python objects have placeholders in it."""
     if SPEC not in record.settings:
         raise SpecError(f"run {record.id} was made before runs were described; begin a new one")
     return spec_from(record.settings[SPEC])
@@ -50,10 +50,10 @@ def restore_plan(
     limits: Limits | None = None,
     price: str | None = None,
 ) -> RunPlan:
-    """The plan of a stored run, without its data; `limits` and `price` replace those of `spec`.
+    """Return the plan of a stored run, without its data. `limits` and `price` replace those of `spec`.
 
-    Raises `SpecError` if something that came as a Python object is not given again, and if anything that the
-    figures depend on has changed, with the difference.
+    Raises `SpecError` if a part that was a Python object is not given again, or, with the difference, if
+    anything that the figures depend on has changed.
     """
     objects = objects_of(record)
     for name in ("judges", "model", "task"):
@@ -70,7 +70,7 @@ def restore_plan(
 
 
 def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
-    """Raise `SpecError` with the difference, if the judges or the model of a run are not what they were."""
+    """Raise `SpecError` with the difference, if the judges or the model of a run have changed."""
     found = [
         *recipe_differences(record.recipes, plan.recipes),
         *scoring_differences(record.scoring, plan.scoring),
@@ -80,7 +80,7 @@ def check_unchanged(record: RunRecord, plan: RunPlan) -> None:
 
 
 def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """The work list of what is not judged yet. Raises `SpecError` if the samples have changed."""
+    """Return the work list of what is not judged yet. Raises `SpecError` if the samples have changed."""
     done, stored = store.judged(record.id), store.sample_ids(record.id)
     dataset = _dataset(store, record, plan)
     size: int | None
@@ -103,7 +103,7 @@ def remaining_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
 
 
 def failed_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
-    """The failures of a run, to be judged again, and nothing else."""
+    """Return a work list of the run's failures only, to be judged again."""
     failed = store.failed(record.id).keys()
     ids = {sample_id for sample_id, _ in failed}
     return WorkList(
@@ -117,7 +117,7 @@ def failed_work(store: Store, record: RunRecord, plan: RunPlan) -> WorkList:
 
 
 def _dataset(store: Store, record: RunRecord, plan: RunPlan) -> Dataset | None:
-    """The data of a run, opened again; None if the store holds all of its samples."""
+    """Return the data of a run, opened again, or None if the store holds all of its samples."""
     if plan.dataset is not None:
         dataset = plan.dataset
     elif record.settings.get(STORED):
@@ -143,7 +143,7 @@ def _dataset(store: Store, record: RunRecord, plan: RunPlan) -> Dataset | None:
 
 
 def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> Iterator[Sample]:
-    """Samples in the order of their source; the first ones must be those that the run has."""
+    """Yield the samples in source order. The first ones must be those that the run has stored."""
     for number, sample in enumerate(opened):
         if number < len(stored) and sample.id not in stored:
             raise changed(record, [f"{sample.id!r} is not among its samples: their ids were others"])
@@ -151,19 +151,19 @@ def _as_before(record: RunRecord, opened: Dataset, stored: Collection[str]) -> I
 
 
 def _as_made(opened: Dataset, kept: Mapping[str, Sample]) -> Iterator[Sample]:
-    """Samples in the order of their source, as the task left those that the run has."""
+    """Yield the samples in source order. Those that the run has stored are yielded with the task's output."""
     for sample in opened:
         yield kept.get(sample.id, sample)
 
 
 def _made(store: Store, record: RunRecord) -> Collection[str]:
-    """The ids of samples whose output is there: some judge has said of it more than that there is none."""
+    """The ids of samples whose output was made: some judge has an outcome for it other than a task error."""
     failed = store.failed(record.id)
     return frozenset(pair[0] for pair in store.judged(record.id) if failed.get(pair) != "task_error")
 
 
 def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
-    """The newest unfinished run of the very same plan that no process is working on, if there is one."""
+    """Return the newest unfinished run of an identical plan that no process is working on, or None."""
     if plan.dataset is None or plan.task is not None or plan.spec.dataset.source == STDIN:
         return None
     for record in store.unfinished(plan.dataset.digest):
@@ -173,11 +173,11 @@ def find_resumable(store: Store, plan: RunPlan) -> RunRecord | None:
     return None
 
 
-# --- what has changed ---------------------------------------------------------------------------
+# --- differences --------------------------------------------------------------------------------
 
 
 def changed(record: RunRecord, differences: Sequence[str]) -> SpecError:
-    """The error for a run that cannot go on, because it would mix two different things."""
+    """Return the error for a run that cannot be resumed, because it would mix two different things."""
     return SpecError(
         f"run {record.id} cannot go on, because what it is made of has changed: {'; '.join(differences)}. "
         "Begin a new run: what has not changed comes out of the cache"
@@ -185,7 +185,7 @@ def changed(record: RunRecord, differences: Sequence[str]) -> SpecError:
 
 
 def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) -> Iterator[str]:
-    """In words, what pins the figures of judges and is not what it was."""
+    """Yield a message for each difference between two sets of recipes."""
     if gone := [name for name in then if name not in now]:
         yield f"judge {', '.join(gone)} is missing"
     if new := [name for name in now if name not in then]:
@@ -197,8 +197,8 @@ def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) ->
             if was == is_now or field.name == "n":
                 continue
             if field.name in ("model", "fingerprint") and now[name].model == NO_MODEL:
-                continue  # it asks none now: which one stood there then made no difference
-            # The model and the package are the same for all judges that ask: once is enough.
+                continue  # the judge calls no engine now, so the stored model made no difference
+            # Judges that call an engine share the model and the package: one message is enough.
             what = (
                 field.name if field.name in ("model", "fingerprint", "package") else f"{name}'s {field.name}"
             )
@@ -208,7 +208,7 @@ def recipe_differences(then: Mapping[str, Recipe], now: Mapping[str, Recipe]) ->
 
 
 def scoring_differences(then: Mapping[str, Scoring], now: Mapping[str, Scoring]) -> Iterator[str]:
-    """In words, how scores are read otherwise than a run has stored; nothing where it has not stored it."""
+    """Yield a message for each difference in how scores are read. Unstored scoring is skipped."""
     for name in then.keys() & now.keys():
         for field in ("direction", "labels", "threshold"):
             was, is_now = getattr(then[name], field), getattr(now[name], field)
@@ -219,7 +219,7 @@ def scoring_differences(then: Mapping[str, Scoring], now: Mapping[str, Scoring])
 def data_differences(
     kept: Mapping[str, Sample], now: Dataset, record: RunRecord, with_task: bool
 ) -> Iterator[str]:
-    """In words, how the samples that a run has differ from those that are there now."""
+    """Yield messages that say how the stored samples of a run differ from those of `now`."""
     yield f"the data set {now.name} was {_short(record.dataset_digest)}, is {_short(now.digest)}"
     there = {sample.id: sample for sample in now}
     gone = [sample_id for sample_id in kept if sample_id not in there]

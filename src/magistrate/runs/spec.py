@@ -1,7 +1,7 @@
 """The specification of a run, as a run file holds it: data, judges, engines, limits and gates.
 
-The same shape is stored with every run, resolved, so that the run can be resumed and replayed. Paths in a
-run file are relative to the folder that it lies in; a resolved one holds whole paths.
+The same structure is stored with every run, resolved, so that the run can be resumed and replayed. Paths in
+a run file are relative to the folder of the file. A resolved specification has absolute paths.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from magistrate.runs.limits import Limits
 from magistrate.runs.options import Option
 
 STDIN = "-"
-DEFAULT = "default"  # the engine that a run's judges ask where they are not told another one
+DEFAULT = "default"  # the engine of the judges that name no other one
 SCHEMA = Path(__file__).with_name("run.schema.json")
 
 
 def _under(key: str, value: Any) -> Any:
-    """A bare text is short for a part of which only one key is set."""
+    """Expand a bare string to a part in which only `key` is set."""
     return {key: value} if isinstance(value, str) else value
 
 
@@ -44,7 +44,7 @@ def _one(value: Any) -> Any:
 
 
 def _judge(value: Any) -> Any:
-    """`{rubric: {most: 2}}` is another way to write `rubric:most=2`."""
+    """Convert `{rubric: {most: 2}}` to the equivalent `rubric:most=2`."""
     if isinstance(value, Mapping) and len(value) == 1:
         [(name, options)] = value.items()
         if options is None or options == {}:
@@ -55,9 +55,9 @@ def _judge(value: Any) -> Any:
 
 
 def _spelled(key: str, value: Any) -> str:
-    """An option's value; in parentheses where it could be taken for several options."""
+    """Return an option's value as text, in parentheses if it could be read as several options."""
     words = registry.spell(value)
-    if key in registry.PATTERNS:  # as they are written: parentheses around it must not count as a group
+    if key in registry.PATTERNS:  # parentheses around a pattern must not become a capturing group
         return f"(?:{words})" if "," in words else words
     return f"({words})" if set(words) & set(",:") and words[:1] != "(" else words
 
@@ -72,14 +72,14 @@ class _Part(BaseModel):
 
 
 def _field(option: Option) -> Any:
-    """A key of the run file, as its option is declared."""
+    """A key of the run file, built from the declaration of its option."""
     return Field(
         default=option.default, ge=option.least, gt=option.above, le=option.most, description=option.help
     )
 
 
 class DataPart(_Part):
-    """What is judged: a named or stored set, or a file; which of it, and which column is which field."""
+    """The data to judge: a named set, a stored set or a file, the samples to take, and the column mapping."""
 
     source: str = Field(min_length=1, description="A named set, a stored one (NAME or NAME@2) or a file.")
     view: str | None = _field(options.VIEW)
@@ -95,7 +95,7 @@ class DataPart(_Part):
     )
 
     def selection(self) -> Selection:
-        """Which samples are taken."""
+        """The selection of samples."""
         return Selection(self.limit, self.sample, self.balance, self.seed)
 
 
@@ -122,7 +122,7 @@ class LimitsPart(_Part):
     max_failures: float = _field(options.FAILURES)
 
     def limits(self) -> Limits:
-        """As the stream takes them."""
+        """The limits as `stream` takes them."""
         return Limits(**self.model_dump(exclude={"max_failures"}))
 
 
@@ -150,15 +150,15 @@ class RunSpec(_Part):
 
     @property
     def engine(self) -> EnginePart:
-        """The one that judges ask where they name none."""
+        """The engine of judges that name none."""
         return self.engines.get(DEFAULT, EnginePart())
 
     def plain(self) -> dict[str, Any]:
-        """The values that differ from the defaults; `RunSpec.model_validate` reads them back."""
+        """The values that differ from the defaults. `RunSpec.model_validate` reads them."""
         return {"judges": self.judges, **self.model_dump(exclude_defaults=True)}
 
     def yaml(self) -> str:
-        """The same specification as a run file."""
+        """The specification as the text of a run file."""
         from ruamel.yaml import YAML
 
         yaml: Any = YAML(typ="safe", pure=True)
@@ -171,9 +171,9 @@ class RunSpec(_Part):
 
 
 def read_spec(path: Path) -> tuple[RunSpec, list[Judge]]:
-    """The specification in a run file, with absolute paths, and its judges, which are made to check them.
+    """Read a run file. Returns its specification with absolute paths, and its judges, created to check them.
 
-    Raises `SpecError` with the file, the line, the key and the nearest known word for what cannot be used.
+    Raises `SpecError` with the file, the line, the key and the nearest known word for an invalid value.
     """
     document = read_document(path)
     spec = anchored(document.read_as(RunSpec), path.absolute().parent)
@@ -181,12 +181,12 @@ def read_spec(path: Path) -> tuple[RunSpec, list[Judge]]:
 
 
 def spec_from(values: Mapping[str, Any]) -> RunSpec:
-    """The specification that plain values hold. Raises `SpecError` that names the key that cannot be used."""
+    """Return the specification in plain values. Raises `SpecError` that names the invalid key."""
     return Document("this run", values, {}).read_as(RunSpec)
 
 
 def anchored(spec: RunSpec, folder: Path) -> RunSpec:
-    """The same specification with absolute paths, which do not depend on the working directory."""
+    """Return the specification with absolute paths, which do not depend on the working directory."""
     source = spec.dataset.source
     if _is_path(folder, source):
         source = _within(folder, source)
@@ -204,36 +204,38 @@ def anchored(spec: RunSpec, folder: Path) -> RunSpec:
 
 
 def judges_of(spec: RunSpec) -> list[Judge]:
-    """The judges of a specification; judges that name the same engine share it."""
+    """Create the judges of a specification. Judges that name the same engine share it."""
     engines = _others(spec)
     return [registry.judge(words, engines) for words in spec.judges]
 
 
 def same_judges(a: RunSpec, b: RunSpec) -> bool:
-    """Whether two specifications have the same judges, which may name the same engines."""
+    """Return whether two specifications have the same judges, including the engines that these may name."""
     return a.judges == b.judges and _engines_named(a) == _engines_named(b)
 
 
 def judge_of(spec: RunSpec, words: str) -> Judge:
-    """One judge of a specification, by its words."""
+    """Create one judge of a specification from its text."""
     return registry.judge(words, _others(spec))
 
 
 def _others(spec: RunSpec) -> dict[str, Callable[[], Engine]]:
-    """Makers of the engines other than the default one; each engine is made once, when first asked for."""
+    """Factories of the engines other than the default one. Each engine is created once, on first use."""
     parts, concurrency = _engines_named(spec)
     return {name: cache(partial(engine_of, part, concurrency=concurrency)) for name, part in parts.items()}
 
 
 def _engines_named(spec: RunSpec) -> tuple[dict[str, EnginePart], int]:
-    """The engines that judges may name, and how many calls each of them has under way at once."""
+    """The engines that judges may name, and how many concurrent calls each of them gets."""
     parts = {name: part for name, part in spec.engines.items() if name != DEFAULT}
     return parts, spec.limits.concurrency
 
 
 def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int = CONCURRENCY) -> Engine:
-    """The engine that a part describes, for a user who has at most `concurrency` calls under way at once;
-    with `hidden_states` one that shows them."""
+    """Create the engine that a part describes, for at most `concurrency` concurrent calls.
+
+    With `hidden_states` the engine returns hidden states.
+    """
     settings = EngineSettings(
         base_url=part.base_url,
         device=part.device,
@@ -246,16 +248,16 @@ def engine_of(part: EnginePart, *, hidden_states: bool = False, concurrency: int
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a run file, for editors."""
+    """Return the JSON Schema of a run file, for editors."""
     found = RunSpec.model_json_schema(mode="validation")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "A Magistrate run"}
 
 
-# --- what only the whole file can tell ----------------------------------------------------------
+# --- checks across the whole file ---------------------------------------------------------------
 
 
 def _checked_judges(document: Document, spec: RunSpec) -> list[Judge]:
-    """The judges of a file; what has the right shape and makes no sense is refused at its line."""
+    """Create the judges of a file and check its values. An invalid value is reported with its line."""
     engines = _others(spec)
     asked: list[Judge] = [
         _at(document, ("judges", number), registry.judge, words, engines)
@@ -293,17 +295,17 @@ def _is_path(folder: Path, source: str) -> bool:
 
 
 def _within(folder: Path, path: str) -> str:
-    """A path as seen from a folder; what begins with ~ or / is whole already."""
+    """Resolve a path relative to a folder. Paths that begin with ~ or / are already absolute."""
     return str(folder / Path(path).expanduser())
 
 
 def whole(words: str) -> str:
-    """A judge's words whose paths no longer depend on where they were written."""
+    """Return a judge's text with absolute paths, independent of the working directory."""
     return _judge_path(Path.cwd(), words)
 
 
 def _judge_path(folder: Path, words: str) -> str:
-    """A judge whose file, and those of judges in its options, are named by whole paths."""
+    """Return a judge's text with absolute paths, also for judges in its options."""
     found = registry.FILE.fullmatch(words)
     if words.partition(":")[0].partition("@")[0] not in registry.judge_entries() and found is not None:
         return f"{_within(folder, found['path'])}{_option_paths(folder, words[found.end('path') :], None)}"
@@ -312,13 +314,13 @@ def _judge_path(folder: Path, words: str) -> str:
 
 
 def _option_paths(folder: Path, words: str, bare: str | None) -> str:
-    """Options whose paths are whole; `bare` is the one that names a folder, if one does."""
+    """Return options with absolute paths. `bare` is the option that names a folder, if there is one."""
     if not words.startswith(":"):
         return words
     options = []
     for option in registry.split_options(words[1:]):
         key, value = registry.keyed(option, bare)
-        if key == option:  # it has no value, as whoever makes the judge says
+        if key == option:  # it has no value; creating the judge reports this
             options.append(option)
             continue
         inner = registry.unenclosed(value)
@@ -338,13 +340,13 @@ def _option_paths(folder: Path, words: str, bare: str | None) -> str:
 
 
 def _member_path(folder: Path, words: str) -> str:
-    """One of several judges in an option, its paths whole; what is in no parentheses names no path."""
+    """Return one of several judges in an option with absolute paths. Only parentheses can hold a path."""
     inner = registry.unenclosed(words)
     return words if inner == words else f"({_judge_path(folder, inner)})"
 
 
 def _model(folder: Path, model: str | None) -> str | None:
-    """A model's path, whole; a catalogue name is none."""
+    """Return the model with an absolute path if it is one. A catalogue name stays as it is."""
     if model is None:
         return None
     path = Path(_within(folder, model.removesuffix(":f16")))

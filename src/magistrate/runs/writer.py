@@ -1,4 +1,4 @@
-"""Executes a run: every outcome is written to the store as soon as it is there, whatever ends the run."""
+"""Executes a run and writes every outcome to the store as soon as it is ready, however the run ends."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from magistrate.types import Failure, Outcome, Sample
 
 Pair = tuple[str, str]  # a sample's id and a judge's name
 SECONDS_BETWEEN_NOTES = 5.0
-AHEAD = 50  # samples that are stored together, before the first of them is judged
+AHEAD = 50  # samples that are stored together before the first of them is judged
 
 _log = _logging.get("runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkList:
-    """What a run has to do: its samples, and the (sample, judge) pairs that are already stored.
+    """The work of a run: its samples, and the (sample, judge) pairs that are already stored.
 
-    `total` is the number of outcomes expected in all, None if unknown, `before` how many of them are stored.
+    `total` is the number of outcomes expected in all, None if unknown; `before` of them are already stored.
     With `store_first` all samples are stored before the first is judged, because they cannot be read again.
-    `stored` are the ids of the samples that the run has, `made` of those whose output the task has made;
-    pairs that are `done` are not judged. With `again` an outcome may replace a failure, and the run's status
+    `stored` are the ids of the samples that the run has, `made` the ids of those whose output the task has
+    made. Pairs in `done` are not judged. With `again` an outcome may replace a failure, and the run's status
     stays as it is. `problems` returns the rows that could not be read so far.
     """
 
@@ -57,10 +57,10 @@ async def execute_run(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Judge what is not done and store every outcome as it comes; then set the status of the run.
+    """Judge what is not done and store every outcome as it arrives, then set the status of the run.
 
-    The status is `done` when nothing is left, `interrupted` when a limit was reached or this was cancelled,
-    `failed` when an error ended it. That error, or CancelledError, is raised after the status is written.
+    The status is `done` if nothing is left, `interrupted` if a limit was reached or the run was cancelled,
+    and `failed` if an error ended it. That error, or CancelledError, is raised after the status is written.
     """
     budget = Budget(plan.limits, plan.cost, store.spent(run_id), store.dearest(run_id))
     writer = OutcomeWriter(store, run_id, plan, work, budget, clock, listener)
@@ -77,9 +77,9 @@ async def execute_run(
     except BaseException as error:
         stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
         told = _logging.error_text(error) if isinstance(error, MagistrateError) else None
-        with suppress(StoreError, SpecError):  # where the store itself is what failed, the error says so
+        with suppress(StoreError, SpecError):  # if the store itself failed, `error` says so
             if isinstance(error, InputError) and not writer.whole:
-                store.delete(run_id)  # a source that cannot be read makes no run
+                store.delete(run_id)  # an unreadable source leaves no run
             else:
                 writer.finish("interrupted" if stopped else "failed", told)
         raise
@@ -105,19 +105,19 @@ class OutcomeWriter:
 
     @property
     def whole(self) -> bool:
-        """Whether the run has samples, and all of them where they are stored first."""
+        """Whether the run has samples and, if they are stored first, all of them."""
         record = self.store.find_run(self.run_id)
         return record.n_samples > 0 and not (self.work.store_first and record.n_total is None)
 
     async def store_all(self) -> None:
-        """Store every sample, and only then how many there are: until that is said, some are missing."""
+        """Store every sample, and then their number. A run without this number is missing some samples."""
         for chunk in _chunks(self.work.samples, ROWS_AT_ONCE):
             self._store(chunk)
             await asyncio.sleep(0)
         self.store.expect(self.run_id, len(self.kept))
 
     async def judge_all(self) -> str | None:
-        """Judge all samples. Returns in words which limit ended it, None if nothing is left."""
+        """Judge all samples. Returns a message about the limit that ended it, None if nothing is left."""
         plan, work, undelivered = self.plan, self.work, list[Judged]()
         self.kept.update(work.stored)
         if plan.task is not None:
@@ -143,12 +143,12 @@ class OutcomeWriter:
                 raise
             return f"{plan.limits.max_seconds:,g} seconds have passed (max_seconds)"
         finally:
-            for judged in undelivered:  # it is paid for
+            for judged in undelivered:  # these calls are already paid for
                 self._take(judged)
         return self.budget.reached if self.budget.refused else None
 
     def finish(self, status: FinishedStatus, reason: str | None) -> None:
-        """Write to the store and the log what ended the run."""
+        """Write the final status and its reason to the store and the log."""
         _log.info("run.ended", run=self.run_id, status=status, reason=reason)
         self._note()
         if not self.work.again:
@@ -157,7 +157,7 @@ class OutcomeWriter:
 
     def _pulled(self) -> Iterator[Sample]:
         if self.plan.task is not None:
-            yield from self.work.samples  # they are stored when their output is known
+            yield from self.work.samples  # they are stored once their output is known
             return
         for chunk in _chunks(self.work.samples, AHEAD):
             self._store([sample for sample in chunk if sample.id not in self.kept])
@@ -172,7 +172,7 @@ class OutcomeWriter:
         if sample.id not in self.kept:
             self._store([sample])
         elif sample.id in self.unmade:
-            self.store.replace_sample(self.run_id, sample)  # it was stored without what the task makes
+            self.store.replace_sample(self.run_id, sample)  # it was stored without the task's output
             self.unmade.remove(sample.id)
 
     def _take(self, judged: Judged) -> None:
@@ -188,7 +188,7 @@ class OutcomeWriter:
             self.listener.judged(Judged(judged.sample, outcome))
 
     def _add(self, outcome: Outcome) -> Outcome:
-        """Store an outcome; one whose values cannot be stored is a failure of its judge, not of the run."""
+        """Store an outcome. One that cannot be stored becomes a failure of its judge, not of the run."""
         again = self.work.again
         try:
             self.store.add_outcome(self.run_id, outcome, replace_failure=again)
@@ -207,14 +207,14 @@ class OutcomeWriter:
         return outcome
 
     def _note(self) -> None:
-        """Write down how long the run has been at work; now and then, so that little is lost with it."""
+        """Add the time worked to the run. Called every few seconds, so that a crash loses little."""
         passed = self.clock() - self.noted
         self.noted += passed
         self.store.add_seconds(self.run_id, passed)
 
 
 def _chunks(samples: Iterable[Sample], size: int) -> Iterator[list[Sample]]:
-    """Samples, so many at a time; what came before an error comes before it here too."""
+    """Yield the samples in chunks of `size`. Samples read before an error are yielded before it is raised."""
     chunk: list[Sample] = []
     try:
         for sample in samples:

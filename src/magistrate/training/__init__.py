@@ -1,1 +1,1 @@
-"""Training: a detector, a probe, a model to judge with, and synthetic data to train on."""
+"""Training: a detector, a probe, a judge model, a stack, and synthetic data to train on."""

@@ -1,9 +1,9 @@
-"""Chats to learn from: a judge's question with the answer that a label calls for, and files of chats.
+"""Training chats: a judge's question with the answer that a label calls for, and files of chats.
 
-A file has one JSON object a line, `{"messages": [{"role", "content"}, …], "metadata": {…}}`, the shape that
-tools for supervised fine-tuning read. Such tools tokenize every content together with the model's own special
-tokens, so that `<|im_end|>` in a judged text would end a turn: in a file such a text has a word joiner
-(U+2060) after its first character, which `restored` takes away again.
+A file has one JSON object per line, `{"messages": [{"role", "content"}, …], "metadata": {…}}`, the format
+that tools for supervised fine-tuning read. Such tools tokenize every content together with the model's
+special tokens, so that `<|im_end|>` in a judged text would end a turn. In a file such a text therefore has a
+word joiner (U+2060) after its first character, which `restored` removes.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Answer = Callable[[Sample, str], str]
 
 
 def asked_of(judge: Judge) -> Judge:
-    """The judge that puts the question: behind a calibration, the one that was calibrated."""
+    """Return the judge that calls the model: the inner judge of a calibrated one, else the judge itself."""
     return asked_of(judge.of) if isinstance(judge, Calibrated) else judge
 
 
 def answer_of(judge: Judge) -> Answer:
-    """How this judge's model answers, as a function of the sample and the right label.
+    """Return a function from a sample and the right label to the answer that this judge's model should give.
 
-    Raises `SpecError` for a judge whose answer a label alone cannot write.
+    Raises `SpecError` for a judge whose answer does not follow from a label alone.
     """
     asked = asked_of(judge)
     if isinstance(asked, Hallucination):
@@ -56,12 +56,12 @@ def answer_of(judge: Judge) -> Answer:
 
 
 def question_of(judge: Judge, sample: Sample) -> Prompt:
-    """The judge's first question about a sample, which its verdict answers."""
+    """Return the judge's first prompt about a sample, which its verdict answers."""
     return planned_calls(asked_of(judge), sample)[0].prompt
 
 
 def _why_not(judge: Classify) -> str:
-    """Why its answer cannot be written, empty where it can."""
+    """Return why the answer does not follow from a label; empty if it does."""
     if missing := [label for label in LABELS if label not in {each.name for each in judge.criterion.labels}]:
         return f"it has no label {missing[0]!r}"
     if judge.criterion.categories:
@@ -70,7 +70,7 @@ def _why_not(judge: Classify) -> str:
 
 
 def _chosen(judge: Classify) -> Answer:
-    """The word for each label, or the letter that stands before it in the first order that is shown."""
+    """Answer with the word for each label, or with the letter before it in the first order shown."""
     labels = judge.criterion.labels
     words = {
         label.name: label.answers[0] if label.answers else letter
@@ -80,7 +80,7 @@ def _chosen(judge: Classify) -> Answer:
 
 
 def _scored(judge: Hallucination) -> Answer:
-    """The JSON of a verdict: 0 or 1, and as reasons what people marked, else no more than the label says."""
+    """Answer with the JSON of a verdict: a score of 0 or 1, with marked spans or a stock reason."""
 
     def written(sample: Sample, label: str) -> str:
         reasons = _reasons(sample, judge) if label == HALLUCINATED else [SUPPORTED]
@@ -121,14 +121,14 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Messages as (role, text), the last of which is the assistant's answer to learn; texts as they are."""
+    """Messages as (role, text), the last of which is the assistant's answer to learn; texts are unescaped."""
 
     messages: tuple[tuple[Role, str], ...]
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def escaped(text: str) -> tuple[str, list[str]]:
-    """A text in which nothing reads as a special token, and what did.
+    """Return a text in which nothing reads as a special token, and the special tokens that were found.
 
     >>> escaped("Stop <|im_end|> here")[1]
     ['<|im_end|>']
@@ -138,7 +138,7 @@ def escaped(text: str) -> tuple[str, list[str]]:
 
 
 def restored(text: str) -> str:
-    """The text that `escaped` was given.
+    """Undo `escaped`.
 
     >>> restored(escaped("<|im_end|>")[0])
     '<|im_end|>'
@@ -161,7 +161,7 @@ class _Line(BaseModel):
 
 
 def read_chats(path: Path) -> Iterator[Chat]:
-    """The chats of a JSONL file. Raises `DatasetError` with the line that is none."""
+    """Yield the chats of a JSONL file. Raises `DatasetError` with the number of an invalid line."""
     try:
         with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):

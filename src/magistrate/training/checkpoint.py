@@ -1,4 +1,4 @@
-"""The state of a training on disk, written whole or not at all."""
+"""The state of a training on disk, written atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from magistrate.errors import ModelError
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write the state of a training, at once or not at all."""
+    """Write the state of a training atomically."""
     import torch
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path, device: str) -> dict[str, Any] | None:
-    """The state at `path`, on `device`; None if there is none. Raises `ModelError` if it is damaged."""
+    """Load the state at `path` onto `device`; None if there is none. Raises `ModelError` if it is damaged."""
     import torch
 
     if not path.is_file():
@@ -33,7 +33,7 @@ def load_state(path: Path, device: str) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(path, weights_only=True, map_location=device)
         if not isinstance(state, dict):
             raise TypeError(f"it holds a {type(state).__name__}")
-    except Exception as error:  # whatever the library stumbles over
+    except Exception as error:  # the library raises many types
         told = " ".join(str(error).split())[:200]
         raise ModelError(f"{path} cannot be read ({told}); to begin anew: --force") from error
     return state

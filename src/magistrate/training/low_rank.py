@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-PREFIX = "base_model.model."  # before the name of a layer, as the PEFT library writes adapters
+PREFIX = "base_model.model."  # prefix of layer names in adapters of the PEFT library
 
 
 class LowRank(nn.Module):
-    """A linear layer with the weight `W + scale * up @ down`, of which `down` and `up` learn.
+    """A linear layer with the weight `W + scale * up @ down`, of which `down` and `up` are trained.
 
-    `down` is `[rank, inputs]`, `up` `[outputs, rank]`, which begins as 0. The sum is made by `merge`, once an
-    update and not once a forward pass, so that a pass costs what it costs without an adapter.
+    `down` is `[rank, inputs]`; `up` is `[outputs, rank]` and starts at 0. `merge` computes the sum once per
+    update instead of once per forward pass, so a pass costs the same as without an adapter.
     """
 
     def __init__(self, linear: nn.Linear, rank: int, scale: float, dtype: torch.dtype) -> None:
@@ -38,7 +38,7 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def merge(self, *, share: float = 1.0) -> None:
-        """Compute with the update times `share`; 0 is the base."""
+        """Recompute the merged weight with the update times `share`; 0 gives the base."""
         weight = self.weight.float()
         self._merged = torch.addmm(weight, self.up, self.down, alpha=share * self.scale).to(self.dtype)
 
@@ -48,7 +48,7 @@ class LowRank(nn.Module):
 
 
 class _Merged(torch.autograd.Function):
-    """`x @ merged.T`, with the gradients of what it was merged of."""
+    """`x @ merged.T`, with gradients for the factors of the update."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, merged: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
@@ -69,15 +69,15 @@ class _Merged(torch.autograd.Function):
 
 
 def dtype_of(device: str) -> torch.dtype:
-    """The fastest number format to compute in: 16 bits, but on processors without units for it."""
+    """Return the fastest number format: 16 bits, except on CPUs without units for it."""
     fast = device != "cpu" or torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
     return torch.bfloat16 if fast else torch.float32
 
 
 def attach(model: nn.Module, rank: int, alpha: int, dtype: torch.dtype) -> dict[str, LowRank]:
-    """Replace the linear layers of a model's attention and feed-forward parts; answers them by name.
+    """Replace the linear layers of a model's attention and feed-forward parts. Returns them by name.
 
-    Everything else is computed in `dtype` and does not learn.
+    Everything else is computed in `dtype` and not trained.
     """
     model.requires_grad_(False)
     found = {}
@@ -93,7 +93,7 @@ def attach(model: nn.Module, rank: int, alpha: int, dtype: torch.dtype) -> dict[
 
 
 def write_adapter(layers: Mapping[str, LowRank], folder: Path, *, alpha: int, base: str) -> None:
-    """Write what was learnt as the PEFT library reads it."""
+    """Write the trained updates in the format of the PEFT library."""
     folder.mkdir(parents=True)
     values = {}
     for name, each in layers.items():
@@ -116,7 +116,7 @@ def write_adapter(layers: Mapping[str, LowRank], folder: Path, *, alpha: int, ba
 
 @torch.no_grad()
 def merged(model: nn.Module, folder: Path) -> nn.Module:
-    """The model with the adapter of that folder added to its weights."""
+    """Add the adapter in a folder to the weights of the model, and return the model."""
     told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     values = load_file(folder / WEIGHTS)
     for name in (key.removesuffix(".lora_A.weight") for key in values if key.endswith(".lora_A.weight")):

@@ -1,9 +1,9 @@
-"""A linear probe: whether a model's own states, as it reads an output, tell that it is hallucinated.
+"""A linear probe: predicts from a model's hidden states, as it reads an output, whether that is hallucinated.
 
-`activations` asks a model for its hidden states once and keeps them in `$MAGISTRATE_HOME`. `fit_probe` is
-logistic regression on standardized states of one layer, fixed beforehand. The figures are of folds that share
-no context and that the fit had not seen. Probes find what a model knows of one kind of task; they seldom
-transfer to another, and never to another model.
+`activations` computes the hidden states once and caches them in `$MAGISTRATE_HOME`. `fit_probe` is logistic
+regression on standardized states of one layer, fixed beforehand. Its figures come from held-out folds that
+share no context with the training data. A probe seldom transfers to another kind of task, and never to
+another model.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Activations:
-    """States of one output by pooling: float32 `[1 + layers, width]` each."""
+    """The states of one output by pooling: float32 `[1 + layers, width]` each."""
 
     sample: Sample
     states: dict[Pooling, np.ndarray]
 
 
 def kept_in() -> Path:
-    """The folder of activations. Its files may be deleted; they are computed again."""
+    """Return the cache folder of activations. Its files may be deleted; they are computed again."""
     return home() / "activations"
 
 
@@ -63,10 +63,10 @@ async def activations(
     folder: Path,
     watcher: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Activations], int]:
-    """The states of every sample's output, and how many samples did not fit the model.
+    """Return the states of every sample's output, and the number of samples that did not fit the model.
 
-    They are read from `folder` if they are there, else asked for and written there. `watcher` is
-    told how many samples are done. Raises what the engine raises.
+    States are read from `folder` if present, else computed and written there. `watcher` is called with the
+    number of samples done. Raises what the engine raises.
     """
     found: list[Activations] = []
     too_long = done = 0
@@ -84,7 +84,7 @@ async def activations(
 
 
 async def _states(sample: Sample, engine: Engine, folder: Path) -> dict[Pooling, np.ndarray] | None:
-    """None where the sample does not fit."""
+    """Return the states of one sample; None if it does not fit."""
     prompt, output = prompts(sample)[0], sample.output or ""
     path = folder / engine.info.fingerprint[:16] / f"{digest_of(prompt, output)}.npz"
     if (known := _read(path)) is not None:
@@ -93,20 +93,20 @@ async def _states(sample: Sample, engine: Engine, folder: Path) -> dict[Pooling,
         answer = await engine.likelihood(prompt, output, capture=Capture(hidden=True))
     except OverLength:
         return None
-    assert answer.captured is not None  # it was asked for, and an engine that cannot has raised
+    assert answer.captured is not None  # it was requested; an engine without support has raised
     states = {how: pooled(answer.captured, how) for how in POOLINGS}
     _write(path, states)
     return states
 
 
 def digest_of(prompt: Prompt, output: str) -> str:
-    """32 hexadecimal digits of all that the model reads."""
+    """Return 32 hexadecimal digits of a digest of everything that the model reads."""
     parts = [(m.role, type(p).__name__, p.text) for m in prompt.messages for p in m.parts]
     return hashlib.sha256(repr((parts, output)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _read(path: Path) -> dict[Pooling, np.ndarray] | None:
-    """The states in a file; None if there is none or it is damaged: they are then computed again."""
+    """Return the states in a file; None if it is missing or damaged, so that they are computed again."""
     import numpy as np
 
     try:
@@ -119,7 +119,7 @@ def _read(path: Path) -> dict[Pooling, np.ndarray] | None:
 
 
 def _write(path: Path, states: dict[Pooling, np.ndarray]) -> None:
-    """At once or not at all."""
+    """Write the states atomically."""
     import numpy as np
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,13 +143,13 @@ SHOWN = ("auroc", "balanced_accuracy", "precision", "recall", "f1")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A probe as it will be written, with its figures out of fold."""
+    """A probe ready to be written, with its out-of-fold figures."""
 
     file: ProbeFile
     figures: Classification
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, without the weights."""
+        """The fields as plain JSON values, without the weights."""
         values = self.file.model_dump()
         return {name: value for name, value in values.items() if name not in ("means", "spreads", "weights")}
 
@@ -167,9 +167,8 @@ def fit_probe(
 ) -> Probed:
     """Fit a probe to the states of labelled samples, and measure it on held-out folds.
 
-    `layer` counts from 0, the embedding; None is two thirds of the way up. Both classes weigh the same
-    whatever the share of the hallucinated is. Raises `InputError` for too few samples and `SpecError` for
-    options that are none.
+    `layer` counts from 0, the embedding; None is two thirds of the way up. Both classes have equal weight,
+    whatever their frequencies. Raises `InputError` for too few samples and `SpecError` for invalid options.
     """
     import numpy as np
 
@@ -209,14 +208,14 @@ def fit_probe(
 
 
 def _fitted(states: Floats, truth: NDArray[np.bool_], strength: float) -> tuple[Any, Any, Any, float]:
-    """Means, spreads, weights `[width]` and intercept."""
+    """Return means, spreads and weights, each `[width]`, and the intercept."""
     import numpy as np
 
     require_extra("analysis", "sklearn")
     from sklearn.linear_model import LogisticRegression
 
     means, spreads = states.mean(axis=0), states.std(axis=0)
-    spreads = np.where(spreads > 1e-6, spreads, 1.0)  # a state that never changes says nothing
+    spreads = np.where(spreads > 1e-6, spreads, 1.0)  # a constant state carries no information
     model = LogisticRegression(C=strength, class_weight="balanced", max_iter=5000)
     model.fit((states - means) / spreads, truth)
     return means, spreads, model.coef_[0], float(model.intercept_[0])
@@ -230,7 +229,7 @@ def _held_out(
     folds: int,
     seed: int,
 ) -> Floats:
-    """The score of every sample by a fit that had not seen its context."""
+    """Return the score of every sample by a fit on other contexts."""
     import numpy as np
 
     scores = np.empty(truth.size)
@@ -246,7 +245,7 @@ def _held_out(
 
 
 def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> None:
-    """Refuse samples that are too few to be parted and to be learnt from."""
+    """Reject samples that are too few to split and to fit."""
     import numpy as np
 
     positives = int(truth.sum())
@@ -262,7 +261,7 @@ def _check(truth: NDArray[np.bool_], groups: NDArray[np.int64], folds: int) -> N
 
 
 def _short(values: NDArray[np.float64]) -> list[float]:
-    """Seven digits, as many as a float32 has."""
+    """Round to seven digits, the precision of a float32."""
     return [float(f"{value:.7g}") for value in values]
 
 
@@ -278,7 +277,7 @@ def _figure(figures: Classification, name: str) -> EstimatePart:
 
 
 def card_of(made: ProbeFile) -> str:
-    """A model card: what it is, what it was fitted to, how good it was there, and what it is not for."""
+    """Return a model card: what the probe is, its data, its figures there, and its limits."""
 
     def told(figure: EstimatePart) -> str:
         if figure.value is None:

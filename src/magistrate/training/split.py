@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def held_out(groups: Sequence[int | str], share: float, seed: int) -> list[bool]:
-    """Whether each is for testing, where `groups` says which belong together.
+    """Return for each sample whether it is held out. `groups` is the same for samples that belong together.
 
-    Of n groups the same `share` (in [0, 1)) of them, chosen by `seed`, at least one and never all; none where
-    `share` is 0.
+    A `share` in [0, 1) of the groups is chosen by `seed`: at least one and never all, or none for a `share`
+    of 0.
 
     >>> held_out([0, 0, 1, 2, 2], 0.3, 0)
     [False, False, True, False, False]

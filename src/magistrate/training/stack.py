@@ -1,13 +1,12 @@
-"""Fit a stack to labelled samples, and measure it on samples that it was not fitted to.
+"""Fits a stack to labelled samples, and measures it on samples that it was not fitted to.
 
-The weights are those of a logistic regression on standardized values, with a penalty on their squares and,
-where asked for, none below zero. Every family of data sets counts the same, and so does either label within
-it, so that neither the size of a set nor its share of the hallucinated is learnt. While the weights are
-fitted every set has an intercept of its own: what tells its outputs apart is learnt, not what tells sets
-apart. Then one intercept is fitted to all of them. How strong the penalty is, is chosen inside every fit on
-parts that it had not seen: families where there are three or more, else folds that share no context. Judges'
-scores enter as log odds, signals as they are. A signal that has nothing to look at (numbers, where the output
-has none) adds nothing: it stands at its mean.
+The weights come from a logistic regression on standardized values, with a penalty on their squares and
+optionally none below zero. Every family of data sets has equal weight, and so has either label within it, so
+that neither the size of a set nor its share of hallucinated samples matters. While the weights are fitted,
+every set has its own intercept, so that they learn to tell outputs of a set apart, not sets. Then one
+intercept is fitted to all of them. The penalty is chosen inside every fit by held-out parts: families if
+there are at least three, else folds that share no context. Judges' scores enter as log odds, signals as they
+are. A signal without a value (such as numbers, if the output has none) is set to its mean and adds nothing.
 """
 
 from __future__ import annotations
@@ -39,22 +38,21 @@ STRENGTHS = (0.001, 0.01, 0.1, 1.0)
 """Inverse penalties that are tried, as scikit-learn's `C` with weights of mean 1."""
 LEAST, LEAST_A_PART = 60, 15
 """Samples in all, and of the rarer label for every part: ten to twenty a weight (Peduzzi and others 1996)."""
-FAMILIES = 3  # of so many on, what is left out inside a fit are families
-SHRUNK = 0.1  # the share of the covariance that is the unit matrix, so that it can be inverted
-HELD = 1e-3  # keeps the intercept of a set with one label only from running away
-STILL = 1e-9  # a smaller spread is none
+FAMILIES = 3  # from this number on, families are held out inside a fit
+SHRUNK = 0.1  # share of the unit matrix in the covariance, so that it can be inverted
+HELD = 1e-3  # penalty that keeps the intercept of a set with one label finite
+STILL = 1e-9  # a smaller spread counts as zero
 INSIDE, SLACK = 0.999, 1.2
 """A sample is too far away at `SLACK` times the distance that `INSIDE` of the training samples keep to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What parts said of n labelled samples.
+    """The values of k parts on n labelled samples.
 
-    `values` float `[n, k]` in [0, 1], the higher the more suspicious, in the order of `names`, each on its
-    scale, NaN where a signal has nothing to look at; `truth` bool `[n]` is True for the hallucinated;
-    `groups` int `[n]` is the same for the same context; `families` and `sets` `[n]` name the family of
-    the data set, and itself.
+    `values` float `[n, k]` in [0, 1], higher is more suspicious, in the order of `names`, each on its scale,
+    NaN if a signal has no value; `truth` bool `[n]` is True for hallucinated; `groups` int `[n]` is the same
+    for the same context; `families` and `sets` `[n]` name the family of the data set, and the set itself.
     """
 
     names: tuple[str, ...]
@@ -67,11 +65,11 @@ class Table:
 
     @property
     def n(self) -> int:
-        """How many samples."""
+        """The number of samples."""
         return int(self.truth.size)
 
     def take(self, places: Ints | Flags) -> Table:
-        """The same of some of the samples."""
+        """Return the table of a subset of the samples."""
         return Table(
             self.names,
             self.scales,
@@ -84,11 +82,11 @@ class Table:
 
 
 def fitted(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int = 0) -> Weights:
-    """Weights fitted to all samples. Raises `InputError` where a part never changes."""
+    """Fit weights to all samples. Raises `InputError` if a part is constant."""
     require_extra("analysis", "threadpoolctl", "scipy")
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    with threadpool_limits(1):  # on matrices as small as these threads only wait for each other
+    with threadpool_limits(1):  # for matrices this small, threads only wait for each other
         return _fitted(table, positive, folds, seed)
 
 
@@ -116,7 +114,7 @@ def _fitted(table: Table, positive: bool, folds: int, seed: int) -> Weights:
 
 
 def check(table: Table) -> None:
-    """Refuse samples that are too few for so many parts."""
+    """Reject samples that are too few for the number of parts."""
     import numpy as np
 
     k = len(table.names)
@@ -133,7 +131,7 @@ def check(table: Table) -> None:
 
 
 def evenly(table: Table) -> Floats:
-    """Weights `[n]` of mean 1 by which every family counts the same, and either label half of it."""
+    """Return weights `[n]` of mean 1 that give equal weight to every family, and to its two labels."""
     import numpy as np
 
     weights = np.zeros(table.n)
@@ -142,14 +140,14 @@ def evenly(table: Table) -> Floats:
             cell = (table.families == family) & (table.truth == label)
             if cell.any():
                 weights[cell] = 1 / cell.sum()
-    # A family without one of the labels would tip the balance that the intercept stands for.
+    # Families with one label only would shift the balance of the labels, and so the intercept.
     for label in (True, False):
         weights[table.truth == label] /= 2 * weights[table.truth == label].sum()
     return weights * table.n
 
 
 def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
-    """Places of the others and of the fold, fold by fold; no context is in two of them."""
+    """Yield the indices outside and inside each fold. No context is in two folds."""
     import numpy as np
 
     contexts = min(np.unique(table.groups[table.truth == label]).size for label in (True, False))
@@ -164,9 +162,9 @@ def folds_of(table: Table, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]
 
 
 def families_of(table: Table) -> Iterator[tuple[str, Ints, Ints]]:
-    """Every family with the places of all others, but for those of its contexts, and its own.
+    """Yield every family with the indices of all samples that share no context with it, and its own.
 
-    None where there is only one family, and of those beside which too little is left.
+    Nothing is yielded if there is only one family. Families without enough other samples are skipped.
     """
     import numpy as np
 
@@ -180,7 +178,7 @@ def families_of(table: Table) -> Iterator[tuple[str, Ints, Ints]]:
 
 
 def _strength(z: Floats, table: Table, even: Floats, positive: bool, folds: int, seed: int) -> float:
-    """The inverse penalty with the least log loss on parts that a fit had not seen; of equals the least."""
+    """Return the inverse penalty with the least log loss on held-out parts; the smallest of equal ones."""
     import numpy as np
 
     apart = [(train, test) for _, train, test in families_of(table)]
@@ -196,7 +194,7 @@ def _strength(z: Floats, table: Table, even: Floats, positive: bool, folds: int,
 
 
 def _logistic(z: Floats, table: Table, even: Floats, strength: float, positive: bool) -> tuple[Floats, float]:
-    """Weights `[k]` with the least weighted log loss + sum of squares / (2 strength), and one intercept."""
+    """Return weights `[k]` of least weighted log loss + sum of squares / (2 strength), and one intercept."""
     import numpy as np
 
     k = z.shape[1]
@@ -212,7 +210,7 @@ def _logistic(z: Floats, table: Table, even: Floats, strength: float, positive: 
 def _minimized(
     columns: Floats, offset: Floats, truth: Flags, even: Floats, pulled: Floats, bounds: Any
 ) -> Floats:
-    """The point `[m]` with the least weighted log loss of columns `[n, m]` + half the pulled squares."""
+    """Return the point `[m]` of least weighted log loss of columns `[n, m]` + half the penalized squares."""
     import numpy as np
     from scipy.optimize import minimize
 
@@ -230,16 +228,16 @@ def _minimized(
 
 
 METRICS = ("balanced_accuracy", "auroc", "f1", "precision", "recall")
-EVEN = 0.5  # the base rate at which figures are made, and the threshold of a probability
-COVERED = 0.9  # a smaller share of verdicts on a left-out family is remarked on
-WORSE = 0.01  # by how much a part alone must rank better to be remarked on
+EVEN = 0.5  # the base rate of the figures, and the threshold of a probability
+COVERED = 0.9  # a smaller share of verdicts on a left-out family causes a remark
+WORSE = 0.01  # the AUROC by which a part alone must be better to cause a remark
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Figures on `n` samples that the fit had not seen, over the `judged` ones that were not too far away.
+    """Figures on `n` held-out samples, over the `judged` ones that were not too far from the training data.
 
-    Labels are those of a probability of .5 at a base rate of .5; the ECE is at that base rate too.
+    Labels use a threshold of .5 on the probability at a base rate of .5. The ECE is at that base rate too.
     """
 
     n: int
@@ -250,7 +248,7 @@ class Held:
     ece_by_chance: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return {
             "n": self.n,
             "judged": self.judged,
@@ -263,10 +261,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class StackFit:
-    """Weights fitted to all of `table`, and figures of fits that had not seen what they are measured on.
+    """Weights fitted to all of `table`, and figures of fits on held-out samples.
 
-    `out_of_fold` is over folds that share no context; `left_out` has every family judged by a stack of all
-    the others; `alone` the AUROC of every part by itself on every family and on all, where it has a value.
+    `out_of_fold` is over folds that share no context. `left_out` has every family judged by a stack of all
+    the others. `alone` has the AUROC of every part by itself on every family and on all samples, None if
+    undefined.
     """
 
     table: Table
@@ -280,7 +279,7 @@ class StackFit:
     remarks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The fields as plain JSON values."""
         return {
             "n": self.table.n,
             "hallucinated": int(self.table.truth.sum()),
@@ -302,9 +301,9 @@ ALL = "all"
 
 
 def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int = 0) -> StackFit:
-    """Fit a stack to labelled samples and measure it on others.
+    """Fit a stack to labelled samples and measure it on held-out ones.
 
-    `positive` allows no weight below zero. Raises `InputError` for too few samples or folds that cannot be.
+    `positive` forbids weights below zero. Raises `InputError` for too few samples or impossible folds.
     """
     import numpy as np
 
@@ -325,7 +324,7 @@ def fit(table: Table, *, positive: bool = False, folds: int = FOLDS, seed: int =
     out_of_fold = _held(table, *held_out(within), np.flatnonzero(tested))
     left_out = {}
     for name, train, test in families_of(table):
-        with suppress(InputError):  # too few are left of the others: the remarks say so
+        with suppress(InputError):  # too few other samples are left: a remark reports it
             left_out[name] = _held(table, *held_out([(train, test)]), test)
     weights = fitted(table, positive=positive, folds=folds, seed=seed)
     if not weights.weights.any():
@@ -408,7 +407,7 @@ def _remarks(found: StackFit) -> Iterator[str]:
 
 
 def _beside(found: StackFit, family: str, held: Held) -> Iterator[str]:
-    """Whether one part alone does as well on a family that was left out."""
+    """Yield a remark if one part alone does better than the stack on a family that was left out."""
     own = held.figures["auroc"].value
     areas = [(area, name) for name, by in found.alone.items() if (area := by[family]) is not None]
     if own is None or not areas or len(areas) == 1:

@@ -1,1 +1,1 @@
-"""Training a detector: its data, the network, the loop, the export."""
+"""Trains a detector: its data, network, training loop and export."""

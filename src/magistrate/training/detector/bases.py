@@ -1,4 +1,4 @@
-"""What the training of a detector begins with: a known encoder, a detector, or a folder of one's own."""
+"""The base that a detector's training starts from: a known encoder, a detector, or your own folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from magistrate.errors import ModelError, SpecError
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A folder with an encoder's files, what a recipe says of it, and the detector that it was, if any.
+    """A folder with an encoder's files, its name and digest for the recipe, and the detector it was, if any.
 
-    `update` is what was learnt of the encoder before, where that is kept apart from it.
+    `update` is the file of the low-rank update of an earlier training, if that is stored separately.
     """
 
     folder: Path
@@ -41,16 +41,16 @@ class Base:
 
     @property
     def is_large(self) -> bool:
-        """Whether only low-rank updates of it learn."""
+        """Whether only low-rank updates of the encoder are trained."""
         return json_of(self.folder / "config.json").get("model_type") == "mpnet"
 
 
 def base(words: str, scratch: Path) -> Base:
-    """The base of a known name, fetched at first, or of a folder: a detector, or one of Hugging Face.
+    """Return the base of a known name, downloaded if needed, or of a folder with a detector or a model.
 
-    `shipped` is the small detector that comes with the package, `detector-large` the one that is pulled. A
-    small detector's weights are written to `scratch` as floats. Raises `SpecError` where the name says
-    nothing, `ModelError` where it cannot be fetched or read.
+    `shipped` is the small detector that comes with the package, `detector-large` the one that is downloaded.
+    A small detector's weights are written to `scratch` as floats. Raises `SpecError` for an unknown name, and
+    `ModelError` if the base cannot be downloaded or read.
     """
     if (known := encoder(words)) is not None:
         return Base(fetched(known), known.name, known.sha256)
@@ -75,7 +75,7 @@ def base(words: str, scratch: Path) -> Base:
 
 
 def _of_detector(folder: Path, scratch: Path) -> Base:
-    """A detector's weights as floats, with the configuration that follows from their shapes."""
+    """Return a detector's weights as floats, with the configuration that follows from their shapes."""
     from safetensors.numpy import save_file
 
     manifest = read_manifest(folder)

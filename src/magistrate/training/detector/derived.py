@@ -1,4 +1,4 @@
-"""Rows made of labelled rows: statements about statements, contexts that lack a sentence, questions."""
+"""Samples derived from labelled ones: statements about statements, shortened contexts, questions."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ DENIED = (
     "According to the document, it is wrong that {}.",
     "No, it isn't so that {}.",
 )
-LONGEST_STATEMENT = 200  # characters of a statement that is framed
+LONGEST_STATEMENT = 200  # most characters of a statement to frame
 
 
 def framed(every: Iterable[Sample], seed: int, share: float) -> Iterator[Sample]:
-    """For a `share` of the rows a statement about theirs, with the label that follows.
+    """For a `share` of the samples, yield a statement about their statement, with the label that follows.
 
-    What a text is silent on it neither supports nor denies; what it contradicts it denies. Rows that do not
-    tell these three apart, and questions, are passed over.
+    A statement that the text does not mention is neither supported nor denied; one that it contradicts is
+    denied. Samples without these three kinds, and questions, are skipped.
     """
     for sample in every:
         kind = str(sample.metadata.get("kind"))
@@ -86,10 +86,10 @@ def framed(every: Iterable[Sample], seed: int, share: float) -> Iterator[Sample]
 
 
 def without_a_sentence(every: Sequence[Sample], seed: int) -> Iterator[Sample]:
-    """Faithful outputs that need several sentences of their context, with one of these taken away.
+    """Yield faithful outputs that need several sentences of their context, with one of these removed.
 
-    What is left does not say all of the output, though most of its words are there; a second variant has a
-    sentence of another context in its place.
+    The rest does not support all of the output, though it has most of its words. In half of the variants a
+    sentence of another context takes the place of the removed one.
     """
     pool = [each for each in every if each.label == FAITHFUL and len(each.context) == 1]
     order = random.Random(f"{seed}/parts")
@@ -119,16 +119,17 @@ GAPS = (
     "Fill the gap: {}",
     "{} Who or what is it?",
 )
-LONG_ANSWERS = 0.3  # of the questions: answered by the whole statement
+LONG_ANSWERS = 0.3  # share of the questions that are answered by the whole statement
 FIRST_NAME = re.compile(r"\b([A-Z][a-z]+) $")
 Sort = tuple[str, str]
 
 
 def asked(every: Iterable[Sample], seed: int, share: float, lexicon: Lexicon) -> Iterator[Sample]:
-    """For a `share` of the faithful statements a question with a right answer and a wrong one.
+    """For a `share` of the faithful statements, yield a question with a right answer and a wrong one.
 
-    The question asks for a name, a date or a number that statement and context both have; the wrong answer is
-    another one of its sort from the context. So neither is new, and it takes the question to tell them apart.
+    The question asks for a name, a date or a number that statement and context share. The wrong answer is
+    another one of the same sort from the context. Neither answer is new, so only the question tells them
+    apart.
     """
     for sample in every:
         said = (sample.output or "").strip()
@@ -163,7 +164,7 @@ def asked(every: Iterable[Sample], seed: int, share: float, lexicon: Lexicon) ->
 
 
 def _answers(draft: Draft, text: str) -> list[tuple[Place, Sort]]:
-    """The names, dates and numbers of a text, each with its sort."""
+    """Return the names, dates and numbers of a text, each with its sort."""
     found: list[tuple[Place, Sort]] = []
     dates, numbers = dates_and_numbers(text)
     spans = [(each.span, ("date", "year" if each.is_year else "day")) for each in dates]
@@ -176,7 +177,7 @@ def _answers(draft: Draft, text: str) -> list[tuple[Place, Sort]]:
 
 
 def _from_its_start(text: str, name: Place) -> Place:
-    """A name with the capitalised word before it, which may be a name or only begin a sentence."""
+    """Extend a name by the capitalised word before it, which may be a name or only begin a sentence."""
     found = FIRST_NAME.search(text, 0, name.start)
     if found is None or found[1].lower() in STOP:
         return name
@@ -184,7 +185,7 @@ def _from_its_start(text: str, name: Place) -> Place:
 
 
 def _question(said: str, place: Place, order: random.Random) -> str:
-    """A question that `said` answers, of which what stands at `place` was taken out."""
+    """Return a question about `said` whose answer is the text at `place`."""
     rest = said[place.end :].strip().rstrip(".")
     if place.start == 0 and rest[:1].islower():
         return f"Who or what {rest}?"

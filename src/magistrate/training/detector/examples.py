@@ -1,4 +1,4 @@
-"""Training examples of a detector: windows with the truth about their sentences and tokens."""
+"""Training examples of a detector: windows with the labels of their sentences and tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from magistrate.detectors.windows import Reader, Window
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample
 
-# What is known of a sentence. The first three are classes of the network, in its order.
+# The label of a sentence. The first three are classes of the network, in its order.
 SUPPORTED, CONTRADICTED, ABSENT, WRONG, UNKNOWN = range(5)
 KINDS = 3
 UNKNOWN_TOKEN = -1
@@ -34,11 +34,11 @@ ABSENCES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One window: `ids` uint16 `[tokens]`, where its parts begin, and what is known of it.
+    """One window: `ids` uint16 `[tokens]`, the places where its parts begin, and its labels.
 
-    `bounds` are where sentences of the output begin in the window, and where the last one ends; `truths`
-    say what is known of each; `tokens` int8 `[output tokens]` are 1 for wrong, 0 for right, -1 where
-    nothing is known. `hallucinated` is of the whole.
+    `second` is where the second text begins. `bounds` are the beginnings of the output's sentences in the
+    window, and the end of the last one. `truths` has the label of each. `tokens` int8 `[output tokens]` is 1
+    for wrong, 0 for right, -1 for unknown. `hallucinated` is the label of the whole window.
     """
 
     ids: np.ndarray
@@ -50,16 +50,17 @@ class Example:
 
     @property
     def length(self) -> int:
-        """Tokens."""
+        """The number of tokens."""
         return len(self.ids)
 
 
 def examples(samples: Iterable[Sample], reader: Reader) -> Iterator[Example]:
-    """The windows of labelled samples.
+    """Yield the windows of labelled samples.
 
-    A faithful output is faithful in every sentence; a hallucinated one is wrong where its spans say. Where
-    it has no spans one sentence at least is wrong, and an output of several windows is left out: nothing says
-    which. `metadata["kind"]` tells a contradiction from what is not in the text.
+    Every sentence of a faithful output is supported. A hallucinated output is wrong where its spans are.
+    Without spans at least one sentence is wrong; such an output is skipped if it has several windows, because
+    it is unknown which of them is wrong. `metadata["kind"]` distinguishes contradictions from unsupported
+    text.
     """
     for sample in samples:
         if sample.label not in (FAITHFUL, HALLUCINATED):

@@ -1,4 +1,4 @@
-"""A detector's network, a BERT or MPNet with a head on each token, as an ONNX graph beside its weights."""
+"""Writes a detector's network, a BERT or MPNet with token heads, as an ONNX graph next to its weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from magistrate.detectors.weights import EPSILON, MPNET_EPSILON, POSITIONS, RELA
 from magistrate.errors import ModelError
 
 STANDARD, MICROSOFT = helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)
-VERSION = 10  # of the file format, the first with these operators
-NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by their names in safetensors
-FURTHEST = 128  # tokens: what is further away shares a bucket of MPNet's relative positions
-HIDDEN = -1e9  # added to the attention that padding gets
+VERSION = 10  # file format version, the first with these operators
+NUMBERS = {"I8": TensorProto.INT8, "F16": TensorProto.FLOAT16}  # by type name in safetensors
+FURTHEST = 128  # tokens: greater distances share the last bucket of MPNet's relative positions
+HIDDEN = -1e9  # added to the attention scores of padding
 
 
 def write_graph(weights: Path, heads: int, path: Path) -> None:
-    """Write the network of the weights in a safetensors file in the same folder, which stay where they are.
+    """Write the network as a graph that refers to the weights in a safetensors file of the same folder.
 
-    It takes int64 `ids`, `types`, `mask` `[batch, length]` to float32 `logits` `[batch, length, 4]`. `heads`
-    is how many attention heads a layer has. Raises `ModelError` where a weight is missing.
+    The graph takes int64 `ids`, `types`, `mask` `[batch, length]` and returns float32 `logits`
+    `[batch, length, 4]`. `heads` is the number of attention heads per layer. Raises `ModelError` if a weight
+    is missing.
     """
     try:
         onnx.save(_Builder(weights, heads).model(), path)
@@ -33,7 +34,7 @@ def write_graph(weights: Path, heads: int, path: Path) -> None:
 
 
 class _Builder:
-    """Puts the graph together, layer by layer; what is passed on are names of values."""
+    """Builds the graph layer by layer. Its methods take and return names of values."""
 
     def __init__(self, weights: Path, heads: int) -> None:
         self._weights = _places(weights)
@@ -92,7 +93,7 @@ class _Builder:
         )
 
     def _relations(self) -> str:
-        """What MPNet adds to the attention between two places, float32 `[1, heads, length, length]`."""
+        """Return what MPNet adds to the attention between positions, float32 `[1, heads, length, length]`."""
         buckets = self._weights[RELATIVE].dims[0]
         most = self._weights[POSITIONS].dims[0]
         of = np.array([_bucket(place, buckets) for place in range(1 - most, most)])
@@ -106,7 +107,7 @@ class _Builder:
         return self._op("Unsqueeze", found, self._constant(np.array([0])))
 
     def _seen(self) -> str:
-        """1 for each token that is no padding, as the attention reads it."""
+        """Return the attention mask as int32: 1 for each token that is not padding."""
         return self._op("Cast", "mask", to=TensorProto.INT32)
 
     def _linear(self, name: str, given: str) -> str:
@@ -114,7 +115,7 @@ class _Builder:
         return self._op("Add", self._op("MatMul", given, turned), self._floats(f"{name}.bias"))
 
     def _rows(self, name: str, numbers: str) -> str:
-        """Rows of a table by their numbers; the table itself stays as small as it is."""
+        """Gather rows of a table by number. The table itself stays quantized."""
         found = self._op("Cast", self._op("Gather", self._weight(name), numbers), to=TensorProto.FLOAT)
         if name + SCALE not in self._weights:
             return found
@@ -122,19 +123,19 @@ class _Builder:
         return self._op("Mul", found, self._op("Cast", scale, to=TensorProto.FLOAT))
 
     def _normal(self, name: str, given: str) -> str:
-        """Layer normalisation."""
+        """Add a layer normalisation."""
         scale, shift = self._floats(f"{name}.weight"), self._floats(f"{name}.bias")
         return self._op("LayerNormalization", given, scale, shift, axis=-1, epsilon=self._epsilon)
 
     def _floats(self, name: str) -> str:
-        """A weight as float32, multiplied by its scales; computed once, when the graph is loaded."""
+        """Return a weight as float32, multiplied by its scales; computed once, when the graph is loaded."""
         found = self._op("Cast", self._weight(name), to=TensorProto.FLOAT)
         if name + SCALE not in self._weights:
             return found
         return self._op("Mul", found, self._op("Cast", self._weight(name + SCALE), to=TensorProto.FLOAT))
 
     def _weight(self, name: str) -> str:
-        """A tensor that stays in the file of weights."""
+        """Refer to a tensor in the file of weights."""
         self._tensors.setdefault(name, self._weights[name])
         return name
 
@@ -144,14 +145,14 @@ class _Builder:
         return name
 
     def _op(self, kind: str, *given: str, domain: str = "", **attributes: object) -> str:
-        """The only output of a new node."""
+        """Add a node and return its only output."""
         name = f"{kind}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(kind, given, [name], name=name, domain=domain, **attributes))
         return name
 
 
 def _bucket(place: int, buckets: int) -> int:
-    """The bucket of a place that is so many tokens further on: T5's (Raffel et al. 2020), both ways."""
+    """Return the bucket of a relative position, as in T5 (Raffel et al. 2020), in both directions."""
     half, before = buckets // 2, buckets // 2 if place > 0 else 0
     far, exact = abs(place), buckets // 4
     if far < exact:
@@ -161,7 +162,7 @@ def _bucket(place: int, buckets: int) -> int:
 
 
 def _places(path: Path) -> dict[str, onnx.TensorProto]:
-    """The tensors of a safetensors file, each as a reference to where its bytes stand in it."""
+    """Return the tensors of a safetensors file, each as a reference to its bytes in the file."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))

@@ -1,4 +1,4 @@
-"""The training loop of a detector: the same bytes for a seed; after a stop it resumes where it was."""
+"""The training loop of a detector: it is deterministic, and an interrupted training resumes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from magistrate.training.detector.network import Network, batch_of, loss_of
 from magistrate.training.low_rank import dtype_of
 
 STATE = "training.pt"
-SAVE_SECONDS = 60.0  # and after the first step of a sitting
-SORTED_TOGETHER = 16_000  # examples that are sorted by length before they are cut into batches
-NEARLY = 16  # tokens: lengths that differ by less count as one
+SAVE_SECONDS = 60.0  # also saved after the first step of every call of `run`
+SORTED_TOGETHER = 16_000  # examples that are sorted by length before they are split into batches
+NEARLY = 16  # tokens: lengths in the same multiple of this count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast.
+    """The length and the learning rates of a training.
 
-    Training ends after `tokens` tokens. A batch has at most `batch` tokens with its padding. The learning
-    rate rises to `rate` over `warmup` steps, stays, and falls to nothing over the last share `cooldown` of
-    the tokens: so a training can be made longer afterwards. `average` is how much of the running mean of
-    the weights stays after each step; the mean is what is judged with. `memory` is how much of the mean of
-    squared gradients stays.
+    Training ends after `tokens` tokens. A batch has at most `batch` tokens including padding. The learning
+    rate rises to `rate` over `warmup` steps, stays there, and falls to 0 over the last share `cooldown` of
+    the tokens, so that a training can be extended later. `average` is the decay of the running mean of the
+    weights per step; the detector uses this mean. `memory` is the decay of the mean of squared gradients.
     """
 
     tokens: int
@@ -48,16 +47,16 @@ class Schedule:
 
 
 class Rounds(Protocol):
-    """A source of examples: any number of rounds, each the same whenever it is asked for."""
+    """A source of examples in rounds. The same number always gives the same round."""
 
     def round(self, number: int) -> list[Example]: ...
 
 
 class Training:
-    """A network being trained. Its state is kept in `folder`; training resumes from a state found there.
+    """A network being trained. Its state is kept in `folder`, from which training resumes.
 
-    `data` names what is learnt from: a state of other data is refused. Raises `InputError` for it, and
-    `ModelError` where the loss is no number.
+    `data` is the source of the examples and `name` identifies it. Raises `InputError` for a state of other
+    data, and `ModelError` if the loss is not finite.
     """
 
     def __init__(
@@ -88,13 +87,13 @@ class Training:
 
     @property
     def done(self) -> bool:
-        """Whether all tokens were read."""
+        """Whether all tokens have been read."""
         return self.tokens >= self.schedule.tokens
 
     def run(
         self, seconds: float | None = None, tell: Callable[[Training, float], None] | None = None
     ) -> bool:
-        """Train for at most `seconds`; True once it is done."""
+        """Train for at most `seconds`. Returns True once training is done."""
         began = self.clock()
         saved = -math.inf
         recent: list[float] = []
@@ -116,13 +115,13 @@ class Training:
         return self.done
 
     def averaged(self) -> Network:
-        """The network with the running mean of its weights in place of the last ones."""
+        """Return the network with the running mean of its weights instead of the last ones."""
         self._put(self.network, self.mean)
         self.network.merge(torch.float32)
         return self.network
 
     def save(self) -> None:
-        """Keep what is needed to go on, all or nothing."""
+        """Save everything needed to resume, atomically."""
         save_state(
             self.folder / STATE,
             {
@@ -155,7 +154,7 @@ class Training:
         self.number, self.place = state["number"], state["place"]
 
     def _learnt(self) -> dict[str, Tensor]:
-        """The weights, but for those that stay as they are."""
+        """The weights that are trained."""
         return {key: value for key, value in self.network.state_dict().items() if key not in self._frozen}
 
     def _put(self, network: Network, weights: dict[str, Tensor]) -> None:
@@ -203,7 +202,7 @@ class Training:
 
 
 def batches(every: Sequence[Example], tokens: int, seed: str) -> list[list[Example]]:
-    """All examples in an order that `seed` says, in batches of at most `tokens` tokens with their padding."""
+    """Return all examples, shuffled by `seed`, in batches of at most `tokens` tokens including padding."""
     order = list(every)
     random.Random(seed).shuffle(order)
     found: list[list[Example]] = []
@@ -222,5 +221,5 @@ def batches(every: Sequence[Example], tokens: int, seed: str) -> list[list[Examp
 
 
 def _place(example: Example) -> tuple[int, bytes]:
-    """By length, those of one context beside each other: what differs between them is learnt in a step."""
+    """Sort key: by length, examples of one context together, so that one step learns their difference."""
     return example.length // NEARLY, example.ids[: example.second].tobytes()

@@ -1,6 +1,4 @@
-"""The network of a detector: an encoder that reads context and output together, a head on each token, and the
-loss.
-"""
+"""The network of a detector: an encoder of context and output with a head on each token, and the loss."""
 
 from __future__ import annotations
 
@@ -27,18 +25,19 @@ from magistrate.training.low_rank import LowRank
 WEIGHTS = "model.safetensors"
 MODELS = {"bert": (BertConfig, BertModel), "mpnet": (MPNetConfig, MPNetModel)}
 EPSILONS = {"bert": EPSILON, "mpnet": MPNET_EPSILON}
-RANK, SCALE = 32, 2.0  # of the low-rank updates of a large encoder
+RANK, SCALE = 32, 2.0  # rank and scale of the low-rank updates of a large encoder
 
 
 class Network(nn.Module):
-    """int64 token ids, types and attention mask `[batch, length]` to logits `[batch, length, 1 + KINDS]`.
+    """Maps int64 ids, types and attention mask `[batch, length]` to logits `[batch, length, 1 + KINDS]`.
 
-    The first logit says that the context does not support the token. The others, averaged over the tokens of
-    a sentence, are the sentence's logits of *supported*, *contradicted* and *not in the text*: what the token
-    says and what `[CLS]` says of the whole, both linear, so that the mean can be taken outside.
+    The first logit is for the token being unsupported by the context. The mean of the others over the tokens
+    of a sentence gives the sentence's logits of *supported*, *contradicted* and *not in the text*. They are
+    the sum of a linear map of the token and one of `[CLS]`, so that the mean can be taken outside the
+    network.
 
-    All of a small encoder learns but its word embeddings. Of a large one, an MPNet, only low-rank updates of
-    its matrices learn, its norms, and types of tokens, which it has none of; `low_rank` are these by name.
+    A small encoder is trained except for its word embeddings. Of a large one, an MPNet, only low-rank updates
+    of the matrices (`low_rank`, by name), the norms, and new token type embeddings are trained.
     """
 
     def __init__(self, encoder: BertModel | MPNetModel) -> None:
@@ -52,7 +51,7 @@ class Network(nn.Module):
         if isinstance(encoder, MPNetModel):
             self.types = nn.Parameter(torch.zeros(SIDES, width))
             self._attach(encoder)
-        # Half of a small encoder, and seldom words would drift.
+        # They are half of a small encoder, and those of rare words would drift.
         encoder.embeddings.word_embeddings.weight.requires_grad_(False)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
@@ -71,16 +70,16 @@ class Network(nn.Module):
                 self.low_rank[name] = found = LowRank(module, RANK, SCALE, torch.float32)
                 parent, _, own = name.rpartition(".")
                 setattr(encoder.get_submodule(parent), own, found)
-                if own in ("k", "v"):  # they look at the same as the query
+                if own in ("k", "v"):  # they have the same input as the query
                     found.down = self.low_rank[f"{parent}.q"].down
             elif isinstance(module, nn.LayerNorm):
                 module.requires_grad_(True)
 
     def groups(self, decay: float) -> list[dict[str, Any]]:
-        """What learns, as groups of an optimizer; `times` multiplies the learning rate.
+        """Return the trained weights as groups of an optimizer. `times` multiplies the learning rate.
 
-        Of a large encoder nothing decays: its updates are small. Its heads begin at random and learn faster,
-        its norms slower.
+        Weights of a large encoder have no decay, because its updates are small. Its heads start at random and
+        learn faster, its norms slower.
         """
         learnt = [(name, value) for name, value in self.named_parameters() if value.requires_grad]
         if not self.low_rank:
@@ -103,13 +102,13 @@ class Network(nn.Module):
         return [{"params": some, "weight_decay": 0.0, "times": times} for times, some in kinds.items()]
 
     def merge(self, dtype: torch.dtype | None = None) -> None:
-        """Compute with the low-rank updates as they are now, in `dtype` from now on."""
+        """Merge the current low-rank updates into the weights used in computation, in `dtype` from now on."""
         for each in self.low_rank.values():
             each.dtype = dtype or each.dtype
             each.merge()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The weights of a network that learns as a whole, by their names in a detector's folder."""
+        """Return the weights of a small network, by their names in a detector's folder."""
         return {
             key: value.detach().float().cpu().numpy()
             for key, value in self.state_dict().items()
@@ -117,7 +116,7 @@ class Network(nn.Module):
         }
 
     def update(self) -> tuple[dict[str, Update], dict[str, np.ndarray]]:
-        """What was learnt of a large encoder: low-rank updates, and what takes the place of weights."""
+        """Return what a large encoder has learnt: low-rank updates, and weights that replace others."""
         updates = {
             mpnet_name(f"{name}.weight"): Update(
                 (each.scale * each.up).detach().cpu().numpy(), each.down.detach().cpu().numpy()
@@ -133,7 +132,7 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def begin_with(self, update: Path) -> None:
-        """Go on from what was learnt of the same large encoder before."""
+        """Load what the same large encoder learnt in an earlier training."""
         held = read_updates(update)
         for name, each in self.low_rank.items():
             before = held[mpnet_name(f"{name}.weight")]
@@ -147,7 +146,7 @@ class Network(nn.Module):
 
 
 def _others_name(name: str) -> str:
-    """The name in a detector's folder of a weight of a large network that learns as a whole."""
+    """Return the name in a detector's folder of a replaced weight of a large network."""
     if name == "types":
         return TYPES
     encoder, _, rest = name.partition(".")
@@ -155,10 +154,10 @@ def _others_name(name: str) -> str:
 
 
 def from_base(folder: Path, update: Path | None = None) -> Network:
-    """A network on the weights of a Hugging Face folder of a BERT or an MPNet with new heads, or on those of
-    a `Network`; `update` is what was learnt of an MPNet before.
+    """Create a network from the weights of a Hugging Face BERT or MPNet with new heads, or of a `Network`.
 
-    Raises `ModelError` where the weights cannot be read or some are missing.
+    `update` is the file of an earlier update of an MPNet. Raises `ModelError` if the weights cannot be read
+    or some are missing.
     """
     kind = json_of(folder / "config.json").get("model_type")
     if kind not in MODELS:
@@ -171,7 +170,7 @@ def from_base(folder: Path, update: Path | None = None) -> Network:
         )
     if config.layer_norm_eps != (epsilon := EPSILONS[kind]):
         raise ModelError(f"{folder} has a layer_norm_eps of {config.layer_norm_eps}; known is {epsilon}")
-    # Dropout costs more than it brings: an example is seen a few times, and masks are slow on CPUs.
+    # Dropout is not worth its cost: an example is seen only a few times, and masks are slow on CPUs.
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     encoder = model(config, add_pooling_layer=False)
     try:
@@ -192,17 +191,17 @@ def from_base(folder: Path, update: Path | None = None) -> Network:
     return network
 
 
-TOKEN_SHARE = 0.3  # of the loss on tokens beside that on sentences
-WRONG_TOKENS = 3.0  # times that a wrong token counts: they are few
+TOKEN_SHARE = 0.3  # weight of the loss on tokens relative to that on sentences
+WRONG_TOKENS = 3.0  # weight of a wrong token, because they are few
 
 
 class Batch(NamedTuple):
     """Examples as tensors on a device.
 
-    `ids`, `types`, `mask` int64 `[batch, length]`; `sentence` int64 `[batch, length]`, the number of the
-    sentence of each output token among all of the batch, -1 for other tokens; `truths` int64 `[sentences]`,
-    `owner` int64 `[sentences]`, the example of each; `hallucinated` float `[batch]`; `tokens` float
-    `[batch, length]`, -1 where nothing is known.
+    `ids`, `types`, `mask` int64 `[batch, length]`. `sentence` int64 `[batch, length]` is the sentence number
+    of each output token within the batch, -1 for other tokens. `truths` int64 `[sentences]` are the labels of
+    the sentences, `owner` int64 `[sentences]` the examples that they belong to. `hallucinated` float
+    `[batch]`. `tokens` float `[batch, length]`, -1 for unknown.
     """
 
     ids: Tensor
@@ -216,7 +215,7 @@ class Batch(NamedTuple):
 
 
 def batch_of(rows: Sequence[Example], device: str = "cpu") -> Batch:
-    """The examples, padded to the longest."""
+    """Return the examples as a batch, padded to the longest."""
     shape = len(rows), max(row.length for row in rows)
     ids, types, mask = (np.zeros(shape, np.int64) for _ in range(3))
     sentence, tokens = np.full(shape, -1, np.int64), np.full(shape, UNKNOWN_TOKEN, np.float32)
@@ -237,7 +236,7 @@ def batch_of(rows: Sequence[Example], device: str = "cpu") -> Batch:
 
 
 def sentence_logits(logits: Tensor, batch: Batch) -> Tensor:
-    """The mean of each sentence's tokens, `[sentences, KINDS]`."""
+    """Return the mean logits of each sentence's tokens, `[sentences, KINDS]`."""
     inside = batch.sentence >= 0
     number = batch.sentence[inside]
     sums = logits.new_zeros(len(batch.truths), KINDS).index_add(0, number, logits[..., 1:][inside])
@@ -245,11 +244,11 @@ def sentence_logits(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def loss_of(logits: Tensor, batch: Batch) -> Tensor:
-    """The mean loss of a batch, each of its examples counting alike.
+    """Return the mean loss of a batch, with equal weight for each example.
 
-    A sentence's loss is the cross entropy of its kind; where only *wrong* is known, that of not being
-    supported. Where it is not known which sentences of an output are wrong, the output's loss is that of all
-    being supported, taken as independent.
+    A sentence's loss is the cross entropy of its label; if only *wrong* is known, that of not being
+    supported. If it is unknown which sentences of an output are wrong, the loss is that of not all being
+    supported, with sentences taken as independent.
     """
     logits = logits.float()
     shares = torch.log_softmax(sentence_logits(logits, batch), dim=-1)
@@ -275,7 +274,7 @@ def loss_of(logits: Tensor, batch: Batch) -> Tensor:
 
 
 def output_scores(logits: Tensor, batch: Batch) -> Tensor:
-    """Log-odds that an output is hallucinated, `[batch]`: those of its worst sentence."""
+    """Return the log odds that each output is hallucinated, `[batch]`: those of its worst sentence."""
     shares = torch.log_softmax(sentence_logits(logits.float(), batch), dim=-1)
     odds = torch.logsumexp(shares[:, 1:], dim=1) - shares[:, SUPPORTED]
     worst = torch.full((len(batch.ids),), -torch.inf, device=logits.device)

@@ -1,7 +1,7 @@
-"""The recipe of a detector's training data: sources with shares and caps, read from YAML, drawn by a seed.
+"""The recipe of a detector's training data: sources with shares and caps, read from YAML, sampled by a seed.
 
-`samples` reads a source and makes what its settings ask for, statements about statements among it; `pool`
-turns them into examples, read once and kept in packed files until their source changes.
+`samples` reads a source and derives the samples that its settings ask for. `pool` converts them to examples,
+which are cached in packed files until their source changes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from magistrate.training.synthetic import Lexicon, perturb
 from magistrate.types import FAITHFUL, HALLUCINATED, Sample, Span
 
 SUFFIX = ".jsonl.gz"
-LONGEST = 40_000  # characters of a context that are read
-LONGEST_EXAMPLE = 100_000  # tokens; no window has so many
+LONGEST = 40_000  # characters after which a context is cut
+LONGEST_EXAMPLE = 100_000  # tokens, more than any window has
 
 
 class _Part(BaseModel):
@@ -38,13 +38,14 @@ class _Part(BaseModel):
 class Source(_Part):
     """One file of labelled pairs.
 
-    `share` is its part of all examples, relative to that of the others; no example is seen more than `cap`
-    times. Labels are drawn alternately, so that no source has a label of its own. `edits` is how many changed
-    pairs, one wrong and one harmless, are made of each faithful output, and `originals` says how many outputs
-    are changed; with `only_edits` the rows themselves are not learnt from. `without` are values of
-    `metadata.kind` that are left out. `most` rows are read at most. `parts` adds faithful outputs beside a
-    context that lacks one of the sentences they need; `framed` is the share of rows of which a statement
-    about their statement is made.
+    `share` is its weight among all examples, relative to the other sources. No example is used more than
+    `cap` times. Labels are drawn alternately, so that no source is associated with one label. `edits` is the
+    number of variant pairs, one wrong and one harmless, made of each faithful output, and `originals` the
+    number of outputs that are varied; with `only_edits` the rows themselves are not used. Rows whose
+    `metadata.kind` is in `without` are skipped. At most `most` rows are read. `parts` adds faithful outputs
+    with a context that lacks one of the sentences they need. `framed` is the share of rows for which a
+    statement about their statement is made, `asked` the share for which a question with a right and a wrong
+    answer is made.
     """
 
     name: str
@@ -61,10 +62,10 @@ class Source(_Part):
 
 
 class Recipe(_Part):
-    """All that makes the data of a training: the same recipe, files and seed give the same examples.
+    """All that determines the data of a training. The same recipe, files and seed give the same examples.
 
-    `shipped_only` leaves out rows whose `metadata.ship` does not say that weights may be distributed that
-    learnt from them. Examples of more than `longest` tokens are left out.
+    With `shipped_only`, rows are skipped unless `metadata.ship` says that weights trained on them may be
+    distributed. Examples of more than `longest` tokens are skipped.
     """
 
     seed: int = 1
@@ -76,7 +77,7 @@ class Recipe(_Part):
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a YAML file. Raises `SpecError` where it is none."""
+    """Read the recipe in a YAML file. Raises `SpecError` if it is invalid."""
     try:
         return Recipe.model_validate(YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")))
     except ValidationError as error:
@@ -85,7 +86,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample]:
-    """The samples of a source, in the order of its file. Raises `InputError` where the file is missing."""
+    """Yield the samples of a source, in the order of its file. Raises `InputError` if the file is missing."""
     path = folder / f"{source.name}{SUFFIX}"
     if not path.is_file():
         raise InputError(f"there is no {path}, which the recipe names")
@@ -109,7 +110,7 @@ def rows(folder: Path, source: Source, *, shipped_only: bool) -> Iterator[Sample
 
 
 def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> list[Sample]:
-    """The rows of a source and what is made of them, drawn by the recipe's seed."""
+    """Return the rows of a source and the samples derived from them, by the recipe's seed."""
     every = list(rows(folder, source, shipped_only=recipe.shipped_only))
     every.sort(key=lambda each: _mixed(f"{recipe.seed}/{source.name}", each))
     every = every[: source.most]
@@ -127,17 +128,17 @@ def samples(folder: Path, source: Source, recipe: Recipe, lexicon: Lexicon) -> l
 
 
 def _mixed(seed: str, sample: Sample) -> bytes:
-    """Contexts in an order that the seed says, the rows of one context beside each other."""
+    """Sort key: contexts in an order that depends on the seed, the rows of one context next to each other."""
     return hashlib.sha256("\n".join((seed, *sample.context)).encode(errors="surrogatepass")).digest()
 
 
-ROUND = 16_000  # examples that are drawn, sorted by length and cut into batches together
+ROUND = 16_000  # examples that are drawn, sorted by length and split into batches together
 
 
 def shares(recipe: Recipe, sizes: Mapping[tuple[str, str], int]) -> Mapping[tuple[str, str], float]:
-    """The share of each source and label in all examples, `sizes` being how many there are to draw from.
+    """Return the share of each source and label among all examples. `sizes` counts the available examples.
 
-    A source whose examples would be seen more often than its cap gives up what is too much to the others.
+    The surplus of a source whose examples would exceed its cap goes to the other sources.
     """
     wanted: dict[tuple[str, str], float] = {}
     limit: dict[tuple[str, str], float] = {}
@@ -164,7 +165,7 @@ def shares(recipe: Recipe, sizes: Mapping[tuple[str, str], int]) -> Mapping[tupl
 def draw(
     sizes: Mapping[tuple[str, str], int], share: Mapping[tuple[str, str], float], seed: int, number: int
 ) -> list[tuple[tuple[str, str], int]]:
-    """The examples of a round: source, label and place, the same for the same seed.
+    """Return the examples of a round as source, label and index, the same for the same seed.
 
     Every example of a source is drawn once before any is drawn again.
     """
@@ -182,14 +183,14 @@ def draw(
 
 
 def _order(seed: int, source: str, turn: int, size: int) -> list[int]:
-    """The same for both labels of a source: where each row has a changed twin, both are drawn together."""
+    """Return an order that both labels of a source share, so that a row and its variant come together."""
     order = list(range(size))
     random.Random(f"{seed}/{source}/{turn}").shuffle(order)
     return order
 
 
 def digest(folder: Path, source: Source, recipe: Recipe) -> str:
-    """Of a source's file and of all that says how it is read."""
+    """Return a digest of a source's file and of all settings that affect how it is read."""
     path = folder / f"{source.name}{SUFFIX}"
     if not path.is_file():
         raise InputError(f"there is no {path}, which the recipe names")
@@ -207,20 +208,20 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Examples by source and label, and how often each of them is drawn."""
+    """Examples by source and label, and the share of each."""
 
     of: Mapping[Key, Sequence[Example]]
     shares: Mapping[Key, float]
     seed: int
 
     def round(self, number: int) -> list[Example]:
-        """The examples of one round, the same for the same number."""
+        """Return the examples of one round, the same for the same number."""
         sizes = {key: len(each) for key, each in self.of.items()}
         return [self.of[key][place] for key, place in draw(sizes, self.shares, self.seed, number)]
 
 
 def pool(recipe: Recipe, folder: Path, tokenizer: Path, lexicon: Lexicon, cache: Path) -> Pool:
-    """The examples of all sources; those that were read before come from `cache`."""
+    """Return the examples of all sources. Those that were read before are loaded from `cache`."""
     reader = Reader(Tokenizer.from_file(str(tokenizer)), recipe.window)
     found: dict[Key, list[Example]] = {}
     cache.mkdir(parents=True, exist_ok=True)

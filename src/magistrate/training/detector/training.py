@@ -1,4 +1,4 @@
-"""Trains a detector on labels or on a recipe, in as many sittings as it takes, and writes its folder."""
+"""Trains a detector on labels or on a recipe, in one or more calls, and writes its folder."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ probability at the base rate that is assumed, calibrated on data of its own: on 
 
 
 def card(manifest: Manifest) -> str:
-    """The card as Markdown."""
+    """Return the model card as Markdown."""
     stages = list(stages_of(manifest.recipe))
     read = sum(stage["tokens"] for stage in stages)
     base = stages[0]["base"]
@@ -90,7 +90,7 @@ It was made from {base["name"]} in {len(stages)} {"training" if len(stages) == 1
 
 
 def stages_of(recipe: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The trainings that led to a detector, the first one first."""
+    """Yield the trainings that led to a detector, the first one first."""
     if (before := recipe["base"].get("recipe")) is not None:
         yield from stages_of(before)
     yield recipe
@@ -109,7 +109,7 @@ def _measured(figures: tuple[Figure, ...]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> Iterator[str]:
-    """Of a mixture how many examples each source has; of labels how many there were."""
+    """Yield the number of examples per source of a mixture, or the number of labels."""
     if "examples" not in data:
         yield ", ".join(f"{value:g} {name}" for name, value in data.items())
         return
@@ -128,22 +128,22 @@ def _interval(value: tuple[float, float, float]) -> str:
 
 
 TOKEN_THRESHOLD = 0.5
-HELD_OUT = 0.25  # of the contexts of one's own labels: they calibrate, and say whether training has helped
-EPOCHS = 4.0  # how often one's own labels are seen
+HELD_OUT = 0.25  # share of the contexts of your labels: they calibrate, and show whether training helped
+EPOCHS = 4.0  # passes over your labels
 LEAST_LABELS = 40
 OWN = Schedule(tokens=0, batch=2048, rate=5e-5, warmup=10, cooldown=0.6, average=0.95)
 LARGE = Schedule(
     tokens=0, batch=1536, rate=3e-4, warmup=60, cooldown=0.45, average=0.995, memory=0.98
-)  # by recipe
+)  # for training on a recipe
 Tell = Callable[[Training, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of a training; `manifest` is None if more sittings are needed.
+    """The result of a training. `manifest` is None if the training is not finished.
 
-    `auroc` are those of held-out contexts, of the detector that was begun with and of the one that was made;
-    `gain` is their difference with its 95 % interval. `n` samples of `contexts` contexts were held out.
+    `auroc` has the AUROC on held-out contexts of the base detector and of the new one; `gain` is their
+    difference with its 95 % interval. `n` samples of `contexts` contexts were held out.
     """
 
     manifest: Manifest | None
@@ -155,7 +155,7 @@ class Trained:
 
     @property
     def better(self) -> bool | None:
-        """Whether it ranks held-out outputs better than before, None where that was not shown."""
+        """Whether it ranks held-out outputs better than before; None if no difference was shown."""
         if self.gain is None or self.gain.low is None or self.gain.high is None:
             return None
         return True if self.gain.low > 0 else False if self.gain.high < 0 else None
@@ -176,11 +176,11 @@ def train_on_labels(
     tell: Tell | None = None,
     force: bool = False,
 ) -> Trained:
-    """Go on training a detector with one's own labels, and say whether that has made it better.
+    """Continue the training of a detector on your own labels, and measure whether that improves it.
 
-    A quarter of the contexts is held out: it calibrates the new detector, and there the two are compared,
-    pair by pair. Trains for at most `seconds` from where it was left. Raises `InputError` where there are too
-    few labels or one kind only.
+    A quarter of the contexts is held out to calibrate the new detector and to compare the two, paired by
+    sample. Trains for at most `seconds`, resuming where it stopped. Raises `InputError` for too few labels or
+    labels of one kind only.
     """
     _check_name(name or folder.name)
     check_free(folder, MANIFEST, "detector", replace=force)
@@ -238,7 +238,7 @@ def train_on_recipe(
 ) -> Trained:
     """Train a detector on a folder of labelled pairs, as the recipe says, for `schedule.tokens` tokens.
 
-    `calibrate_on` are samples that nothing was learnt from: the map to probabilities is fitted to them.
+    `calibrate_on` are samples that were not trained on; the map to probabilities is fitted to them.
     """
     _check_name(name or folder.name)
     check_free(folder, MANIFEST, "detector", replace=force)
@@ -267,9 +267,9 @@ def train_on_recipe(
 def write(
     network: Network, base: Base, folder: Path, told: Mapping[str, Any], held: Sequence[Sample]
 ) -> tuple[Manifest, list[float]]:
-    """Write a detector, all of it or nothing, calibrated on `held`; answers its logits there too.
+    """Write a detector atomically, calibrated on `held`. Returns its manifest and its logits on `held`.
 
-    Where the calibration fails, because held-out samples are ranked the wrong way round, nothing is written.
+    Nothing is written if calibration fails because held-out samples are ranked the wrong way round.
     """
     heads = network.encoder.config.num_attention_heads
     with whole(folder) as half:
@@ -295,7 +295,7 @@ def write(
 
 
 def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, float]:
-    """Scale and offset of the map from logits to probabilities (Platt 1999), both labels weighing alike."""
+    """Return scale and offset from logits to probabilities (Platt 1999), with equal weight per label."""
     from sklearn.linear_model import LogisticRegression
 
     truth = [sample.label == HALLUCINATED for sample in samples]
@@ -312,7 +312,7 @@ def platt(logits: Sequence[float], samples: Sequence[Sample]) -> tuple[float, fl
 def _compared(
     manifest: Manifest, held: Sequence[Sample], before: Sequence[float] | None, after: Sequence[float]
 ) -> Trained:
-    """The AUROC on held-out samples and its gain, with an interval from drawing their contexts."""
+    """Return the AUROC on held-out samples and its gain, with a bootstrap interval over their contexts."""
     truth = np.array([each.label == HALLUCINATED for each in held])
     groups = np.unique(["\n".join(each.sources) for each in held], return_inverse=True)[1]
     contexts = int(groups.max()) + 1
@@ -339,7 +339,7 @@ class _All:
         self._every = list(every)
 
     def round(self, number: int) -> list[Example]:
-        """All of them."""
+        """Return all examples."""
         return self._every
 
 
@@ -359,7 +359,7 @@ def _device(name: str | None) -> str:
 
 
 def _work(folder: Path, *, force: bool) -> Path:
-    """The folder in which a training keeps its state."""
+    """Return the folder for the training state. With `force` an old state is deleted."""
     if force:
         (folder / WORK / STATE).unlink(missing_ok=True)
     return folder / WORK

@@ -1,1 +1,1 @@
-"""Training a model to judge with: a small instruct model, tuned by LoRA on labels or on chats."""
+"""Trains a judge model: a small instruct model, tuned by LoRA on labels or on chats."""

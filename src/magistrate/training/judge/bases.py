@@ -1,4 +1,4 @@
-"""The base model of a training: a Hugging Face folder, a GGUF file, a model of the catalogue or of a hub."""
+"""The base model of a training: a Hugging Face folder, a GGUF file, or a model of the catalogue or a hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from magistrate.engines.models.pull import fetch
 from magistrate.errors import MissingExtra, ModelError, SpecError
 
 HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?")
-WANTED = ("*.json", "*.safetensors", "*.jinja", "merges.txt")  # of a hub's repository; nothing that runs
+WANTED = ("*.json", "*.safetensors", "*.jinja", "merges.txt")  # files of a hub's repository; no code
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"),
     *("chat_template.jinja", "added_tokens.json", "vocab.json", "merges.txt"),
@@ -36,7 +36,7 @@ LIBRARIES = ("torch", "transformers", "safetensors", "gguf")
 class Base:
     """A base model: a `folder`, or a `gguf` with its tokenizer's files in `tokenizer`.
 
-    `digest` is a sha256 of its weights, `source` says where it comes from, `licence` is None where unknown.
+    `digest` is a sha256 of its weights, `source` its origin. `licence` is None if unknown.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Base:
     licence: str | None = None
 
     def card(self) -> ModelCard:
-        """The model card. Raises `ModelError` for a model that cannot chat."""
+        """Return the model card. Raises `ModelError` for a model that cannot chat."""
         return card_of(self.tokenizer, self)
 
     def load(self, dtype: str = "float32") -> Any:
-        """The model for causal language modelling, on the CPU. Raises `ModelError` where it cannot be had."""
+        """Load the causal language model on the CPU. Raises `ModelError` if that fails."""
         transformers = quiet_transformers()
         settings: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype}
         if self.gguf is not None:
@@ -61,26 +61,26 @@ class Base:
             assert self.folder is not None
             place, settings["use_safetensors"] = self.folder, True
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # a bar that cannot be switched off
+            with contextlib.redirect_stderr(io.StringIO()):  # its progress bar cannot be switched off
                 model = transformers.AutoModelForCausalLM.from_pretrained(place, **settings)
-        except Exception as error:  # the library raises whatever it stumbles over
+        except Exception as error:  # the library raises many types
             told = " ".join(str(error).split())[:300]
             raise ModelError(f"{self.source} cannot be loaded to be trained: {told}") from error
-        # A loaded GGUF calls itself quantized, which its weights no longer are, and refuses to be saved.
+        # A loaded GGUF still claims to be quantized, though its weights are not, and cannot be saved then.
         model.config.__dict__.pop("quantization_config", None)
         model.hf_quantizer, model.is_quantized = None, False
         return model
 
 
 def check_libraries() -> None:
-    """Raise `MissingExtra` where what training needs is not installed, before anything is read."""
+    """Raise `MissingExtra` if a package that training needs is not installed, before anything is read."""
     for module in LIBRARIES:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "train")
 
 
 def quiet_transformers() -> Any:
-    """The library without bars and warnings of its own."""
+    """Return the library with its progress bars and warnings switched off."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -89,10 +89,10 @@ def quiet_transformers() -> Any:
 
 
 def base_of(named: str | None, scratch: Path, report: disk.Report = disk.quiet) -> Base:
-    """The base of that name or path; None is the small built-in one.
+    """Return the base of that name or path. None means the small built-in one.
 
-    A GGUF's tokenizer is written into `scratch`. Raises `SpecError` for what is no model, `ModelError` for
-    one that is not whole.
+    A GGUF's tokenizer is written into `scratch`. Raises `SpecError` for an unknown model, `ModelError` for an
+    incomplete one.
     """
     named = named or default().name
     known = next((each for each in entries() if each.name == named), None)
@@ -114,7 +114,7 @@ def base_of(named: str | None, scratch: Path, report: disk.Report = disk.quiet) 
 
 
 def card_of(folder: Path, base: Base) -> ModelCard:
-    """The card of a Hugging Face folder, as the tokenizer of prompts needs it."""
+    """Return the card of a Hugging Face folder, as the tokenizer of prompts needs it."""
     settings = json_of(folder / "tokenizer_config.json")
     config = json_of(folder / "config.json") if (folder / "config.json").is_file() else {}
     generation = folder / "generation_config.json"
@@ -139,7 +139,7 @@ def card_of(folder: Path, base: Base) -> ModelCard:
 
 
 def _ends(folder: Path, settings: Mapping[str, Any], declared: Any) -> tuple[int, ...]:
-    """The tokens that end a turn, the tokenizer's own first."""
+    """Return the tokens that end a turn, the tokenizer's own first."""
     ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
     named = settings.get("eos_token")
     content = named.get("content") if isinstance(named, dict) else named
@@ -161,7 +161,7 @@ def _folder(path: Path, name: str, source: str) -> Base:
 
 
 def _licence(folder: Path) -> str | None:
-    """The licence in the head of a model card."""
+    """Return the licence in the front matter of a model card."""
     card = folder / "README.md"
     if not card.is_file():
         return None
@@ -187,7 +187,7 @@ def _gguf(path: Path, scratch: Path, name: str, source: str, licence: str | None
 
 
 def _fetched(entry: ModelEntry, report: disk.Report) -> Path:
-    """The GGUF of a model of the catalogue, kept beside the conversions: these hold what it became."""
+    """Return the GGUF of a catalogue model, stored next to the converted models."""
     target = models_dir() / f"gguf-{entry.sha256[:16]}"
     made = target / "model.gguf"
     if not made.is_file():
@@ -207,7 +207,7 @@ def _downloaded(repo: str, revision: str | None) -> Path:
         raise MissingExtra("huggingface_hub", "hub") from None
     try:
         return Path(snapshot_download(repo, revision=revision, allow_patterns=list(WANTED)))
-    except Exception as error:  # whatever the client raises
+    except Exception as error:  # the client raises many types
         told = " ".join(str(error).split())[:300]
         raise ModelError(
             f"cannot download {repo}: {told}; check the name and the network, or give a folder that you have"

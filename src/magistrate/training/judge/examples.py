@@ -20,11 +20,11 @@ from magistrate.types import HALLUCINATED, Data, Message, Prompt, Sample
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt and the answer to learn, end of turn included, in token ids.
+    """A prompt and the answer to learn, including the end of turn, in token ids.
 
-    `group` is the same for what shares a context. `wrong` says whether the right label is hallucinated, None
-    where that is not known; `rival` is the place in the answer and the token by which the other label's
-    differs first, None where labels are not told apart by one token.
+    `group` is the same for examples that share a context. `wrong` is whether the right label is hallucinated,
+    None if unknown. `rival` is the first position in the answer at which the other label's answer differs,
+    and its token there; None if labels are not distinguished by one token.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Examples to learn from and held-out ones; `left_out` counts samples that became none, by the reason."""
+    """Examples to train on and held-out ones. `left_out` counts, by reason, samples that gave no example."""
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
@@ -54,16 +54,16 @@ class Examples:
 
     @property
     def contexts(self) -> tuple[int, int]:
-        """How many groups there are in either part."""
+        """The number of groups in each part."""
         return len({each.group for each in self.train}), len({each.group for each in self.test})
 
 
 def from_samples(
     samples: Sequence[Sample], judge: Judge, chat: ChatTokenizer, most: int
 ) -> tuple[list[Example], Counter[str]]:
-    """An example for each labelled sample: the judge's question about it and the label's answer.
+    """Return an example for each labelled sample: the judge's question about it and the label's answer.
 
-    What takes more than `most` tokens is left out, not cut: a cut context would make right labels wrong.
+    An example of more than `most` tokens is left out, not cut: a cut context could make its label wrong.
     """
     answer = answer_of(judge)
     asked = asked_of(judge)
@@ -94,7 +94,7 @@ def from_samples(
 
 
 def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[list[Example], Counter[str]]:
-    """An example for each chat; its texts are data, so that none of them opens a turn."""
+    """Return an example for each chat. Its texts are treated as data, so none of them can open a turn."""
     found, left_out = list[Example](), Counter[str]()
     for number, each in enumerate(chats, 1):
         *asked, (_, answer) = each.messages
@@ -114,9 +114,9 @@ def from_chats(chats: Iterable[Chat], chat: ChatTokenizer, most: int) -> tuple[l
 
 
 def parted(found: Sequence[Example], left_out: Mapping[str, int], test: float, seed: int) -> Examples:
-    """The examples, with the share `test` of their groups held out.
+    """Split the examples, with the share `test` of their groups held out.
 
-    Raises `InputError` where there are too few to learn from, and where all of them have one label.
+    Raises `InputError` if there are too few examples, and if all of them have one label.
     """
     if len({each.group for each in found}) < 2 or len(found) < 4:
         why = "; ".join(f"{reason}: {count}" for reason, count in left_out.items())
@@ -140,7 +140,7 @@ def parted(found: Sequence[Example], left_out: Mapping[str, int], test: float, s
 
 
 def _unusable(sample: Sample, judge: Judge) -> str:
-    """Why a sample teaches nothing, empty where it does."""
+    """Return why a sample cannot be trained on; empty if it can."""
     if sample.label is None:
         return "no label"
     if sample.label not in KNOWN:

@@ -16,7 +16,7 @@ from magistrate.errors import ModelError
 if TYPE_CHECKING:
     import numpy as np
 
-NORMAL = 1  # the kind of an ordinary token, as GGUF numbers them
+NORMAL = 1  # GGUF's number for an ordinary token
 Numbers = Literal["q8_0", "f16"]
 FILE_TYPES: Mapping[Numbers, int] = {"q8_0": 7, "f16": 1}
 _OUTSIDE = {
@@ -42,7 +42,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def obstacle(config: Any, tokenizer: Path) -> str:
-    """Why a model of this configuration and tokenizer cannot be read as GGUF; empty where it can."""
+    """Return why a model with this configuration and tokenizer cannot be a GGUF; empty if it can."""
     if config.model_type not in ARCHITECTURES:
         return f"it is a {config.model_type}; the embedded engine reads {', '.join(ARCHITECTURES)}"
     if _rope(config).get("rope_type", "default") != "default":
@@ -59,10 +59,10 @@ def write_gguf(
     like: Path | None = None,
     numbers: Numbers = "q8_0",
 ) -> None:
-    """Write a merged model with its tokenizer; `like` is the GGUF that it was made of, if it was of one.
+    """Write a merged model with its tokenizer. `like` is the GGUF that it was made from, if any.
 
-    Matrices are written in `numbers`, all else in 32-bit floats. Raises `ModelError` where there is an
-    `obstacle`.
+    Matrices are written in the format `numbers`, everything else as 32-bit floats. Raises `ModelError` if
+    there is an `obstacle`.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
     from gguf.quants import quantize
@@ -90,7 +90,7 @@ def write_gguf(
 
 
 def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Every weight under the name that GGUF has for it, float32, rows of rotated pairs in GGUF's order."""
+    """Yield every weight with its GGUF name, as float32, with rotary rows in GGUF's order."""
     import numpy as np
 
     config = model.config
@@ -114,7 +114,7 @@ def tensors(model: Any) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def updates_of(adapter: Path, config: Any) -> dict[str, Update]:
-    """An adapter, in a folder as PEFT writes them, as updates of the matrices of a GGUF."""
+    """Return the adapter in a folder, as PEFT writes it, as updates of the matrices of a GGUF."""
     import numpy as np
     from safetensors.numpy import load_file
 
@@ -134,7 +134,7 @@ def updates_of(adapter: Path, config: Any) -> dict[str, Update]:
 
 
 def _interleaved(values: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of each head from halves (x1…, y1…) to pairs (x1, y1, …), as llama's rotation is written there."""
+    """Reorder the rows of each head from halves (x1…, y1…) to pairs (x1, y1, …), GGUF's order for llama."""
     import numpy as np
 
     halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
@@ -142,7 +142,7 @@ def _interleaved(values: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _describe(writer: Any, config: Any, tokenizer: Path, like: Path | None) -> None:
-    """Metadata: those of the file it was made of, else of the configuration and the tokenizer's files."""
+    """Write metadata, copied from the GGUF `like` or taken from the configuration and the tokenizer."""
     if like is not None:
         _copied(writer, like)
         return
@@ -185,7 +185,7 @@ def _copied(writer: Any, like: Path) -> None:
 
 
 def _words(writer: Any, folder: Path, size: int) -> None:
-    """The tokenizer's fields."""
+    """Write the tokenizer's fields."""
     content, settings = _json(folder / "tokenizer.json"), _json(folder / "tokenizer_config.json")
     model, added = content["model"], content.get("added_tokens", [])
     tokens = [f"[PAD{number}]" for number in range(size)]
@@ -214,7 +214,7 @@ def _words(writer: Any, folder: Path, size: int) -> None:
 
 
 def _pre_type(folder: Path) -> str:
-    """By which known rule a tokenizer cuts text, empty where by another."""
+    """Return the name of the known rule by which a tokenizer splits text; empty if it is unknown."""
     content = _json(folder / "tokenizer.json")
     if content["model"].get("type") != "BPE" or content["model"].get("byte_fallback"):
         return ""
@@ -223,7 +223,7 @@ def _pre_type(folder: Path) -> str:
 
 
 def _essence(cut: Any) -> Any:
-    """A rule without what changes offsets only."""
+    """Return a rule without the keys that change offsets only."""
     if isinstance(cut, list):
         return [_essence(each) for each in cut]
     if isinstance(cut, Mapping):

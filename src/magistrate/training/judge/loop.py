@@ -1,7 +1,7 @@
-"""The training loop of a judge: low-rank updates of a model's matrices, loss on the answers alone.
+"""The training loop of a judge: low-rank updates of a model's matrices, with the loss on the answers alone.
 
-Everything that is random depends on the seed and on how many updates were made, so a training that was killed
-goes on as if it had not been.
+All randomness depends on the seed and the number of updates made, so an interrupted training continues as if
+it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from magistrate.training.judge.examples import Example, Examples
 from magistrate.training.judge.trees import Laid, batches, laid
 
 STATE = "state.pt"
-BETTER = 1e-4  # nats by which the held-out loss must fall to count as fallen
+BETTER = 1e-4  # nats by which the held-out loss must fall to count as an improvement
 SAVE_SECONDS = 60.0
-TOGETHER = 16  # examples of one context in an update, at most
-SHORT = 512  # tokens of a row up to which PyTorch's plain attention is the faster one on processors
+TOGETHER = 16  # most examples of one context in an update
+SHORT = 512  # tokens of a row up to which PyTorch's eager attention is faster on CPUs
 
 Tell = Callable[["Progress"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How it is trained.
+    """The settings of a training.
 
-    `rank` and `alpha` of the low-rank updates, whose scale is alpha / rank. `rate` is the highest learning
-    rate, reached after the share `warmup` of all updates and falling to 0; an update is of about `batch`
-    examples, those of one context in the same one, of which at most `together` tokens are computed at once.
-    `test` is the share of contexts held out; after each share `every` of an epoch the loss on them is
-    measured, and after `patience` measurements without a lower one it ends. `most` tokens an example may
-    have. `checkpointing` computes activations twice instead of keeping them, for less memory. Where a device
-    has units for 16-bit floats these are used, unless it should be `precise`; what learns has 32 bits.
+    `rank` and `alpha` are those of the low-rank updates, whose scale is alpha / rank. `rate` is the highest
+    learning rate, reached after the share `warmup` of all updates, and falling to 0. An update uses about
+    `batch` examples, with those of one context together, and computes at most `together` tokens at once.
+    `test` is the share of contexts held out. Their loss is measured after each share `every` of an epoch, and
+    training ends after `patience` measurements without improvement. An example may have `most` tokens.
+    `checkpointing` computes activations twice instead of keeping them, to save memory. On devices with 16-bit
+    units these are used unless `precise` is set; trained weights have 32 bits.
     """
 
     rank: int = 16
@@ -58,7 +58,7 @@ class Settings:
 
     @property
     def pins(self) -> dict[str, Any]:
-        """The settings that must stay the same to resume: all but those that only affect memory."""
+        """The settings that must be the same to resume: all but those that only affect memory."""
         return {
             name: value for name, value in asdict(self).items() if name not in ("together", "checkpointing")
         }
@@ -73,10 +73,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The held-out examples: mean loss of an answer's token in nats, and what was said of each.
+    """The held-out results: mean loss per answer token in nats, and the predicted labels.
 
-    `said` has for each example that tells labels apart: its group, whether hallucinated is right, and whether
-    it was said.
+    `said` has, for each example whose labels are distinguished by a token: its group, whether hallucinated is
+    right, and whether hallucinated was predicted.
     """
 
     loss: float
@@ -85,7 +85,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far it came: `update` of `updates`, the loss of the last one, and the held-out loss if measured."""
+    """The progress: `update` of `updates`, the loss of the last one, and the held-out loss if measured."""
 
     update: int
     updates: int
@@ -94,9 +94,9 @@ class Progress:
 
 
 class Training:
-    """A model being trained; its state is kept in `folder`, whole at any moment.
+    """A model being trained. Its state in `folder` is complete at any moment.
 
-    `pins` names base, data and settings; training resumes only from a state with the same pins.
+    `pins` identifies base, data and settings. Training resumes only from a state with the same pins.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Training:
 
     @property
     def best_update(self) -> int:
-        """After how many updates the held-out loss was lowest."""
+        """The number of updates after which the held-out loss was lowest."""
         return int(self._best["update"])
 
     @property
@@ -148,11 +148,11 @@ class Training:
 
     @property
     def stopped(self) -> bool:
-        """Whether it ended before all updates were made, since the held-out loss no longer fell."""
+        """Whether training ended early because the held-out loss no longer fell."""
         return self._stale >= self._settings.patience
 
     def run(self, seconds: float | None = None, tell: Tell | None = None) -> bool:
-        """Train until the end, True, or until `seconds` are over, False; then another call goes on."""
+        """Train to the end and return True, or stop after `seconds` and return False, to continue later."""
         began = saved = self._clock()
         if not self._best:
             self._measure(None, tell)
@@ -175,7 +175,7 @@ class Training:
         return True
 
     def measure(self, *, base: bool = False) -> Measured:
-        """The loss on what is held out, with the model as it is, or with its `base`."""
+        """Measure the held-out examples, with the model as it is, or with its `base`."""
         torch, total, tokens = self._torch, 0.0, 0
         said: list[tuple[str, bool, bool]] = []
         self._merge(0.0 if base else 1.0)
@@ -196,7 +196,7 @@ class Training:
         return Measured(total / tokens, tuple(said))
 
     def save(self) -> None:
-        """Write down how far it came, at once or not at all."""
+        """Save the state, atomically."""
         save_state(
             self._folder / STATE,
             {
@@ -228,7 +228,7 @@ class Training:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def _step(self) -> float:
-        """One update; answers its loss."""
+        """Make one update and return its loss."""
         torch, settings = self._torch, self._settings
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate()
@@ -250,21 +250,21 @@ class Training:
         return total
 
     def _rate(self) -> float:
-        """Rising over the warm-up, then falling to 0 in a line."""
+        """Return the learning rate: rising during warm-up, then falling linearly to 0."""
         warm = max(1, round(self._settings.warmup * self.updates))
         if self.update < warm:
             return self._settings.rate * (self.update + 1) / warm
         return self._settings.rate * (self.updates - self.update) / max(1, self.updates - warm)
 
     def _chosen(self) -> list[Example]:
-        """The examples of the next update."""
+        """Return the examples of the next update."""
         epoch, at = divmod(self.update, self._an_epoch)
         if epoch != self._epoch:
             self._epoch, self._steps = epoch, self._updates(epoch)
         return self._steps[at % len(self._steps)]
 
     def _updates(self, epoch: int) -> list[list[Example]]:
-        """All examples in an order of their own, whole contexts after each other, cut into updates."""
+        """Shuffle the contexts for this epoch and split them into updates, keeping each context together."""
         order = list(self._groups)
         random.Random(f"{self._settings.seed} {epoch}").shuffle(order)
         found: list[list[Example]] = [[]]
@@ -279,7 +279,7 @@ class Training:
             layer.merge(share=share)
 
     def _logits(self, found: Laid) -> Any:
-        """float32 `[answer tokens, vocabulary]`."""
+        """Return logits, float32 `[answer tokens, vocabulary]`."""
         short = self._device == "cpu" and found.ids.shape[1] <= SHORT
         self.model.set_attn_implementation("eager" if short else "sdpa")
         hidden = self.model.model(
@@ -311,12 +311,12 @@ class Training:
 
 
 def pinned(**parts: Any) -> str:
-    """The parts that a state must agree with, as one text."""
+    """Return the parts that a state must match, as one text."""
     return json.dumps(parts, sort_keys=True)
 
 
 def _groups(examples: Sequence[Example]) -> list[list[Example]]:
-    """The examples of each context, at most `TOGETHER` in a group."""
+    """Return the examples of each context, at most `TOGETHER` per group."""
     found: dict[str, list[Example]] = {}
     for each in examples:
         found.setdefault(each.group, []).append(each)

@@ -25,7 +25,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A held-out figure, with its 95 % interval where it has one."""
+    """A held-out figure, with its 95 % interval if it has one."""
 
     value: float | None
     low: float | None = None
@@ -34,7 +34,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The held-out examples before or after; the two shares are None where labels are not one token."""
+    """The held-out results before or after training. Both figures are None without one-token labels."""
 
     loss: float
     balanced_accuracy: Figure | None = None
@@ -43,9 +43,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All settings and data that made a model: the same again gives the same weights on the same machine.
+    """All settings and data that made a model. The same again gives the same weights on the same machine.
 
-    `sources` are the data, each with name, digest and counts; `judge` is None where chats were learnt.
+    `sources` are the data, each with name, digest and counts. `judge` is None if chats were trained on.
     """
 
     name: str
@@ -67,20 +67,20 @@ class Recipe:
     no_gguf: str = ""
 
     def text(self) -> str:
-        """The content of the file."""
+        """Return the content of the file."""
         values = {"kind": KIND, "format": FORMAT, **asdict(self)}
         return json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise `SpecError` where a training to this folder is not what was asked for."""
+    """Raise `SpecError` if a training must not write to this folder."""
     check_free(target, RECIPE, WHAT, replace=force)
     if (target / RECIPE).is_file() and not _is_own(target / RECIPE):
         raise SpecError(f"{target} is there already and holds no {WHAT}; name another folder")
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a recipe is one of a judge's model, and not another program's."""
+    """Return whether a recipe is one of a judge model, and not another program's."""
     try:
         return f'"kind": "{KIND}"' in path.read_text(encoding="utf-8")
     except ValueError:
@@ -88,7 +88,7 @@ def _is_own(path: Path) -> bool:
 
 
 def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Recipe) -> None:
-    """Merge the adapter into a fresh base in 32-bit floats and write everything, or nothing."""
+    """Merge the adapter into a fresh base in 32-bit floats and write everything atomically."""
     from magistrate.training.low_rank import merged as merged_with
     from magistrate.training.low_rank import write_adapter
 
@@ -113,7 +113,7 @@ def write_model(layers: Mapping[str, Any], base: Base, target: Path, recipe: Rec
 
 
 def card(recipe: Recipe) -> str:
-    """The model card, in Markdown."""
+    """Return the model card, in Markdown."""
     judge = recipe.judge["words"] if recipe.judge else None
     licence = recipe.base.get("licence") or "that of the base, which does not say"
     use = f"magistrate run DATA --judge {judge or 'JUDGE'} --model {recipe.name}/{GGUF}"
@@ -155,7 +155,7 @@ def card(recipe: Recipe) -> str:
 
 
 def figures(recipe: Recipe) -> list[tuple[str, str, str]]:
-    """Rows of name, before and after."""
+    """Return rows of name, value before and value after."""
     rows = [("loss of an answer's token (nats)", decimal(recipe.before.loss), decimal(recipe.after.loss))]
     for name, field in (("balanced accuracy", "balanced_accuracy"), ("F1", "f1")):
         before, after = getattr(recipe.before, field), getattr(recipe.after, field)

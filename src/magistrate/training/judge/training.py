@@ -1,4 +1,4 @@
-"""Trains a judge: from labels or chats and a base to a folder with a model that judges better."""
+"""Trains a judge: from labels or chats and a base model to a folder with a tuned model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIGURES = ("balanced_accuracy", "f1")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`recipe` where the model is done, None where time was up; `update` of `updates` were made."""
+    """The result: `recipe` if the model is done, None if time was up; `update` of `updates` were made."""
 
     folder: Path
     update: int
@@ -57,11 +57,11 @@ def train_judge(
 ) -> Outcome:
     """Tune a model by LoRA and write it to the folder `target`.
 
-    It learns the answers of `judge` on the labelled samples of `data`, or `chats` as `magistrate export
-    --format sft` writes them. After `seconds` it stops where it is; the same again goes on from there, as
-    after a crash. With `force` it begins anew, and a model that is there is replaced once the new one is
-    written. `device` is `cpu` or `cuda` (default: what is there). Raises `MissingExtra` without the
-    extra `train`, `InputError` where data cannot be learnt from or nothing was learnt, and `SpecError`.
+    It learns the answers of `judge` on the labelled samples of `data`, or `chats` as
+    `magistrate export --format sft` writes them. After `seconds` it stops; the same call continues from
+    there, as after a crash. With `force` it starts again, and an existing model is replaced once the new one
+    is written. `device` is `cpu` or `cuda` (default: `cuda` if available). Raises `MissingExtra` without the
+    extra `train`, `InputError` if the data cannot be trained on or nothing was learnt, and `SpecError`.
     """
     settings = settings or Settings()
     if bool(data) == bool(chats):
@@ -110,7 +110,7 @@ def _trained(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The examples and what they were read from."""
+    """The examples and their sources."""
 
     examples: Examples
     sources: tuple[dict[str, Any], ...]
@@ -137,7 +137,7 @@ def _read(
 
 
 def _samples(data: Iterable[Dataset]) -> tuple[list[Sample], list[dict[str, Any]]]:
-    """The samples of all sets, each once, and what the sets are."""
+    """Return the samples of all data sets without duplicates, and a description of the sets."""
     found: dict[tuple[Any, ...], Sample] = {}
     sources = list[dict[str, Any]]()
     for each in data:
@@ -203,7 +203,7 @@ def _recipe(
 
 
 def _side(measured: Measured) -> Side:
-    """The figures of held-out examples, where labels are told apart by one token."""
+    """Return the figures of held-out examples, if labels are distinguished by one token."""
     import numpy as np
 
     if not measured.said or len({wrong for _, wrong, _ in measured.said}) < 2:

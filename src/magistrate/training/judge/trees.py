@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Examples whose prompts share their first `stem` tokens, each with a token of its own behind them."""
+    """Examples whose prompts share their first `stem` tokens. Each has at least one more prompt token."""
 
     stem: int
     examples: tuple[Example, ...]
 
     def __len__(self) -> int:
-        """How many tokens are read."""
+        """The number of tokens to compute."""
         return self.stem + sum(len(each) - self.stem for each in self.examples)
 
 
@@ -30,10 +30,10 @@ class Tree:
 class Laid:
     """Trees as the rows of a batch.
 
-    `ids` and `places` are `[rows, length]`. `mask` is `[rows, 1, length, length]`, what is added to the
-    scores of attention: 0 for what a token sees, the lowest number of its type for the rest.
-    `rows`, `columns` and `answers` are of the answers' tokens, example by example: where each is
-    predicted, and what it is. `examples` are in the same order.
+    `ids` and `places` (positions) are `[rows, length]`. `mask` is `[rows, 1, length, length]` and is added to
+    the attention scores: 0 for visible tokens, the lowest number of its type for others. `rows`, `columns`
+    and `answers` list the answers' tokens, example by example: where each is predicted, and its id.
+    `examples` are in the same order.
     """
 
     ids: Tensor
@@ -46,7 +46,7 @@ class Laid:
 
 
 def trees(examples: Iterable[Example], most: int) -> Iterator[Tree]:
-    """Examples of one context in trees of at most `most` tokens; a longer example is a tree alone."""
+    """Yield examples of one context as trees of at most `most` tokens; a longer one is a tree of its own."""
     tree: Tree | None = None
     for each in sorted(examples, key=lambda example: (example.group, example.prompt, example.answer)):
         if tree is not None and (grown := _grown(tree, each)) is not None and len(grown) <= most:
@@ -60,7 +60,7 @@ def trees(examples: Iterable[Example], most: int) -> Iterator[Tree]:
 
 
 def _grown(tree: Tree, example: Example) -> Tree | None:
-    """The tree with one more example; None where both have nothing in common."""
+    """Return the tree with one more example; None if they share no prefix."""
     last = tree.examples[-1]
     if last.group != example.group:
         return None
@@ -71,7 +71,7 @@ def _grown(tree: Tree, example: Example) -> Tree | None:
 
 
 def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
-    """Trees of like length, with padding at most `most` tokens at once, at least one tree."""
+    """Yield trees of similar length in batches of at most `most` tokens with padding, or of one tree."""
     some: list[Tree] = []
     for each in sorted(trees(examples, most), key=len):
         if some and (len(some) + 1) * len(each) > most:
@@ -83,14 +83,14 @@ def batches(examples: Sequence[Example], most: int) -> Iterator[list[Tree]]:
 
 
 def laid(some: Sequence[Tree], device: str, dtype: torch.dtype) -> Laid:
-    """A batch of trees. A token sees the stem of its tree and what stands before it in its own branch."""
+    """Return a batch of trees. A token sees the stem of its tree and earlier tokens of its own branch."""
     import torch
 
     length = max(map(len, some))
     ids = torch.zeros(len(some), length, dtype=torch.long)
     places = torch.zeros_like(ids)
     mask = torch.zeros(len(some), 1, length, length, dtype=torch.bool)
-    mask[:, :, :, 0] = True  # what only fills a row sees something too: a mean over nothing is no number
+    mask[:, :, :, 0] = True  # padding must see a token too: attention over nothing gives NaN
     before = torch.ones(length, length, dtype=torch.bool).tril()
     rows, columns, answers = list[int](), list[int](), list[int]()
     for row, tree in enumerate(some):

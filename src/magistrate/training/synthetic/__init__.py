@@ -1,4 +1,4 @@
-"""Training data made from faithful texts: small changes that make them wrong, and others that do not."""
+"""Synthetic training data: small changes of faithful texts, some of which make them wrong."""
 
 from magistrate.training.synthetic.lexicon import Lexicon
 from magistrate.training.synthetic.variants import HARMLESS, KINDS, WRONG, Kind, perturb

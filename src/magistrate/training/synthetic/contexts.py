@@ -1,4 +1,4 @@
-"""Changes of the context under an output: its support taken away, or what has nothing to do with it added."""
+"""Changes of an output's context: support removed, or irrelevant text added."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from magistrate.training.synthetic.draft import (
 )
 from magistrate.types import Span
 
-LOST = 3  # words that a removed sentence must have been the only one to support
-LOST_SHARE = 0.4  # and their share of the claim's words
+LOST = 3  # least number of words that only the removed sentence supported
+LOST_SHARE = 0.4  # and their least share of the claim's words
 
 
 def irrelevant_added(draft: Draft, random: Random) -> Variant | None:
-    """Sentences of other samples in the context, between its own."""
+    """Insert sentences of other samples between those of the context."""
     contexts, pools = draft.sample.context, draft.pools.sentences
     if not contexts or len(pools) < 20:
         return None
@@ -49,7 +49,7 @@ def _words(text: Text) -> set[str]:
 
 
 def irrelevant_removed(draft: Draft, random: Random) -> Variant | None:
-    """A sentence of the context left out that shares no word with the output."""
+    """Remove a sentence of the context that shares no word with the output."""
     words = _words(draft.output)
     places = [
         (at, before, each)
@@ -65,13 +65,13 @@ def irrelevant_removed(draft: Draft, random: Random) -> Variant | None:
 
 
 def _under(draft: Draft, at: int, text: str, wrong: Sequence[Place] = ()) -> Variant:
-    """The output under a context with another text at `at`; `wrong` is what that leaves unsupported."""
+    """Return the output with the context text at `at` replaced. `wrong` is what that leaves unsupported."""
     contexts = (*draft.sample.context[:at], text, *draft.sample.context[at + 1 :])
     return Variant(draft.output.text, tuple(Span(each.start, each.end) for each in wrong), contexts)
 
 
 def _single(draft: Draft, place: Place) -> tuple[int, int] | None:
-    """The place in the context of a text of the output; None unless both have it just once."""
+    """Return where the context has a text of the output; None unless both have it exactly once."""
     pattern = re.compile(rf"(?<![\w.,]){re.escape(place.text)}(?!\w|[.,]\d)", re.I)
     hits = [(at, m.start()) for at, text in enumerate(draft.sample.context) for m in pattern.finditer(text)]
     aside = (*(turn.text for turn in draft.sample.messages), draft.sample.input or "")
@@ -81,7 +81,7 @@ def _single(draft: Draft, place: Place) -> tuple[int, int] | None:
 
 
 def _other(draft: Draft, random: Random) -> tuple[Place, int, str] | None:
-    """A fact that output and context have once: where, in which context, and that with another there."""
+    """Return a fact that output and context have once, the context's index, and its text with another."""
     for place in shuffled(random, [*draft.output.numbers, *draft.names]):
         named = place.text[0].isalpha()
         new = _other_name(draft, place, random) if named else _other_number(place, random)
@@ -111,7 +111,7 @@ def _other_name(draft: Draft, name: Place, random: Random) -> str | None:
 
 
 def fact_changed(draft: Draft, random: Random) -> Variant | None:
-    """A number or a name that the context has once is another there, so that the output's is wrong."""
+    """Replace a number or name that occurs once in the context, so that the output becomes wrong."""
     found = _other(draft, random)
     if found is None:
         return None
@@ -120,7 +120,7 @@ def fact_changed(draft: Draft, random: Random) -> Variant | None:
 
 
 def both_changed(draft: Draft, random: Random) -> Variant | None:
-    """A number or a name is another one in the context and in the output alike, so that it stays right."""
+    """Replace a number or name in both context and output, so that the output stays right."""
     found = _other(draft, random)
     if found is None:
         return None
@@ -132,7 +132,7 @@ def both_changed(draft: Draft, random: Random) -> Variant | None:
 
 
 def support_removed(draft: Draft, random: Random) -> Variant | None:
-    """The sentence of the context left out that alone has most words of a sentence of the output."""
+    """Remove the only sentence of the context that has most words of a sentence of the output."""
     if len(draft.sample.context) != 1 or draft.sample.messages:
         return None
     own = draft.sources[0].sentences
@@ -152,7 +152,7 @@ def support_removed(draft: Draft, random: Random) -> Variant | None:
 
 
 def context_reworded(draft: Draft, random: Random) -> Variant | None:
-    """Words that the output shares with the context are others of the same meaning in the context."""
+    """Replace words of the context that the output shares by synonyms."""
     words = _words(draft.output)
     for at in random.sample(range(len(draft.sample.context)), len(draft.sample.context)):
         edits: list[Edit] = []
@@ -169,7 +169,7 @@ def context_reworded(draft: Draft, random: Random) -> Variant | None:
 
 
 def shuffled_context(draft: Draft, random: Random) -> Variant | None:
-    """The parts of the context in another order."""
+    """Put the texts of the context in another order."""
     contexts = draft.sample.context
     if len(contexts) < 2:
         return None

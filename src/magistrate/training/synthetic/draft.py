@@ -1,6 +1,4 @@
-"""A faithful sample taken apart: words, sentences, names and numbers with their places, and the edits made to
-them.
-"""
+"""A faithful sample split into words, sentences, names and numbers with their places, and edits of it."""
 
 from __future__ import annotations
 
@@ -25,14 +23,14 @@ ABBREVIATIONS = re.compile(
 STOP = word_set("stop")
 TITLES = word_set("titles")
 PARTICLES = word_set("particles")
-# Capitalised words of transcripts and web pages that name nothing.
+# Capitalised words of transcripts and web pages that are not names.
 NO_NAMES = word_set("no_names")
-LONGEST = 5  # words of a name; longer runs are headlines and tables
+LONGEST = 5  # most words of a name; longer runs are headlines and tables
 CALENDAR = frozenset(listed("months") + listed("weekdays"))
 
 
 class Word(NamedTuple):
-    """A word and where it stands; a tuple, as a context has thousands."""
+    """A word and its place. It is a tuple, because a context has thousands."""
 
     start: int
     end: int
@@ -44,7 +42,7 @@ class Word(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Characters `[start, end)` and what stands there."""
+    """Characters `[start, end)` and their text."""
 
     start: int
     end: int
@@ -52,7 +50,7 @@ class Place(NamedTuple):
 
 
 class Text:
-    """A text whose parts are found once, when they are asked for."""
+    """A text whose parts are computed on first use."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -63,12 +61,12 @@ class Text:
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
-        """The lower-case words, each without the mark of a possessive."""
+        """The lower-case words, without possessive endings."""
         return frozenset(map(plain, set(WORD.findall(self.text.lower()))))
 
     @cached_property
     def sentences(self) -> list[Place]:
-        """Sentences without the white space around them; line ends separate them, too."""
+        """Sentences without surrounding white space. Line ends separate sentences too."""
         found: list[Place] = []
         start = 0
         for match in SENTENCE_END.finditer(self.text):
@@ -102,7 +100,7 @@ class Text:
 
     @cached_property
     def inner_capitals(self) -> frozenset[str]:
-        """Words with a capital where no sentence begins."""
+        """Capitalised words that do not begin a sentence."""
         return frozenset(
             word.text
             for word in self.words
@@ -111,20 +109,20 @@ class Text:
 
     @cached_property
     def titled(self) -> bool:
-        """Whether nearly all words have a capital, as in a headline, or none has."""
+        """Whether most words are capitalised, as in a headline."""
         letters = [word for word in self.words if word.text[0].isalpha() and word.lower not in STOP]
         capitals = sum(word.text[0].isupper() for word in letters)
         return len(letters) > 4 and capitals > 0.7 * len(letters)
 
     def names(self, proper: frozenset[str]) -> list[Place]:
-        """Runs of capitalised words; the first of a sentence counts where `proper` has it."""
+        """Return runs of capitalised words. The first word of a sentence counts if it is in `proper`."""
         if self.titled:
             return []
         found: list[Place] = []
         run: list[Word] = []
         for word in self.words:
             if run and word.text in PARTICLES and word.start - run[-1].end < 8:
-                continue  # University of Texas
+                continue  # such as "of" in University of Texas
             if self._capital(word, proper):
                 if run and not self._joins(run[-1], word):
                     self._close(found, run)
@@ -149,7 +147,7 @@ class Text:
         return word.start not in self.starts or text in proper
 
     def _joins(self, last: Word, word: Word) -> bool:
-        """Whether two capitalised words are of one name."""
+        """Return whether two capitalised words belong to one name."""
         between = self.text[last.end : word.start]
         if between == ". ":
             return last.text in TITLES or len(last.text) == 1
@@ -169,12 +167,12 @@ class Text:
 
 
 def plain(word: str) -> str:
-    """A word without the mark of a possessive."""
+    """Return a word without its possessive ending."""
     return word.removesuffix("'s").removesuffix("’s")
 
 
 def content(words: Iterable[str]) -> list[str]:
-    """The lower-case words that carry meaning."""
+    """Return the lower-case words that carry meaning."""
     return [word for word in words if word not in STOP and (len(word) > 2 or word.isdigit())]
 
 
@@ -183,7 +181,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """New characters for `[start, end)` of the output. `mark` says which of the new ones are wrong."""
+    """New text for `[start, end)` of the output. `mark` is the range of wrong characters in the new text."""
 
     start: int
     end: int
@@ -192,14 +190,14 @@ class Edit:
 
     @classmethod
     def wrong(cls, start: int, end: int, text: str) -> Edit:
-        """An edit of which all characters but the white space around them are wrong."""
+        """Return an edit whose characters are all wrong, except for surrounding white space."""
         lead = len(text) - len(text.lstrip())
         return cls(start, end, text, (lead, len(text.rstrip())))
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A changed output with what is wrong in it; `context` where that was changed instead or too."""
+    """A changed output with its wrong spans. `context` is set if the context was changed instead or too."""
 
     output: str
     spans: tuple[Span, ...] = ()
@@ -208,7 +206,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pools:
-    """Names and sentences of all samples, for what is taken from elsewhere."""
+    """Names, sentences, clauses and words of all samples, to insert into other samples."""
 
     names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sentences: Sequence[tuple[str, str]] = ()
@@ -219,7 +217,7 @@ class Pools:
 
 @dataclass(eq=False)
 class Draft:
-    """A faithful sample taken apart, with what the kinds need to change it."""
+    """A faithful sample split into its parts, with everything that changes of it need."""
 
     sample: Sample
     lexicon: Lexicon
@@ -236,7 +234,7 @@ class Draft:
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """Lower-case words of the sources."""
+        """The lower-case words of the sources."""
         return frozenset().union(*(source.vocabulary for source in self.sources))
 
     @cached_property
@@ -245,7 +243,7 @@ class Draft:
 
     @cached_property
     def proper(self) -> frozenset[str]:
-        """Words that stand with a capital inside some sentence, or that no dictionary has as common words."""
+        """Words capitalised inside a sentence, or before such a word and unknown to the dictionary."""
         texts = (self.output, *self.sources)
         inner = frozenset().union(*(text.inner_capitals for text in texts))
         first = {
@@ -267,13 +265,13 @@ class Draft:
 
     @cached_property
     def source_names(self) -> list[str]:
-        """The names in the sources, each once."""
+        """The names in the sources, without duplicates."""
         found = (name.text for source in self.sources for name in source.names(self.proper))
         return list(dict.fromkeys(found))
 
     @cached_property
     def source_nouns(self) -> dict[str, list[str]]:
-        """The common nouns of the sources by their form, each once."""
+        """The common nouns of the sources by their form, without duplicates."""
         found: dict[str, dict[str, None]] = {}
         for word in dict.fromkeys(word.text for source in self.sources for word in source.words[:600]):
             plain_word = word.isalpha() and word.islower() and len(word) > 3 and word not in STOP
@@ -282,7 +280,7 @@ class Draft:
         return {form: list(words) for form, words in found.items()}
 
     def near(self, word: str, other: str) -> bool:
-        """Whether two words stand side by side somewhere in the sources: such may be of one thing."""
+        """Return whether two words are neighbours somewhere in the sources, and so may refer to one thing."""
         return re.search(
             rf"\b{re.escape(word)}\W+(?:\w+\W+)?{re.escape(other)}\b", self.source_text
         ) is not None or (
@@ -291,7 +289,7 @@ class Draft:
 
     @cached_property
     def partners(self) -> frozenset[tuple[str, str]]:
-        """Pairs of words that stand in one name somewhere: such names may be of one and the same."""
+        """Pairs of words that occur in one name, so that two names with them may have the same bearer."""
         pairs: set[tuple[str, str]] = set()
         for name in (*self.source_names, *(each.text for each in self.names)):
             words = name.lower().split()
@@ -299,19 +297,19 @@ class Draft:
         return frozenset(pairs)
 
     def same_bearer(self, name: str, other: str) -> bool:
-        """Whether two names may be of one and the same: a shared word, initials, or both in a longer name."""
+        """Return whether two names may have one bearer: a shared word, initials, or both in a longer name."""
         if alike(name, other):
             return True
         return any((a, b) in self.partners for a in name.lower().split() for b in other.lower().split())
 
     def novel(self, text: str) -> list[str]:
-        """The words of a text that carry meaning and stand nowhere in the sources."""
+        """Return the words of a text that carry meaning and do not occur in the sources."""
         return [
             word for word in content(plain(word.lower) for word in Text(text).words) if word not in self.known
         ]
 
     def with_variant(self, variant: Variant) -> Draft:
-        """The draft of a harmless variant; what is known of the sources is kept where they stay."""
+        """Return the draft of a harmless variant. Cached parts of unchanged sources are reused."""
         context = self.sample.context if variant.context is None else variant.context
         made = Draft(replace(self.sample, output=variant.output, context=context), self.lexicon, self.pools)
         same = (
@@ -322,18 +320,18 @@ class Draft:
         for name in (
             *same,
             "proper",
-        ):  # what stands with a capital somewhere is a name under another context, too
+        ):  # a name stays a name with another context
             if name in self.__dict__:
                 made.__dict__[name] = self.__dict__[name]
         return made
 
     def sentence_at(self, place: int) -> Place:
-        """The sentence of the output that holds a place."""
+        """Return the sentence of the output that contains a place."""
         return next(each for each in self.output.sentences if each.start <= place < each.end)
 
 
 def sort_of(name: str, lexicon: Lexicon) -> str:
-    """A guess of what bears a name: place, group, person, or acronym, single, long where it is less clear."""
+    """Guess the bearer of a name: place, group or person; if unclear, the form: acronym, single or long."""
     words = name.split()
     if name.isupper() and len(name) < 7:
         return "acronym"
@@ -345,7 +343,7 @@ def sort_of(name: str, lexicon: Lexicon) -> str:
 
 
 def alike(name: str, other: str) -> bool:
-    """Whether two names share a word, or one is the initials or the beginning of the other."""
+    """Return whether two names share a word, or one is the initials or the beginning of the other."""
     mine, theirs = name.lower().replace(".", ""), other.lower().replace(".", "")
     first = "".join(word[0] for word in mine.split() if word not in STOP)
     second = "".join(word[0] for word in theirs.split() if word not in STOP)
@@ -357,7 +355,7 @@ GROUPS = word_set("groups")
 
 
 def edited(text: str, edits: Sequence[Edit]) -> Variant | None:
-    """The text with all edits made and their marks as spans; None where two overlap or none changes it."""
+    """Return the text with all edits and their marks as spans; None if edits overlap or change nothing."""
     pieces: list[str] = []
     spans: list[Span] = []
     at = length = 0
@@ -375,12 +373,12 @@ def edited(text: str, edits: Sequence[Edit]) -> Variant | None:
 
 
 def cased(word: str, like: str) -> str:
-    """A word with the capitals of another."""
+    """Return a word with the capitalisation of another."""
     if len(like) > 1 and like.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if like[:1].isupper() else word
 
 
 def shuffled(random: Random, items: Sequence[T]) -> list[T]:
-    """The items in a random order."""
+    """Return the items in a random order."""
     return random.sample(items, len(items))

@@ -1,4 +1,4 @@
-"""Changes that leave what an output claims as it is, or leave some of it out."""
+"""Changes that keep what an output claims, or omit part of it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CONTRACTIONS = tuple(tuple(row.split(" = ")) for row in listed("contractions"))
 
 
 def synonyms(draft: Draft, random: Random) -> Variant | None:
-    """One to four words for others that mean the same."""
+    """Replace one to five words by synonyms."""
     return replaced(draft, random, draft.lexicon.synonyms, random.choice((1, 2, 2, 3, 3, 4, 5)), wrong=False)
 
 
 def contraction(draft: Draft, random: Random) -> Variant | None:
-    """Is not for isn't, or the other way round."""
+    """Replace "is not" by "isn't", or the other way round."""
     text = draft.output.text
     edits = []
     for long, short in CONTRACTIONS:
-        # Expanding 's is left alone where it may be a possessive or has.
+        # 's is not expanded: it may be a possessive, or stand for "has".
         pairs = [(long, short)] + (
             [(short, long)] if short.endswith(("n't", "'re", "'m", "'ve", "'ll")) else []
         )
@@ -36,7 +36,7 @@ def contraction(draft: Draft, random: Random) -> Variant | None:
 
 
 def number_format(draft: Draft, random: Random) -> Variant | None:
-    """12 for twelve, 50 percent for 50%, $3 million for 3 million dollars."""
+    """Replace "twelve" by 12, 50% by "50 percent", or $3 million by "3 million dollars"."""
     text, names = draft.output.text, listed("numbers")
     choices = [
         Edit(each.start, each.end, names[int(each.text)])
@@ -65,7 +65,7 @@ def number_format(draft: Draft, random: Random) -> Variant | None:
 
 
 def date_format(draft: Draft, random: Random) -> Variant | None:
-    """May 5, 2010 for 5 May 2010, and back."""
+    """Replace "5 May 2010" by "May 5, 2010", or the other way round."""
     text, months = draft.output.text, "|".join(listed("months"))
     edits = [Edit(m.start(), m.end(), f"{m.group(2)} {m.group(1)} {m.group(3)}")
              for m in re.finditer(rf"\b({months}) (\d\d?), (\d{{4}})\b", text)]  # fmt: skip
@@ -75,7 +75,7 @@ def date_format(draft: Draft, random: Random) -> Variant | None:
 
 
 def name_shortened(draft: Draft, random: Random) -> Variant | None:
-    """A name of two words by its last one, where the context does so, too."""
+    """Shorten a name of two words to its last one, if the context does so too."""
     choices = []
     for name in draft.names:
         _, _, last = name.text.partition(" ")
@@ -93,7 +93,7 @@ def _started(draft: Draft, start: int, name: str) -> str:
 
 
 def same_name(draft: Draft, random: Random) -> Variant | None:
-    """The US for the United States."""
+    """Replace a name by another of the same bearer, such as "the United States" by "the US"."""
     choices = [
         Edit(
             match.start(),
@@ -108,7 +108,7 @@ def same_name(draft: Draft, random: Random) -> Variant | None:
 
 
 def opener(draft: Draft, random: Random) -> Variant | None:
-    """Words before or after an answer that claim nothing."""
+    """Add words before or after an answer that claim nothing."""
     text = draft.output.text
     if random.random() < 0.3:
         return (
@@ -132,13 +132,13 @@ def opener(draft: Draft, random: Random) -> Variant | None:
 
 
 def lower_case(draft: Draft, random: Random) -> Variant | None:
-    """The same in small letters."""
+    """Convert the output to lower case."""
     lower = draft.output.text.lower()
     return None if lower == draft.output.text else Variant(lower)
 
 
 def spacing(draft: Draft, random: Random) -> Variant | None:
-    """Marks set apart from words, or the last one left off."""
+    """Separate punctuation from words, or drop it at the end."""
     text = draft.output.text
     new = re.sub(r"(?<=\w)([.,!?])(?=\s|$)", r" \1", text) if random.random() < 0.5 else text.rstrip(".! ")
     return None if new == text or not new else Variant(new)
@@ -152,13 +152,13 @@ ADJUNCT = re.compile(rf",? {WHEN}(?=[.,])")
 LAST = re.compile(rf"^([A-Z][^.?!:;\"]+) ({WHEN})\.$")
 FIRST = re.compile(rf"^({WHEN}), ([A-Z][^.?!:;\"]+)\.$", re.I)
 ASIDE = re.compile(r", (?:who|which|an?|the) [^,.;]{5,80}, (?=[a-z])|\s?\([^()]{2,80}\)")
-# Verbs that say in the passive voice just what they say in the active one: participle and past.
+# Past by participle, for verbs whose passive voice means the same as the active one.
 PARTICIPLES = {row.split()[-1]: row.split()[0] for row in listed("agent_verbs")}
 POINTING = word_set("pointing")
 
 
 def dropped(draft: Draft, random: Random) -> Variant | None:
-    """An adverb, a time or an aside left out of a sentence that denies nothing."""
+    """Drop an adverb, a time or an aside from a sentence without negation."""
     text = draft.output.text
     choices = [
         Edit(
@@ -172,7 +172,7 @@ def dropped(draft: Draft, random: Random) -> Variant | None:
 
 
 def sentence_dropped(draft: Draft, random: Random) -> Variant | None:
-    """A sentence left out that no later one leans on."""
+    """Drop a sentence that the next one does not depend on."""
     sentences = draft.output.sentences
     places = [
         at for at in range(1, len(sentences)) if at + 1 == len(sentences) or not leans(sentences[at + 1].text)
@@ -184,7 +184,7 @@ def sentence_dropped(draft: Draft, random: Random) -> Variant | None:
 
 
 def reordered(draft: Draft, random: Random) -> Variant | None:
-    """Sentences in another order, where none leans on the one before it."""
+    """Reorder sentences, if none depends on the one before it."""
     sentences = [each.text for each in draft.output.sentences]
     if len(sentences) < 2 or any(leans(each) for each in sentences):
         return None
@@ -194,13 +194,13 @@ def reordered(draft: Draft, random: Random) -> Variant | None:
 
 
 def leans(sentence: str) -> bool:
-    """Whether a sentence begins with a word that points back, or is no whole sentence."""
+    """Return whether a sentence begins with a word that points back, or is incomplete."""
     first = sentence.split()[0].lower().strip("\"'(,")
     return first.partition("'")[0] in POINTING or sentence[-1] not in ".!?"
 
 
 def time_moved(draft: Draft, random: Random) -> Variant | None:
-    """A time from the end of its sentence to the beginning, or the other way round."""
+    """Move a time from the end of its sentence to the beginning, or the other way round."""
     edits = []
     for sentence in draft.output.sentences:
         if match := LAST.match(sentence.text):
@@ -213,7 +213,7 @@ def time_moved(draft: Draft, random: Random) -> Variant | None:
 
 
 def voice_changed(draft: Draft, random: Random) -> Variant | None:
-    """A directed B for B was directed by A, and back, where both are names."""
+    """Replace "B was directed by A" by "A directed B", or the other way round, if both are names."""
     text, edits = draft.output.text, []
     for first, second in zip(draft.names, draft.names[1:], strict=False):
         between = text[first.end : second.start]
@@ -231,7 +231,7 @@ def voice_changed(draft: Draft, random: Random) -> Variant | None:
 
 
 def extracted(draft: Draft, random: Random) -> Variant | None:
-    """A sentence of the context, in the place of one of the output's or beside it."""
+    """Insert a sentence of the context in place of one of the output's, or next to it."""
     new = _own(draft, random)
     if new is None:
         return None
@@ -247,7 +247,7 @@ def extracted(draft: Draft, random: Random) -> Variant | None:
 
 
 def only_extracted(draft: Draft, random: Random) -> Variant | None:
-    """One or two sentences of the context instead of the whole output."""
+    """Replace the whole output by one or two sentences of the context."""
     found = [each for _ in range(random.choice((1, 1, 2))) if (each := _own(draft, random))]
     output = " ".join(dict.fromkeys(found))
     return Variant(output) if output and output != draft.output.text else None

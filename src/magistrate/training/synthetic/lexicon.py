@@ -1,5 +1,4 @@
-"""What words can stand for others: the shipped word lists, English inflections, WordNet, and the `Lexicon` of
-these.
+"""Word substitutes: the shipped word lists, English inflections, WordNet, and the `Lexicon` over these.
 
 Inflections go by rule and by exception, from a form to its base and back. WordNet's own files are read as
 they are asked for: senses, how often each was seen, and what they point to; the format is that of wndb(5WN)
@@ -22,18 +21,18 @@ from magistrate.errors import InputError
 
 @cache
 def table() -> Mapping[str, Any]:
-    """All of `words.toml`."""
+    """Return the contents of `words.toml`."""
     return tomllib.loads(files(__package__).joinpath("words.toml").read_text("utf-8"))
 
 
 def listed(name: str) -> list[Any]:
-    """One of its lists: months, units, openers and so on."""
+    """Return one of its lists: months, units, openers and so on."""
     found: list[Any] = table()["lists"][name]
     return found
 
 
 def word_set(name: str) -> frozenset[str]:
-    """One of its sets of words, written there as one text."""
+    """Return one of its sets of words, each stored as one text."""
     return frozenset(str(table()["sets"][name]).split())
 
 
@@ -51,7 +50,7 @@ VOWELS = "aeiou"
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """A form taken apart."""
+    """One reading of a word form."""
 
     base: str
     part: PartOfSpeech
@@ -74,7 +73,7 @@ for _base, (_er, _est) in DEGREES.items():
 
 
 def analyses(word: str) -> Iterator[Analysis]:
-    """The possible readings of a lower-case form; most bases do not exist, so the caller looks them up."""
+    """Yield the possible readings of a lower-case form. Most bases do not exist; the caller looks them up."""
     irregular = FORMS.get(word, ())
     yield from irregular
     for part in ("noun", "verb", "adjective", "adverb"):
@@ -93,7 +92,7 @@ def analyses(word: str) -> Iterator[Analysis]:
             continue
         for base in _bases(word[: -len(ending)], ending):
             for part in parts:
-                # A base is right only if it is inflected back to what stands there.
+                # A base is right only if inflecting it gives the word again.
                 if inflected(base, part, form) == word:  # type: ignore[arg-type]
                     yield Analysis(base, part, form)  # type: ignore[arg-type]
 
@@ -113,7 +112,7 @@ def _bases(stem: str, ending: str) -> Iterator[str]:
 
 
 def inflected(base: str, part: PartOfSpeech, form: Form) -> str | None:
-    """The form of a base, or None where it has none of that kind."""
+    """Return the form of a base, or None if it has no such form."""
     if form == "base":
         return base
     if part == "noun":
@@ -165,7 +164,7 @@ def _degree(base: str, form: Form) -> str | None:
     if base in DEGREES:
         return DEGREES[base][form == "est"]
     if len(re.findall(r"[aeiouy]+", base.removesuffix("e"))) > 1 and not base.endswith("y"):
-        return None  # such adjectives take more and most
+        return None  # such adjectives use "more" and "most"
     ending = "er" if form == "er" else "est"
     if base.endswith("e"):
         return base + ending[1:]
@@ -175,7 +174,7 @@ def _degree(base: str, form: Form) -> str | None:
 
 
 def _doubled(base: str) -> str:
-    """The base with its last consonant doubled where English doubles it before an ending."""
+    """Return the base with its last consonant doubled, if English doubles it before an ending."""
     short = re.fullmatch(r"[^aeiou]*(?:qu)?[aeiouy][bdfgklmnprtvz]", base)
     return base + base[-1] if short or base in DOUBLING else base
 
@@ -203,13 +202,13 @@ class Synset:
 
     @property
     def about(self) -> set[str]:
-        """The longer words of what the synset says about itself."""
+        """The longer words of the synset's definition."""
         return {word for word in re.findall(r"[a-z]{4,}", self.gloss) if word not in GLOSS_WORDS}
 
 
 @dataclass(slots=True, eq=False)
 class WordNet:
-    """The dictionary files of one folder, in memory as bytes; a synset is parsed when it is asked for."""
+    """The dictionary files of one folder, in memory as bytes. A synset is parsed on first use."""
 
     folder: Path
     _senses: dict[PartOfSpeech, dict[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -238,22 +237,22 @@ class WordNet:
             yield fields[0], tuple(map(int, offsets))
 
     def senses(self, lemma: str, part: PartOfSpeech) -> tuple[int, ...]:
-        """Offsets of the synsets of a lemma, the commonest first."""
+        """Return the offsets of the synsets of a lemma, the commonest first."""
         return self._senses[part].get(lemma, ())
 
     def count(self, lemma: str, part: PartOfSpeech) -> int:
-        """How often the lemma was seen as that part of speech in the sense-tagged texts."""
+        """Return how often the lemma occurs as that part of speech in the sense-tagged texts."""
         return sum(self._counts.get((part, lemma), {}).values())
 
     def share(self, lemma: str, part: PartOfSpeech) -> float:
-        """The share of a lemma's occurrences with its first sense, in [0, 1]; 1 if it has no other."""
+        """Return the share of a lemma's occurrences with its first sense, in [0, 1]; 1 if it has no other."""
         if len(self.senses(lemma, part)) == 1:
             return 1.0
         counts = self._counts.get((part, lemma), {})
         return counts.get(1, 0) / total if (total := sum(counts.values())) else 0.0
 
     def synset(self, part: PartOfSpeech, offset: int) -> Synset:
-        """The synset at a byte offset of its data file."""
+        """Return the synset at a byte offset of its data file."""
         key = (part, offset)
         if key not in self._synsets:
             data = self._data[part]
@@ -261,13 +260,13 @@ class WordNet:
         return self._synsets[key]
 
     def is_common(self, lemma: str, part: PartOfSpeech) -> bool:
-        """Whether a lemma is written in small letters in some sense, so that it is not only a name."""
+        """Return whether a lemma is written in lower case in some sense, so that it is not only a name."""
         return any(lemma in self.synset(part, offset).words for offset in self.senses(lemma, part))
 
     def related(
         self, part: PartOfSpeech, offset: int, relation: str, word: str | None = None
     ) -> list[tuple[PartOfSpeech, int]]:
-        """Synsets pointed to; with `word`, only by pointers of that word or of the whole synset."""
+        """Return synsets pointed to; with `word`, only by pointers of that word or of the whole synset."""
         synset = self.synset(part, offset)
         number = synset.words.index(word) + 1 if word in synset.words else 0
         return [
@@ -278,7 +277,7 @@ class WordNet:
 
 
 def read_file(folder: Path, name: str) -> bytes:
-    """One of WordNet's files. Raises `InputError` where the folder does not have it."""
+    """Return one of WordNet's files. Raises `InputError` if the folder does not have it."""
     path = folder / name
     if not path.is_file():
         raise InputError(
@@ -302,11 +301,11 @@ def _parsed(line: str) -> Synset:
 
 # Lexicographer files whose words exclude each other: animal, body, food, person, plant, time.
 SIBLINGS_OF = frozenset((5, 8, 13, 18, 20, 28))
-DOMINANT = 0.7  # share of a word's occurrences that its first sense must have for a synonym to be safe
-FREQUENT = 3  # times a word was seen in the sense-tagged texts for it to be one that people write
-SURE = 0.85  # share of a form's occurrences that one part of speech must have, neighbours apart
+DOMINANT = 0.7  # least share of a word's occurrences in its first sense for a synonym to be safe
+FREQUENT = 3  # least occurrences in the sense-tagged texts of a word that people use
+SURE = 0.85  # least share of a form's occurrences with one part of speech, given the word before
 
-# Words that WordNet gives for everyday words, but that no one would write in their place.
+# Synonyms in WordNet of everyday words that no one would use for them.
 ODD = word_set("odd")
 DETERMINERS = word_set("determiners")
 BEFORE_VERBS = word_set("before_verbs")
@@ -324,7 +323,7 @@ def _pairs(kind: str) -> dict[tuple[str, str], list[str]]:
 
 @dataclass(slots=True, eq=False)
 class Lexicon:
-    """Words for words. `name` says what it was made from: `built-in`, or `built-in + WordNet`."""
+    """Substitutes for words. `name` is its origin: `built-in`, or `built-in + WordNet`."""
 
     name: str = "built-in"
     wordnet: WordNet | None = None
@@ -336,16 +335,16 @@ class Lexicon:
 
     @classmethod
     def read(cls, folder: str | Path | None = None) -> Lexicon:
-        """The shipped list, and before it WordNet's files where their folder is given.
+        """Return the shipped lists, combined with WordNet's files if their folder is given.
 
-        Raises InputError where a file of WordNet is missing there.
+        Raises `InputError` if a file of WordNet is missing there.
         """
         if folder is None:
             return cls()
         return cls("built-in + WordNet", WordNet(Path(folder)))
 
     def reading(self, word: str, before: str = "") -> Analysis | None:
-        """The most likely reading of a word after the word `before`, or None if that is not clear enough."""
+        """Return the most likely reading of a word after the word `before`, or None if it is ambiguous."""
         found = self._all_readings(word.lower())
         before = before.lower()
         if before in DETERMINERS:
@@ -360,7 +359,7 @@ class Lexicon:
         return best if sure >= SURE * total else None
 
     def is_noun(self, word: str) -> str | None:
-        """The form of a word that can only be read as a noun, or mostly is one."""
+        """Return the form of a word that is mostly or always a noun, else None."""
         reading = self.reading(word)
         return reading.form if reading is not None and reading.part == "noun" else None
 
@@ -378,25 +377,25 @@ class Lexicon:
             return float(own)
         if not self.wordnet.senses(of.base, of.part):
             return 0
-        # The counts are of bases, of which few are -ing and -ed; these may be nouns and adjectives, too.
+        # Counts are of bases. Few occurrences end in -ing and -ed, and such forms may be nouns or adjectives.
         share = 0.25 if of.part == "verb" and of.form in ("ing", "ed") else 1.0
         return self.wordnet.count(of.base, of.part) * share + 1
 
     def knows(self, word: str) -> bool:
-        """Whether a lower-case word is a common one, in any form; all are without WordNet."""
+        """Return whether a lower-case word is a common word, in any form. Always True without WordNet."""
         net = self.wordnet
         return net is None or any(net.is_common(each.base, each.part) for each, _ in self._all_readings(word))
 
     def synonyms(self, of: Analysis, before: str = "") -> tuple[str, ...]:
-        """Words that mean the same in that form."""
+        """Return words with the same meaning in that form."""
         return self._forms(self._kept("synonym", of), of, before)
 
     def antonyms(self, of: Analysis, before: str = "") -> tuple[str, ...]:
-        """Words that mean the opposite in that form."""
+        """Return words with the opposite meaning in that form."""
         return self._forms(self._kept("antonym", of), of, before)
 
     def siblings(self, of: Analysis, before: str = "") -> tuple[str, ...]:
-        """Other words under the same heading that mean something else; none without WordNet."""
+        """Return other words with the same hypernym and another meaning; none without WordNet."""
         return self._forms(self._kept("sibling", of), of, before)
 
     def _kept(self, relation: str, of: Analysis) -> tuple[str, ...]:
@@ -472,7 +471,7 @@ class Lexicon:
         return tuple(word for word in found if word)
 
     def akin(self, word: str, other: str) -> bool:
-        """Whether two nouns share a sense, or one is a kind of the other; all are without WordNet."""
+        """Return whether two nouns share a sense or a close hypernym. Always True without WordNet."""
         net = self.wordnet
         if net is None:
             return True
@@ -480,7 +479,7 @@ class Lexicon:
         return not mine.isdisjoint(theirs)
 
     def _near(self, word: str) -> frozenset[int]:
-        """Offsets of the senses of a noun and of the kinds they are of, three steps up."""
+        """Return the offsets of the senses of a noun and of their hypernyms, two steps up."""
         net = self.wordnet
         if net is None:
             return frozenset()
@@ -494,7 +493,7 @@ class Lexicon:
         return self._nearness[word]
 
     def is_place(self, name: str) -> bool | None:
-        """Whether a name is that of a place; None where it is not known."""
+        """Return whether a name is that of a place; None if unknown."""
         net = self.wordnet
         senses = net.senses(name.lower().replace(" ", "_"), "noun") if net else ()
         if net is None or not senses:
@@ -503,12 +502,12 @@ class Lexicon:
 
 
 def usual(word: str) -> bool:
-    """Whether a lemma is one plain lower-case word."""
+    """Return whether a lemma is one plain lower-case word."""
     return word.isascii() and word.isalpha() and word.islower() and len(word) > 2 and word not in ODD
 
 
 def _form(word: str, of: Analysis, before: str) -> Form | None:
-    """The form that another verb takes where `of` stands; None where past and participle cannot be told."""
+    """Return the form that another verb takes in place of `of`; None if past and participle are ambiguous."""
     if of.part != "verb" or of.form != "ed" or inflected(word, "verb", "ed"):
         return of.form
     before = before.lower()

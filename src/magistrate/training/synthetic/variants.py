@@ -1,4 +1,4 @@
-"""Variants of faithful samples, as many wrong as harmless, with exactly what is wrong in them."""
+"""Variants of faithful samples, as many wrong as harmless ones, with the exact spans of the errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[[Draft, Random], Variant | None]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of change: its label, how often it is tried, and the function that makes it."""
+    """A kind of change: its label, its weight in random choices, and its function."""
 
     name: str
     label: str
@@ -87,7 +87,7 @@ HARMLESS = _kinds(
     },
 )
 KINDS = {kind.name: kind for kind in (*WRONG, *HARMLESS)}
-# What may be done before the change itself, under wrong ones as often as under harmless ones.
+# Changes that may come before the change itself, equally often for wrong and harmless ones.
 BEFORE = {
     "synonyms": 2, "opener": 2, "irrelevant_added": 1.5, "irrelevant_removed": 1, "context_reworded": 1.5,
     "both_changed": 1, "lower_case": 0.4, "spacing": 0.4, "contraction": 1, "number_format": 1,
@@ -95,7 +95,7 @@ BEFORE = {
 }  # fmt: skip
 FIRST = tuple(replace(KINDS[name], weight=weight) for name, weight in BEFORE.items())
 TWICE = 0.45  # share of variants with such a first change
-# Of so many wrong and so many harmless variants the two are taken that are most alike on the surface, as an
+# Of this many wrong and harmless candidates, the pair that is most alike on the surface is taken, as an
 # observational study matches its cases and controls.
 WRONG_CANDIDATES, HARMLESS_CANDIDATES = 2, 5
 CLAUSE = re.compile(
@@ -105,7 +105,7 @@ CLAUSE = re.compile(
 )
 TALK = re.compile(r"\b(?:you|your|me|my)\b|\bi\b(?! (?:think|believe|heard|guess|can recommend)\b)", re.I)
 MOST_POOLED = 8  # sentences of one text that other samples may take
-LOOKED_AT = 3000  # characters of a context in which they are looked for
+LOOKED_AT = 3000  # characters of a context that are searched for them
 
 
 def perturb(
@@ -115,13 +115,12 @@ def perturb(
     lexicon: Lexicon,
     per_sample: int = 4,
 ) -> Iterator[Sample]:
-    """Variants of the samples that are not labelled hallucinated: for each, as many wrong as harmless ones.
+    """Yield variants of samples that are not labelled hallucinated, for each as many wrong as harmless ones.
 
-    At most `per_sample` of one original; fewer where its text gives no hold. A variant's id is the
-    original's, `~`, the kind and a number. `metadata` has `kind`, `of` (the original's id) and, where a
-    harmless change was made before, its kind as `first`. `spans` are the wrong
-    characters of the output. The same seed, samples and lexicon give the same variants, whatever the order of
-    the samples.
+    There are at most `per_sample` per original, fewer if its text offers no place for changes. A variant's id
+    is the original's, `~`, the kind and a number. `metadata` has `kind`, `of` (the original's id) and, if a
+    harmless change was made before, its kind as `first`. `spans` are the wrong characters of the output. The
+    same seed, samples and lexicon give the same variants, in any order of the samples.
     """
     faithful = [
         each
@@ -163,7 +162,7 @@ def _variants(draft: Draft, random: Random, per_sample: int) -> Iterator[Sample]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A variant that was made: the kind, that of the change before it if any, and its shape."""
+    """A variant: its kind, the kind of the change before it, if any, and its shape."""
 
     kind: Kind
     first: str | None
@@ -180,7 +179,7 @@ class Made:
 
 
 def _made(draft: Draft, random: Random, kinds: tuple[Kind, ...], used: set[str]) -> Iterator[Made]:
-    """Variants of different kinds in an order drawn by weight, many of an original changed before."""
+    """Yield variants of different kinds, in an order drawn by weight. Many have a harmless change first."""
     size = len(draft.output.words)
     for kind in _drawn([each for each in kinds if each.name not in used], random):
         base, first = draft, None
@@ -196,7 +195,7 @@ def _made(draft: Draft, random: Random, kinds: tuple[Kind, ...], used: set[str])
 
 
 def _claimed(variant: Variant) -> bool:
-    """Whether what is wrong stands in claims about the world: not in questions, not in talk of you and me."""
+    """Return whether all errors are in claims about the world: not in questions or in talk of you and me."""
     sentences = Text(variant.output).sentences if variant.spans else ()
     return not any(
         each.text.endswith("?") or TALK.search(each.text)
@@ -213,17 +212,17 @@ def _changed_first(draft: Draft, random: Random, kind: Kind) -> tuple[Draft, str
 
 
 def _drawn(kinds: Iterable[Kind], random: Random) -> Iterator[Kind]:
-    """The kinds in a random order, the weightier ones sooner (Efraimidis and Spirakis, 2006)."""
+    """Yield the kinds in a random order, greater weights first on average (Efraimidis and Spirakis, 2006)."""
     yield from sorted(kinds, key=lambda kind: random.random() ** (1 / kind.weight), reverse=True)
 
 
 def _distance(shape: tuple[float, float], other: tuple[float, float]) -> float:
-    """How unlike two variants are in their number of novel words and in their change of length."""
+    """Return how much two variants differ in their number of novel words and in their change of length."""
     return 1.5 * abs(math.log1p(shape[0]) - math.log1p(other[0])) + 0.15 * abs(shape[1] - other[1])
 
 
 def gathered(samples: Iterable[Sample], lexicon: Lexicon) -> Pools:
-    """The names, sentences, clauses and words of all samples, in the order of their ids."""
+    """Collect the names, sentences, clauses and words of all samples, in the order of their ids."""
     names: dict[str, dict[str, None]] = {}
     words: dict[str, dict[str, None]] = {}
     sentences: list[tuple[str, str]] = []

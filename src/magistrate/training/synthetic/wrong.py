@@ -1,6 +1,4 @@
-"""Changes that make an output wrong: other words, names, numbers and roles, and parts that the context does
-not have.
-"""
+"""Changes that make an output wrong: other words, names, numbers and roles, and unsupported parts."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ COMPOUND = frozenset("-'/’")
 
 
 def negation_inserted(draft: Draft, random: Random) -> Variant | None:
-    """A plain claim denied."""
+    """Negate a positive claim."""
     text = draft.output.text
     choices = [
         Edit.wrong(match.start(), match.end(), f"{match.group()} not")
@@ -55,14 +53,14 @@ def negation_inserted(draft: Draft, random: Random) -> Variant | None:
 
 
 def _after_subject(draft: Draft, place: Word, before: str) -> bool:
-    """Whether a name or a pronoun stands right before a verb, so that it is no participle."""
+    """Return whether a name or a pronoun comes right before a verb, so that it is not a participle."""
     return before in ("he", "she", "they", "it", "we", "i", "who") or any(
         name.end == place.start - 1 for name in draft.names
     )
 
 
 def negation_removed(draft: Draft, random: Random) -> Variant | None:
-    """A denial made a claim."""
+    """Remove a negation."""
     text = draft.output.text
     choices = [
         Edit.wrong(match.start(), match.end() - 1, match.group(1) or match.group(2))
@@ -88,7 +86,7 @@ def _is_verb(draft: Draft, word: str) -> bool:
 
 
 def content_words(draft: Draft) -> list[tuple[Word, Analysis, str]]:
-    """Words of the output that are no names and can be read clearly, with the word before them."""
+    """Return unambiguous words of the output that are not names, with the word before each."""
     found: list[tuple[Word, Analysis, str]] = []
     text = draft.output.text
     taken = {place for name in draft.names for place in range(name.start, name.end)}
@@ -105,17 +103,17 @@ def content_words(draft: Draft) -> list[tuple[Word, Analysis, str]]:
 
 
 def antonym(draft: Draft, random: Random) -> Variant | None:
-    """A word for its opposite."""
+    """Replace a word by its opposite."""
     return replaced(draft, random, draft.lexicon.antonyms, 1)
 
 
 def sibling(draft: Draft, random: Random) -> Variant | None:
-    """A noun for another under the same heading: brother for cousin, oak for elm."""
+    """Replace a noun by another with the same hypernym: cousin by brother, elm by oak."""
     return replaced(draft, random, draft.lexicon.siblings, 1)
 
 
 def other_word(draft: Draft, random: Random) -> Variant | None:
-    """A word for one of the same part of speech and form from another sample."""
+    """Replace a word by one of the same part of speech and form from another sample."""
     for word, analysis, _ in shuffled(random, content_words(draft)):
         pool = draft.pools.words.get(f"{analysis.part} {analysis.form}", ())
         if analysis.part == "adverb" or not pool:
@@ -138,7 +136,7 @@ def replaced(
     *,
     wrong: bool = True,
 ) -> Variant | None:
-    """Up to `most` words changed for one of those that `others` gives; `a` and `an` before them follow."""
+    """Replace up to `most` words by results of `others`, and adjust `a` and `an` before them."""
     text = draft.output.text
     edits: list[Edit] = []
     for word, analysis, before in shuffled(random, content_words(draft)):
@@ -157,11 +155,11 @@ def replaced(
 
 
 def quantifier(draft: Draft, random: Random) -> Variant | None:
-    """All for some, at least for at most, always for never."""
+    """Replace a quantifier by another: some by all, at most by at least, never by always."""
     choices: list[Edit] = []
     for family in listed("quantifiers"):
         for word in family:
-            # "No, he did": an answer and no quantifier; "only" and "more than" have others around them.
+            # In "No, he did", "no" is an answer; "only" and "more than" need other words around them.
             for match in re.finditer(
                 rf"\b{word}\b(?! the\b| of\b| own\b|,| (?:i|he|she|it|but)\b| \d)", draft.output.text, re.I
             ):
@@ -171,7 +169,7 @@ def quantifier(draft: Draft, random: Random) -> Variant | None:
 
 
 def nationality(draft: Draft, random: Random) -> Variant | None:
-    """One nationality for another."""
+    """Replace a nationality by another."""
     names = listed("nationalities")
     choices = []
     for word in draft.output.words:
@@ -186,7 +184,7 @@ def nationality(draft: Draft, random: Random) -> Variant | None:
 
 
 def preposition(draft: Draft, random: Random) -> Variant | None:
-    """Before for after, with for without."""
+    """Replace a preposition by its opposite: after by before, without by with."""
     choices = [
         Edit.wrong(match.start(), match.end(), cased(family[1 - at], match.group()))
         for family in listed("prepositions")
@@ -197,7 +195,7 @@ def preposition(draft: Draft, random: Random) -> Variant | None:
 
 
 def qualifier_dropped(draft: Draft, random: Random) -> Variant | None:
-    """A word left out that made a claim smaller: former, alleged, nearly. The word after it is marked."""
+    """Drop a word that limits a claim: former, alleged, nearly. The word after it is marked."""
     words = "|".join(listed("hedges") + listed("qualifiers"))
     choices = [
         Edit.wrong(match.start(), match.end(), cased(match.group(2), match.group()))
@@ -208,7 +206,7 @@ def qualifier_dropped(draft: Draft, random: Random) -> Variant | None:
 
 
 def _can_be_dropped(before: str, word: str, after: str) -> bool:
-    """Whether a qualifier can go: adjectives after a determiner, adverbs anywhere but after a denial."""
+    """Return whether a qualifier can go: adjectives after a determiner, adverbs except after a negation."""
     if article := re.search(r"\b(an?) $", before, re.I):
         return (after[0].lower() in "aeiou") == (len(article.group(1)) == 2)
     if word in listed("hedges"):
@@ -227,7 +225,7 @@ STRONGER = (
 
 
 def modality(draft: Draft, random: Random) -> Variant | None:
-    """A possibility made certain, a past made a future, a plan made a refusal."""
+    """Make a possibility certain, a past event future, or a plan a refusal."""
     text = draft.output.text
     choices = [
         Edit.wrong(match.start(), match.end(), new)
@@ -245,12 +243,12 @@ MUTUAL = re.compile(rf"\b(?:{'|'.join(listed('mutual'))})\b", re.I)
 
 
 def name_from_context(draft: Draft, random: Random) -> Variant | None:
-    """A name for another of the same sort that the context has."""
+    """Replace a name by another of the same sort from the context."""
     return _renamed(draft, random, draft.source_names)
 
 
 def name_from_elsewhere(draft: Draft, random: Random) -> Variant | None:
-    """A name for another of the same sort from other samples."""
+    """Replace a name by another of the same sort from other samples."""
     for name in shuffled(random, draft.names):
         pool = draft.pools.names.get(sort_of(name.text, draft.lexicon), ())
         for _ in range(5 if pool else 0):
@@ -270,7 +268,7 @@ def _renamed(draft: Draft, random: Random, others: list[str]) -> Variant | None:
 
 
 def _fits(draft: Draft, name: Place, other: str) -> bool:
-    """Whether `other` can stand for a name: not the same, and not yet in that sentence."""
+    """Return whether `other` can replace a name: another bearer, and not in that sentence already."""
     sentence = draft.sentence_at(name.start).text
     in_list = re.match(
         r",? (?:and|or) |, [A-Z]", draft.output.text[name.end :]
@@ -282,7 +280,7 @@ def _fits(draft: Draft, name: Place, other: str) -> bool:
 
 
 def roles_exchanged(draft: Draft, random: Random) -> Variant | None:
-    """Two names of a sentence, each in the other's place."""
+    """Swap two names of a sentence."""
     text = draft.output.text
     pairs: list[tuple[Place, Place]] = []
     for sentence in draft.output.sentences:
@@ -309,7 +307,7 @@ def roles_exchanged(draft: Draft, random: Random) -> Variant | None:
 
 
 def number(draft: Draft, random: Random) -> Variant | None:
-    """A number for another that is near it, in digits or in words, alone or with the unit after it."""
+    """Replace a number, in digits or in words, by another one near it."""
     text = draft.output.text
     choices = [
         Edit.wrong(place.start, place.end, other)
@@ -359,13 +357,13 @@ def _other_number(draft: Draft, place: Place, random: Random) -> str | None:
         for each in source.numbers
         if len(each.text) == len(place.text) and "." in each.text == "." in plain
     ]
-    if known and random.random() < 0.5:  # a number that the context has elsewhere: nothing about it is new
+    if known and random.random() < 0.5:  # a number from elsewhere in the context is not new to it
         other = random.choice(known)
     return None if other.replace(",", "") == plain or other in draft.output.text else other
 
 
 def date(draft: Draft, random: Random) -> Variant | None:
-    """A month or a day of the week for another."""
+    """Replace a month or a day of the week by another."""
     choices: list[Edit] = []
     for names in (listed("months"), listed("weekdays")):
         for word in draft.output.words:
@@ -379,7 +377,7 @@ def date(draft: Draft, random: Random) -> Variant | None:
 
 
 def unit(draft: Draft, random: Random) -> Variant | None:
-    """A unit or a scale after a number for another: million for billion, weeks for months."""
+    """Replace a unit or a scale after a number by another: billion by million, months by weeks."""
     choices: list[Edit] = []
     for word, (base, others) in _units(draft):
         others = [other for other in others if other != base]
@@ -401,17 +399,17 @@ def _units(draft: Draft) -> Iterator[tuple[Word, tuple[str, list[str]]]]:
 
 
 TAIL = re.compile(r" (in|for|with|after|at|by|from|on|against|during|because|as) (?=[\w$£€\"'])")
-FEW = 2  # words of its own that a foreign part must have at least for it to be news
+FEW = 2  # least number of novel words in an inserted part
 
 
 def sentence_elsewhere(draft: Draft, random: Random) -> Variant | None:
-    """A sentence of another sample, in the place of one or beside it."""
+    """Insert a sentence of another sample in place of one or next to it."""
     new = _foreign(draft, random)
     return None if new is None else _with_sentence(draft, random, new)
 
 
 def generic_claim(draft: Draft, random: Random) -> Variant | None:
-    """A sentence that would fit many texts and that this context does not have."""
+    """Insert a sentence that would fit many texts and that this context does not support."""
     new: str = random.choice(listed("generic"))
     if len(draft.novel(new)) < FEW:
         return None
@@ -430,7 +428,7 @@ def _with_sentence(draft: Draft, random: Random, new: str) -> Variant | None:
 
 
 def _foreign(draft: Draft, random: Random) -> str | None:
-    """A sentence of another sample that shares a word with this output where one does."""
+    """Return a sentence of another sample, preferably one that shares a word with this output."""
     pools = draft.pools
     words = content(word.lower for word in draft.output.words)
     for attempt in range(8):
@@ -447,7 +445,7 @@ def _foreign(draft: Draft, random: Random) -> str | None:
 
 
 def clause_inserted(draft: Draft, random: Random) -> Variant | None:
-    """A clause of another sample at the end of a sentence."""
+    """Insert a clause of another sample at the end of a sentence."""
     clauses = draft.pools.clauses
     ends = [each.end - 1 for each in draft.output.sentences if each.text[-1] == "." and len(each.text) > 25]
     for _ in range(4 if clauses and ends else 0):
@@ -460,7 +458,7 @@ def clause_inserted(draft: Draft, random: Random) -> Variant | None:
 
 
 def merged(draft: Draft, random: Random) -> Variant | None:
-    """The beginning of a sentence with the end of another of the context, joined at the same preposition."""
+    """Join the beginning of a sentence to the end of a context sentence at the same preposition."""
     pieces = [
         (sentence, match)
         for sentence in draft.output.sentences
@@ -483,7 +481,7 @@ def merged(draft: Draft, random: Random) -> Variant | None:
 
 
 def _unlike(head: str, tail: str, new: str, other: str) -> bool:
-    """Whether another sentence's end says something about something else."""
+    """Return whether the end of another sentence is about something else."""
     if not 2 <= len(new.split()) <= 14 or re.search(r"[.;:\"“”()?!]", new):
         return False
     mine = set(content(re.findall(r"\w+", f"{head} {tail}".lower())))
@@ -498,7 +496,7 @@ def _context_sentences(draft: Draft) -> list[Place]:
 
 
 def word_from_context(draft: Draft, random: Random) -> Variant | None:
-    """A noun for another noun of the context: nothing about it is new."""
+    """Replace a noun by another noun of the context, which is not new to it."""
     for word, analysis, before in shuffled(random, content_words(draft)):
         if analysis.part != "noun":
             continue
