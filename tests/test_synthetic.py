@@ -126,6 +126,12 @@ def test_a_changed_fact_of_the_context_makes_the_output_wrong() -> None:
     assert made("fact_changed", said) is None  # it is supported by what was said
 
 
+def test_a_wrong_number_may_be_one_that_the_context_gives_for_something_else() -> None:
+    sample = of("They won 12 games.", "They won 12 games, lost 48, and drew 0.5 points from each of 97.")
+    found = {made("number", sample, seed).output for seed in range(40)}  # type: ignore[union-attr]
+    assert {"They won 48 games.", "They won 97 games."} < found
+
+
 def test_the_only_support_removed() -> None:
     variant = made("support_removed", of("Kevin Mirallas scored a goal in the first half."))
     assert variant is not None and variant.context is not None

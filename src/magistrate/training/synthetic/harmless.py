@@ -48,7 +48,6 @@ def number_format(draft: Draft, random: Random) -> Variant | None:
         and not re.match(rf" (?:{'|'.join(listed('months'))})", text[each.end :], re.I)
         and re.match(r" [a-z]", text[each.end :])
         and not re.search(r"[$£€:/#-]$", text[: each.start])
-        and not re.match(rf" (?:{'|'.join(listed('months'))})", text[each.end :], re.I)
     ]
     choices += [
         Edit(word.start, word.end, str(names.index(word.lower)))

@@ -355,7 +355,7 @@ def _other_number(draft: Draft, place: Place, random: Random) -> str | None:
         each.text
         for source in draft.sources
         for each in source.numbers
-        if len(each.text) == len(place.text) and "." in each.text == "." in plain
+        if len(each.text) == len(place.text) and ("." in each.text) == ("." in plain)
     ]
     if known and random.random() < 0.5:  # a number from elsewhere in the context is not new to it
         other = random.choice(known)
@@ -371,8 +371,7 @@ def date(draft: Draft, random: Random) -> Variant | None:
                 word.text in ("May", "March") and re.match(r" \d", draft.output.text[word.end :])
             ):
                 others = [name for name in names if name != word.text]
-                if names[0] in others or word.text == names[0]:
-                    choices.append(Edit.wrong(word.start, word.end, random.choice(others)))
+                choices.append(Edit.wrong(word.start, word.end, random.choice(others)))
     return edited(draft.output.text, [random.choice(choices)]) if choices else None
 
 
