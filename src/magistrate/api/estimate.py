@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from magistrate.store import Store
 
 MOST = 1000
-MISSING = {
-    "context": "no_context",
-    "output": "no_output",
-}  # a judge's reason for abstaining if a field is missing
+MISSING = {"context": "no_context", "output": "no_output"}  # reason for abstaining, by missing field
 RUNS_LOOKED_AT = 50
 
 

@@ -231,7 +231,7 @@ def check_seen(parts: Sequence[Part], replaced: Mapping[str, str], source: str, 
             )
 
 
-# --- what they say --------------------------------------------------------------------------------
+# --- reading outcomes -----------------------------------------------------------------------------
 
 
 def asked_of(source: str | Path, parts: Sequence[Part], replaced: Mapping[str, str], how: Asking) -> Labelled:
@@ -430,7 +430,7 @@ def train_stack(
     return Stacked(fitted, file, left_out, folders)
 
 
-# --- what is written down -------------------------------------------------------------------------
+# --- saving a stack -------------------------------------------------------------------------------
 
 
 def _described(

@@ -62,7 +62,7 @@ class Dataset:
     selection: Selection = field(default_factory=Selection)
     need_output: bool = True
     index: FrameIndex | None = None  # index of the pandas frame that the samples came from
-    labels: Mapping[str, str] = field(default_factory=dict)  # what values of the label column mean
+    labels: Mapping[str, str] = field(default_factory=dict)  # meaning of the values of the label column
     max_unread: float = 1.0
     _tally: Tally = field(default_factory=Tally, repr=False)
     _checked: bool = field(default=False, repr=False)

@@ -19,9 +19,7 @@ from magistrate.errors import DatasetError, MissingPackage
 HEAD = re.compile(rb'\s*\{\s*"(?:version|status|eval)"\s*:')
 EVALUATION = re.compile(rb'"eval"\s*:\s*\{')
 LOOKED_AT = 1 << 16  # bytes at the start of a JSON file, where the evaluation is described
-MEMBER = re.compile(
-    r"samples/(?P<id>.+)_epoch_(?P<epoch>[0-9]{1,9})\.json", re.DOTALL
-)  # in a `.eval`, a zip file
+MEMBER = re.compile(r"samples/(?P<id>.+)_epoch_(?P<epoch>[0-9]{1,9})\.json", re.DOTALL)  # in a `.eval`, a zip
 LARGEST = 512 << 20  # bytes of an unpacked member
 PIECE = 1 << 12  # bytes per read, which can unpack to ten thousand times as much
 ENCRYPTED = 1  # bit in a member's flags

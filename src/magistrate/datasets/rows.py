@@ -237,9 +237,7 @@ class Tally:
     labels: dict[str, Counter[str]] = field(default_factory=dict)
     first: Problem | None = None
     blanks: Counter[tuple[str, str]] = field(default_factory=Counter)
-    places: dict[tuple[str, str], list[str]] = field(
-        default_factory=dict
-    )  # positions of the first blank cells
+    places: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # of the first blank cells
     before: tuple[Blank, ...] = ()  # blank cells counted earlier
 
     @property

@@ -198,7 +198,7 @@ class _Response:
                 await self._settle(decided, more)
 
     async def _settle(self, guarded: Guarded, more: bool | None = None) -> None:
-        """Send what was buffered, or a refusal in its place. `more` is None if no body was received yet."""
+        """Send the buffered response, or a refusal in its place. `more` is None if no body came yet."""
         if guarded.allowed:
             await self._pass(guarded.header, more)
             return

@@ -25,7 +25,8 @@ class JudgeEstimate:
     if the judge does not declare its requests. `elsewhere` of the calls go to the judge's own engine.
     `seconds` is None without an earlier run (`rate_of`). `cost`, in US dollars and for the run's engine
     only, is None without a price. `counted` is the number of samples whose tokens were counted, if not all.
-    Then all other counts except `samples` and missing fields are scaled up from these, and are not bounds.
+    Then all other counts except `samples` and abstentions for missing fields are scaled up, and are no
+    bounds.
     """
 
     judge: str

@@ -181,9 +181,7 @@ def _utf8(value: Any) -> Any:
 
 
 MORE = ("input", "context", "output", "claims")
-FORMULA = re.compile(
-    r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]"
-)  # spreadsheets skip invisible leading characters
+FORMULA = re.compile(r"[\t\r]|[\s\ufeff\u200b\0]*[=+\-@＝＋－＠]")  # programs skip invisible characters
 ENDINGS = {
     ".jsonl": "jsonl",
     ".csv": "csv",

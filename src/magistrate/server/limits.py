@@ -308,9 +308,7 @@ class ConnectionLimits:
         self._proxies = [each.strip() for each in (proxies or "").split(",") if each.strip()]
         self._open = 0
         self._of: Counter[str] = Counter()
-        self._waiting: OrderedDict[Protocol, None] = (
-            OrderedDict()
-        )  # waiting for the head of a request, oldest first
+        self._waiting: OrderedDict[Protocol, None] = OrderedDict()  # for a request head, oldest first
 
     def admit(self, host: str) -> bytes | None:
         """Count a new connection of an address. Returns a response if it is refused."""
@@ -440,9 +438,7 @@ class Protocol(H11Protocol):
             self.transport.write(_response(b"408 Request Timeout", _TOO_SLOW))
         self.transport.close()
         self._unset_write()
-        self._write = self.loop.call_later(
-            self._limits.write_seconds, self.cut
-        )  # if the client does not read even that
+        self._write = self.loop.call_later(self._limits.write_seconds, self.cut)  # if it does not read this
 
     def _unset_write(self) -> None:
         if self._write is not None:

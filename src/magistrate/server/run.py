@@ -42,9 +42,7 @@ from magistrate.store import RunRecord, Snapshot, Store
 from magistrate.store.figures import RunLine
 from magistrate.types import ClaimKind
 
-GROWN = (
-    1.1  # factor by which the outcomes of a run in progress must grow before its metrics are computed again
-)
+GROWN = 1.1  # growth of the outcomes of a run in progress after which its metrics are computed again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

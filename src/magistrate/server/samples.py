@@ -72,9 +72,9 @@ class ClaimLine(ClaimRow):
 class Evidence:
     """A sample with one judge's outcome. `said` is None if the judge has not judged it yet.
 
-    Of `n_claims`, a page of claims starting with number `first` is listed and marked; `chosen` is the
-    number of one of them. `kinds` are the kinds of all marks. `overlap` is set if some words are marked by
-    several claims.
+    Of `n_claims`, those from number `first` on are listed and marked, up to a limit; `chosen` is the number
+    of one of them. `kinds` are the kinds of all marks. `overlap` is set if some words are marked by several
+    claims.
     """
 
     said: OutcomeText | None

@@ -1,21 +1,21 @@
 """Checks every request before it reaches the application, and sets headers on every response.
 
-In the order in which a request meets them:
+In the order in which a request passes them:
 
-- `SecurityHeaders` and `HostCheck`: the security headers of every response, and only hosts that are ours;
+- `SecurityHeaders` and `HostCheck`: the security headers of every response, and only known host names;
 - `limits.BodyLimits`: no body that is too long or too slow;
-- `Access`: only with the token or a session, and no request that another site made.
+- `Access`: only with the token or a session, and no request made by another site.
 
-All are plain ASGI around the whole application, so that errors of the framework pass them, too.
+All are plain ASGI around the whole application, so they also apply to errors of the framework.
 
-On requests that another site made: a browser sends its cookies along with requests that other sites cause,
-and without a token anybody may ask a server on 127.0.0.1 anything, so a hostile page could change things in
-the visitor's name (cross-site request forgery). A page cannot set two headers that the browser adds by
-itself: `Sec-Fetch-Site` (W3C, Fetch Metadata Request Headers) and `Origin`. Checking them is among what
-OWASP's cheat sheet asks for; `SameSite` cookies alone do not tell the ports of one host apart. Browsers send
-the first only over HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither
-comes from no browser and passes, unless it brings a cookie, as an old browser might. A bearer token needs no
-such check, since no browser adds one by itself.
+Requests made by another site: a browser sends its cookies along with requests that other sites cause, and
+without a token a server on 127.0.0.1 accepts any request. So a hostile page could change things in the
+visitor's name (cross-site request forgery). A page cannot set two headers that the browser adds itself:
+`Sec-Fetch-Site` (W3C, Fetch Metadata Request Headers) and `Origin`. OWASP's cheat sheet recommends checking
+them; `SameSite` cookies alone do not distinguish the ports of one host. Browsers send the first only over
+HTTPS and to loopback addresses, so elsewhere the second decides. A request with neither does not come from
+a browser and passes, unless it has a cookie, as from an old browser. A bearer token needs no such check,
+since no browser adds one itself.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 STATIC = "/static/"
-HASH_NAME = "v"  # the name in the query of a static file's URL that stands for its contents
+HASH_NAME = "v"  # query field of a static file's URL with the hash of its content
 
 _HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     # Not `no-referrer`: forms would then send `Origin: null`, and where there is no HTTPS a browser sends
-    # nothing else by which its own forms could be told from another site's. No other site learns more.
+    # nothing else to distinguish our own forms from another site's. No other site learns more.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",

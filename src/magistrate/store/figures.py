@@ -257,8 +257,8 @@ class RunLists:
         return found
 
     def pulse(self, run_id: str | None = None) -> tuple[int, ...]:
-        """Return values that change whenever this run, or any run, begins, changes, ends, is counted or
-        goes.
+        """Return values that change whenever this run, or any, begins, changes, ends, is counted or
+        deleted.
         """
         unfinished = case((runs.c.status == "running", 1), else_=0)
         counts = (func.max(runs.c.number), func.sum(runs.c.revision), func.sum(unfinished))

@@ -21,7 +21,7 @@ Direction = Literal["after", "before"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A group of outcomes: their kind, the judged label and the gold label, each None if there is none."""
+    """A group of outcomes: their kind, the judged label and the gold label, each None if missing."""
 
     kind: str
     label: str | None

@@ -137,7 +137,7 @@ run_samples = Table(
 )
 
 # Outcomes refer to their sample by position: keys are small, and the index has them in data set order.
-# `gold` is the sample's label, so that a cell of a confusion matrix is one stretch of an index.
+# `gold` is the sample's label, so that a cell of a confusion matrix is one range of an index.
 outcomes = Table(
     "outcomes",
     metadata,

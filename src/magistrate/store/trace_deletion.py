@@ -107,7 +107,7 @@ def _delete_samples(connection: Connection, names: Iterable[str]) -> int:
     mine = or_(run_samples.c.run_id.in_(of_rules), run_samples.c.run_id.in_(tagged))
     n = 0
     for name in names:
-        later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / is after .
+        later = (run_samples.c.sample_id > f"{name}.", run_samples.c.sample_id < f"{name}/")  # / follows .
         called = or_(run_samples.c.sample_id == name, and_(*later))
         asked = select(run_samples.c.run_id, run_samples.c.position, run_samples.c.sample_key)
         for row in connection.execute(asked.where(mine, called)).all():
