@@ -64,9 +64,9 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a judge's scores on the labelled samples of a run, and choose a threshold.
 
-    `aim` is `maximize f1`, `maximize balanced_accuracy`, `maximize accuracy`, `precision 0.95`, `recall
-    0.9` or `costs MISS/FALSE_ALARM`. Without an aim, the more likely label is chosen. All metrics are
-    computed on held-out samples: `folds` folds that share no context. `base_rate` is the share of
+    `aim` is `maximize f1`, `maximize balanced_accuracy`, `maximize accuracy`, `precision 0.95`,
+    `recall 0.9` or `costs MISS/FALSE_ALARM`. Without an aim, the more likely label is chosen. All metrics
+    are computed on held-out samples: `folds` folds that share no context. `base_rate` is the share of
     hallucinated outputs where the calibration will be used, if it differs from that of the labels.
     `binning` selects how ECE groups the scores. Raises `InputError` if there are too few labels or no
     threshold reaches the aim, and `SpecError`.

@@ -1,7 +1,7 @@
 """Convert the files of public data sets into rows of the layout in `MAGISTRATE_DATA_DIR`.
 
-Each converter takes the downloaded files and yields rows `{id, dataset, task, question, context, answer,
-label, meta}`, with the same ids as the local layout.
+Each converter takes the downloaded files and yields rows
+`{id, dataset, task, question, context, answer, label, meta}`, with the same ids as the local layout.
 """
 
 from __future__ import annotations

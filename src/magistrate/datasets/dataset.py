@@ -243,10 +243,11 @@ def load(
     `mapping` maps a field to its column or dotted path. `view` selects a view of a named set, as
     `NAME:VIEW` does. `limit`, `sample`, `balance` and `seed` are those of `Selection`. With
     `need_output=False`, rows without an output are kept too, for a task to answer. `labels` maps values of
-    the label column to their meaning, such as `{"ok": "faithful", "bad": "hallucinated", "?":
-    "unlabelled"}`. `max_unread`, in [0, 1], is the share of unreadable rows above which iteration raises
-    once all rows have been read. Below it, the unreadable rows are in `problems`; a run refuses more than a
-    tenth. Raises SpecError for an unknown name or option and DatasetError for a source that cannot be read.
+    the label column to their meaning, such as
+    `{"ok": "faithful", "bad": "hallucinated", "?": "unlabelled"}`. `max_unread`, in [0, 1], is the share of
+    unreadable rows above which iteration raises once all rows have been read. Below it, the unreadable rows
+    are in `problems`; a run refuses more than a tenth. Raises SpecError for an unknown name or option and
+    DatasetError for a source that cannot be read.
 
     >>> [s.label for s in load([{"answer": "Bern", "knowledge": "Bern is old.", "label": "PASS"}])]
     ['faithful']

@@ -184,9 +184,9 @@ def values_of(sample: Any, right: list[str]) -> dict[str, Any]:
 
     `input`, `output`, `expected` (the first of `right`; `targets` lists all of them if there are several),
     `messages` (the conversation before the output, unless it is only the input), `tools` (the results of
-    tools), and the sample's `metadata` and `store`, to be selected by a mapping such as `{"context":
-    "metadata.documents"}`. Without a mapping, metadata under a known name for the context is used as the
-    context.
+    tools), and the sample's `metadata` and `store`, to be selected by a mapping such as
+    `{"context": "metadata.documents"}`. Without a mapping, metadata under a known name for the context is
+    used as the context.
     """
     from magistrate.datasets.fields import field_of
 

@@ -50,9 +50,9 @@ def from_ragas(samples: Any, *, mapping: Mapped = None) -> Dataset:
 def from_inspect(log: Any, *, mapping: Mapped = None) -> Dataset:
     """Load an `EvalLog`, a list of its samples, or the path of a log (`.eval` or `.json`).
 
-    The context is metadata under a known name, such as `documents`. A mapping such as `{"context":
-    "store.found"}` selects another place: `metadata.NAME`, `store.NAME`, or `tools` for the results of
-    tools.
+    The context is metadata under a known name, such as `documents`. A mapping such as
+    `{"context": "store.found"}` selects another place: `metadata.NAME`, `store.NAME`, or `tools` for the
+    results of tools.
     """
     if isinstance(log, str | Path):
         return load(log, mapping=mapping)

@@ -261,8 +261,8 @@ def as_text(value: Any) -> str:
 
 
 def _only_text(value: Mapping[str, Any]) -> str:
-    """Return the text of a result with one field only, such as `{"value": …}` or MCP's `{"content":
-    [...]}`.
+    """Return the text of a result with one field only, such as `{"value": …}` or MCP's
+    `{"content": [...]}`.
     """
     held = [item for name, item in value.items() if name not in ("type", "isError", "role")]
     if len(held) != 1:
